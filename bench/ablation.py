@@ -301,7 +301,7 @@ def shown_ablation(rows: Sequence[AblationRow]) -> tuple[TextTable | str, ...]:
     columns.append((">all", lambda method: _cell(_together(rows, method))))
     methods = list(dict.fromkeys(row.method for row in rows))
     words = [f"{method}: {INGREDIENTS[method].words}" for method in methods]
-    return TextTable.of(methods, *columns, title="ablation: hits, CPU seconds a hit"), "", *words
+    return TextTable.from_items(methods, *columns, title="ablation: hits, CPU seconds a hit"), "", *words
 
 
 def _cell(row: AblationRow | None) -> str:
@@ -315,7 +315,7 @@ def _together(rows: Sequence[AblationRow], method: str) -> AblationRow:
 def shown_estimate(rows: Sequence[AblationRow]) -> tuple[TextTable | str, ...]:
     """Return a row for every problem."""
     return (
-        TextTable.of(
+        TextTable.from_items(
             rows,
             ("problem", lambda row: row.problem),
             ("", lambda row: row.method),

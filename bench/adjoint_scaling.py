@@ -245,7 +245,7 @@ def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None) 
     found = adjoint_scaling(rng=seed, progress=progress)
     if plot is not None:
         draw_derivatives(found.timings, found.crossovers, plot)
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         found.timings,
         ("method", lambda t: t.method),
         (">states", lambda t: f"{t.n_x}"),
@@ -258,7 +258,7 @@ def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None) 
         (">error", lambda t: f"{t.error:.0e}" if np.isfinite(t.error) else ""),
         title="Time of derivatives in simulations",
     )
-    crossings = TextTable.of(
+    crossings = TextTable.from_items(
         found.crossovers.items(),
         ("method", lambda item: item[0][0]),
         (">states", lambda item: f"{item[0][1]}"),

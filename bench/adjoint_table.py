@@ -228,7 +228,7 @@ def _run(
     **options: Any,
 ) -> Report:
     rows = adjoint_table(methods=methods, draws=starts, progress=progress, **options)
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         rows,
         ("ours", lambda r: r.method),
         (">correct", lambda r: f"{r.correct} of {r.draws}"),
@@ -237,7 +237,7 @@ def _run(
         (">time", lambda r: f"{r.time:.2f} s" if r.correct else ""),
         ("other ends", lambda r: ", ".join(f"{count} {end}" for end, count in r.ends.items())),
     )
-    estimates = TextTable.of(
+    estimates = TextTable.from_items(
         [r for r in rows if r.means],
         ("estimates", lambda r: r.method),
         *((f">{n}", partial(_estimate, k)) for k, n in enumerate(_TRUE)),

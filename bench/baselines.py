@@ -79,7 +79,7 @@ class Scatter:
             include_guess=False,
             max_eval=budget.max_eval,
             max_time=budget.max_time,
-            vtr=ObjectiveMeasure.of(problem).at_height(budget.vtr),
+            vtr=ObjectiveMeasure.from_problem(problem).at_height(budget.vtr),
             **self.options,
         )
         height = found.merit.height_at  # as the other methods are told of

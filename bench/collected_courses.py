@@ -29,7 +29,7 @@ def difference(loaded: LoadedProblem, folder: Path, name: str) -> float:
             key = (_plain(row["observableId"]), row.get(condition, ""))
             theirs.setdefault(key, []).append((float(row["time"]), float(row["simulation"])))
     worst = 0.0 if theirs else nan
-    for m, value in zip(loaded.stated.measurements, simulated(loaded).tolist(), strict=True):
+    for m, value in zip(loaded.tables.measurements, simulated(loaded).tolist(), strict=True):
         at = theirs.get((_plain(m.observable), m.experiment.partition(" after ")[0]), [])
         near = [v for t, v in at if t == m.time or abs(t - m.time) <= _SAME_TIME * max(1.0, abs(t))]
         off = min((abs(v - value) for v in near), default=inf)

@@ -319,7 +319,7 @@ def searched(
     low, high = (np.where(np.isfinite(b), b, problem.guess + offset) for b, offset in ((lower, -5.0), (upper, 5.0)))
     guess = np.random.default_rng([seed, 1]).uniform(low, high)
     nominal = Objective(problem, problem.guess).evaluate(problem.guess)
-    constant = nominal.negative_log_likelihood - nominal.at.cost + problem.posed.prior_constant
+    constant = nominal.negative_log_likelihood - nominal.evaluation.cost + problem.posed.prior_constant
 
     def is_target_reached(progress_report: PortfolioProgress) -> bool:
         progress(progress_report.sentence)
@@ -338,7 +338,7 @@ def sheet(entries: Iterable[CollectionEntry]) -> TextTable:
     """Return the table: ours and theirs side by side; in pyPESTO too where that was run."""
     entries = list(entries)
     inside = [(">in pyPESTO", _inside)] if any(e.peer.ratio is not None for e in entries) else []
-    return TextTable.of(
+    return TextTable.from_items(
         entries,
         ("problem", lambda e: e.problem.partition("_")[0]),
         (">nominal", lambda e: f"{e.nominal:.4f}"),

@@ -73,7 +73,7 @@ def timed(case: str, problem: Problem, kind: str) -> IterationCost | None:
         return cf.fit(problem, transcription, SOLVERS[kind], retry=False)
 
     compiled_problem = problem.posed
-    prospect = CostFeatures.of(
+    prospect = CostFeatures.from_problem(
         compiled_problem,
         compiled_problem.guess,
         _CVODES.transcribe(compiled_problem, compiled_problem.guess) if transcription is _CVODES else None,
@@ -109,7 +109,9 @@ def iterations(progress: Progress, models: Sequence[str] = tuple(MODELS), starts
                 start = MODELS[name].far_start((0, k, place))
                 compiled_problem, theta = problem.posed, problem.posed.theta_from(start)
                 staged = cf.SingleShooting().transcribe(compiled_problem, theta)
-                prospect = CostFeatures.of(compiled_problem, theta, staged).with_stiffness(compiled_problem, staged)
+                prospect = CostFeatures.from_problem(compiled_problem, theta, staged).with_stiffness(
+                    compiled_problem, staged
+                )
                 for kind, solver in SOLVERS.items():
                     method = PROBE if kind == "single" else solver
                     counts[kind][prospect.kind].append(
@@ -156,7 +158,7 @@ def _run(name: str, progress: Progress, folder: str | None = None) -> Report:
     def format_ratio(row: IterationCost, features: tuple[float, ...], weights: list[float], figure: float) -> str:
         return f"{float(np.dot(weights, features)) / figure:.2f}"
 
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         rows,
         ("case", lambda r: r.case),
         ("by", lambda r: r.method),

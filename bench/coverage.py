@@ -101,7 +101,7 @@ def _run(name: str, progress: Progress, seed: int = 0, starts: int = _TRIALS, wo
 
     rows = [(f"lotka_volterra, {kind}", told(kind)) for kind in KINDS]
     shares = [{n: c.share for n, c in found.quantities.items()} for _, found in rows]
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         zip(rows, shares, strict=True),
         ("problem", lambda r: r[0][0]),
         (">fits", lambda r: f"{r[0][1].fitted}"),

@@ -214,7 +214,7 @@ def trials(repeats: int, seed: int) -> Iterator[CaseRow]:
     for name, scatter in verified.quantities.items():
         label = f"scatter of {name}, {verified.fitted} trials; promised"
         case = "50 subjects, 4 chosen times" if name == "k" else ""
-        yield CaseRow(case, label, f"{scatter.scatter:.5f}", f"{scatter.promised:.5f}", seconds)
+        yield CaseRow(case, label, f"{scatter.scatter:.5f}", f"{scatter.predicted_sd:.5f}", seconds)
         seconds = math.nan
 
 

@@ -219,7 +219,7 @@ def _sheets(timings: Sequence[ManyTiming]) -> list[TextTable]:
     for counted_name in ("experiments", "values"):
         rows = [t for t in timings if t.what == counted_name]
         sheets.append(
-            TextTable.of(
+            TextTable.from_items(
                 rows,
                 (f">{counted_name}", lambda t: f"{t.count:,}"),
                 ("method", lambda t: t.method),
@@ -282,7 +282,7 @@ def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None, 
     timings = scaling(rng=seed, max_time=max_time, progress=progress)
     if plot is not None:
         draw_scaling(timings, plot)
-    lines = TextTable.of(
+    lines = TextTable.from_items(
         slopes(timings).items(),
         ("", lambda item: item[0]),
         (">fit", lambda item: f"{item[1]['fit']:.2f}"),

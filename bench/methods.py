@@ -48,7 +48,7 @@ METHODS: dict[str, Method] = {
         second_start=False,
         words="single shooting with Hemker's step rule",
     ),
-    "iss": Incremental(plain=True, words="incremental single shooting as published, without fallbacks"),
+    "iss": Incremental(is_original=True, words="incremental single shooting as published, without fallbacks"),
 }
 """The papers' methods and ours, where a name of the grammar of `castfit.compare` would not say enough."""
 

@@ -132,7 +132,7 @@ def _run(name: str, progress: Progress, *, species: int = SPECIES, seed: int = 1
         yield timed_network(species, seed)
 
     rows, more = collected(run())
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         rows,
         ("species", lambda row: str(row.species)),
         ("reactions", lambda row: str(row.reactions)),

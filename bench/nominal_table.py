@@ -92,7 +92,7 @@ def _entry(name: str, path: Path, reference: float, progress: Callable[[str], ob
     except CastfitError as error:
         return NominalEntry(name, reference=reference, trouble=str(error))
     loading, problem = time.process_time() - began, loaded.problem
-    size = len(loaded.stated.measurements), len(problem.model.states), len(problem.names)
+    size = len(loaded.tables.measurements), len(problem.model.states), len(problem.names)
     theta = nominal_theta(loaded)
     progress(f"{name}: objective")
     try:
@@ -115,7 +115,7 @@ def _entry(name: str, path: Path, reference: float, progress: Callable[[str], ob
 
 def nominal_theta(loaded: LoadedProblem) -> Array:
     """Return the nominal values of the table in search scale (n_theta,), those too that lie outside of their bounds."""
-    problem, said = loaded.problem, {row.name: row.nominal for row in loaded.stated.parameters}
+    problem, said = loaded.problem, {row.name: row.nominal for row in loaded.tables.parameters}
     guesses = problem.to_natural(problem.guess)
     natural = [g if (v := said[n]) is None else v for n, g in zip(problem.names, guesses, strict=True)]
     with np.errstate(divide="ignore"):
@@ -152,7 +152,7 @@ def along(objective: SmoothObjective, theta: Array) -> float:
 
 def nominal_sheet(entries: list[NominalEntry]) -> TextTable:
     """Return the table."""
-    return TextTable.of(
+    return TextTable.from_items(
         entries,
         ("problem", lambda e: e.problem.partition("_")[0]),
         (">rows", lambda e: str(e.rows)),

@@ -80,7 +80,7 @@ def run(_: str, progress: Callable[[str], object] = lambda text: None, *, rockit
     """Solve all problems, and beside them those that rockit is asked for."""
     found = list(rows(rockit, progress))
     ratios = [row.seconds / row.rockit for row in found if np.isfinite(row.rockit)]
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         found,
         ("problem", lambda row: row.problem),
         ("transcription", lambda row: row.transcription),

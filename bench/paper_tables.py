@@ -79,7 +79,7 @@ class TableResult:
         """The paper's rows, then ours; of a table with one start also the courses of the fits."""
         cases = map(_case, self.table.cases[0])
         after = _EQUIVALENT if any(np.isfinite(row.equivalent_iterations) for row in self.rows) else ()
-        ours = TextTable.of(self.rows, ("ours", lambda row: row.method), *cases, *COUNTS, *after)
+        ours = TextTable.from_items(self.rows, ("ours", lambda row: row.method), *cases, *COUNTS, *after)
         words = (legend(case.descriptions) for case in self.cases[:1])
         stopped = [] if self.stopped is None else [self.stopped.sentence]
         courses = (_course(method, course) for method, course in self.courses.items())
@@ -106,7 +106,7 @@ def _case(parameter: str) -> Column[MethodRow]:
 
 def _course(method: str, horizons: Sequence[Horizon]) -> TextTable:
     """Return the estimates of an incremental fit, horizon by horizon."""
-    return TextTable.of(
+    return TextTable.from_items(
         horizons,
         (">horizon", lambda h: f"{h.horizon:g}"),
         (">iterations", lambda h: f"{h.iterations}"),
@@ -215,7 +215,7 @@ def _optimum(benchmark: Benchmark) -> float:
     result = fit(benchmark.problem, method, start=benchmark.reference.parameters)
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
-    known = ObjectiveMeasure.of(benchmark.problem).at_height(benchmark.reference.objective)
+    known = ObjectiveMeasure.from_problem(benchmark.problem).at_height(benchmark.reference.objective)
     return min(result.objective, known) if result.success else known
 
 

@@ -290,7 +290,7 @@ def run(_: str, progress: Callable[[str], object] = lambda text: None, *, starts
     rows += batch_reactor.rows(starts, seed)
     progress("correlated errors")
     rows += correlated_errors.rows(starts, seed, NILE)
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         rows,
         ("case", lambda row: row.case),
         ("figure", lambda row: row.figure),

@@ -156,7 +156,7 @@ def _run(name: str, progress: Progress, problems: Sequence[str] | None = None) -
     known = [claim.name for claim in CLAIMS]
     raise_if_mistakes(NAME, unknown_mistakes("claim", problems or (), known))
     rows, stopped = collected(measured(problems or known, progress))
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         rows,
         ("what", lambda row: row.name),
         ("README", lambda row: row.says),

@@ -49,7 +49,7 @@ def shown(
         (">iterations", lambda e: _ratio(e.iterations, o.iterations) if (o := old(e)) else ""),
         (">CPU", lambda e: _ratio(e.cpu, o.cpu) if (o := old(e)) else ""),
     )
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         entries,
         ("problem", lambda e: e.problem),
         ("method", lambda e: e.method),

@@ -122,7 +122,7 @@ def run(
         for n, outputs, k in sizes:
             progress(f"{name}: n = {n}, {outputs} outputs")
             rows.append(judged(name, draw, n, outputs, k, starts, np.random.default_rng(seed)))
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         rows,
         ("residuals", lambda row: row.residuals),
         (">n", lambda row: f"{row.n}"),

@@ -185,7 +185,7 @@ def _run(
     rows, more = collected(run())
     counts = Counter(row.outcome for row in rows)
     share = (counts["refused"] + counts["wrong"]) / max(len(rows), 1)
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         [row for row in rows if row.outcome != "right"],
         ("case", lambda row: row.case),
         ("", lambda row: row.outcome),

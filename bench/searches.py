@@ -276,7 +276,7 @@ def _run(searcher: Searcher, problem: Problem, seed: int, workers: int, budget: 
 
 def shown(table: SearchTable, rows: Sequence[SearchRow], files: Iterable[str]) -> tuple[TextTable | str, ...]:
     """Return what a paper reports of global searches, our rows, and where their curves are."""
-    ours = TextTable.of(
+    ours = TextTable.from_items(
         rows,
         ("problem", lambda row: row.case),
         ("method", lambda row: row.method),

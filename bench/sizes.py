@@ -322,7 +322,7 @@ def ratios(fits: Sequence[SizedFit]) -> tuple[float, float]:
 def shown(cases: Sequence[Sequence[SizedFit]]) -> tuple[TextTable | str, ...]:
     """Return one row per fit, and what the default costs beside the best transcription."""
     told = {fit: ratios(fits) for fits in cases for fit in fits if fit.method == _DEFAULT}
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         [fit for fits in cases for fit in fits],
         ("case", lambda f: f.case),
         ("method", lambda f: f.method),

@@ -103,9 +103,9 @@ def _integrating() -> Generator[list[float]]:
         return outcome
 
     def timed_again(self: PreparedTask, *arguments: Any) -> bool:
-        start_seconds = self.by.model.spent
+        start_seconds = self.stepper.model.spent
         outcome = run_task(self, *arguments)
-        durations.append(self.by.model.spent - start_seconds)
+        durations.append(self.stepper.model.spent - start_seconds)
         return outcome
 
     NativeModel.integrate, PreparedTask.run = timed, timed_again
@@ -179,7 +179,7 @@ def _run(name: str, progress: Progress, *, problems: Sequence[str] = PROBLEMS, j
                 yield beside_jax(jax, own_fit)
 
     rows, status = collected(timed())
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         rows,
         ("problem", lambda row: row.problem),
         ("by", lambda row: row.by),

@@ -151,7 +151,7 @@ def compared(name: str, compiled_problem: CompiledProblem, theta: Array, *, expl
         staged = SingleShooting(
             IntegratorOptions("cvodes" if not compiled_problem.model.algebraic_states else "idas")
         ).transcribe(compiled_problem, theta)
-        requests = staged.asked(staged.start)
+        requests = staged.collect_sensitivity_requests(staged.start)
         method = sundials(len(compiled_problem.model.algebraic_states))
         exact, exact_method = _exact(requests, staged, method)
         if explicit:
@@ -287,7 +287,7 @@ def _run_explicit(name: str, progress: Progress, **options: Any) -> Report:
     comparisons, status = collected(explicit(models=names, progress=progress))
     if plot is not None:
         draw_sweeps(comparisons, plot)
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         comparisons,
         ("model", lambda c: c.name),
         (">states", lambda c: f"{c.n_x}"),
@@ -310,7 +310,7 @@ def _run_table(name: str, progress: Progress, **options: Any) -> Report:
     comparisons, status = collected(sweep(problems=picked, folder=folder, progress=progress))
     if plot is not None:
         draw_sweeps(comparisons, plot)
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         comparisons,
         ("problem", lambda c: c.name),
         (">states", lambda c: f"{c.n_x}"),

@@ -72,7 +72,7 @@ class CaseRow:
 def cases(name: str, title: str, rows: Iterable[CaseRow]) -> Report:
     """Return the report of cases beside what is right."""
     kept, more = collected(rows)
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         kept,
         ("case", lambda row: row.case),
         ("", lambda row: row.what),
@@ -90,7 +90,7 @@ COMMON = ("starts", "seed", "workers", "methods", "max_time")
 def reported(name: str, source: str, rows: Iterable[PaperRow]) -> TextTable:
     """Return what a paper reports."""
     columns: tuple[Column[PaperRow], ...] = (("paper", lambda row: row.method), ("", lambda row: row.figures))
-    return TextTable.of(rows, *columns, title=f"{name}: {source}")
+    return TextTable.from_items(rows, *columns, title=f"{name}: {source}")
 
 
 def number_mistakes(*, seed: int | None = None, max_time: float = 1.0, **counts: int) -> list[str]:

@@ -166,7 +166,7 @@ def _run(method: Method, problem: Problem, start: dict[str, float], seed: int, m
 
 def shown(table: str, rows: Sequence[TextbookRow]) -> tuple[TextTable | str, ...]:
     """Return the table, and the sums of every method."""
-    ours = TextTable.of(
+    ours = TextTable.from_items(
         rows,
         ("model", lambda row: row.model),
         ("kind", lambda row: row.kind),

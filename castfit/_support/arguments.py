@@ -137,11 +137,11 @@ class CallGuard(ContextDecorator):
     AttributeError.
     """
 
-    every: ClassVar[dict[str, Callable[..., Any]]] = {}
+    functions_by_name: ClassVar[dict[str, Callable[..., Any]]] = {}
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self.function, self.name = function, name
-        self.every[name] = function
+        self.functions_by_name[name] = function
 
     def __enter__(self) -> None:
         """Do nothing before the call."""
@@ -153,7 +153,9 @@ class CallGuard(ContextDecorator):
             mistakes: list[str] = []
             if kind is TypeError:
                 views().names  # so that every public function has a door  # noqa: B018
-                mistakes = call_mistakes(self.function, self.name, *call_arguments, tuple(self.every.items()), error)
+                mistakes = call_mistakes(
+                    self.function, self.name, *call_arguments, tuple(self.functions_by_name.items()), error
+                )
             mistakes = mistakes or _kind_mistakes(self.function, *call_arguments)
             if mistakes:
                 raise InputError(self.name, mistakes) from None

@@ -115,7 +115,7 @@ class WorkerPool:
         return _run_last_tasks_in_process(function, tasks, expected, left_over) if not self._staff else left_over
 
     @property
-    def known(self) -> int | None:
+    def n_workers(self) -> int | None:
         """The number of workers, None of an executor that does not tell."""
         if not isinstance(self.workers, cf.Executor):
             return self.workers

@@ -79,7 +79,7 @@ class SparseRows:
         """Return entries, as a dense array would."""
         return self.dense[key]
 
-    def taken(self, rows: Index) -> SparseRows:
+    def select_rows(self, rows: Index) -> SparseRows:
         """Return some rows, by position."""
         counts = np.diff(self.starts)[rows]
         row = np.repeat(np.arange(rows.size), counts)
@@ -104,7 +104,7 @@ class SparseRows:
             return sums.astype(float).reshape(n, n)
         gram_matrix, rows = np.zeros((n, n)), max(1, _AT_ONCE // max(n, 1))
         for start_row in range(0, m, rows):
-            block = self.taken(np.arange(start_row, min(start_row + rows, m))).dense
+            block = self.select_rows(np.arange(start_row, min(start_row + rows, m))).dense
             gram_matrix += block.T @ block
         return gram_matrix
 

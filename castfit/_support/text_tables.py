@@ -24,7 +24,7 @@ class TextTable:
     title: str = ""
 
     @classmethod
-    def of(cls, items: Iterable[Item], *columns: Column[Item], title: str = "") -> TextTable:
+    def from_items(cls, items: Iterable[Item], *columns: Column[Item], title: str = "") -> TextTable:
         """Make a sheet with a row for each item."""
         rows = tuple(tuple(cell(item) for _, cell in columns) for item in items)
         return cls(tuple(head for head, _ in columns), rows, title)

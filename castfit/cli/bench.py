@@ -32,7 +32,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     kinds_by_name = {name: kind for kind in KINDS for name in kind.names()}
     if arguments.list:
         rows = sorted((name, kind.says(name)) for name, kind in kinds_by_name.items())
-        sheet = TextTable.of(rows, ("table", lambda row: row[0]), ("what it repeats", lambda row: row[1]))
+        sheet = TextTable.from_items(rows, ("table", lambda row: row[0]), ("what it repeats", lambda row: row[1]))
         screen.console().print(screen.stack_tables(sheet))
         return 0
     name = arguments.table or ""

@@ -39,7 +39,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             starts=drawn_starts(source.draw_start, starts, seed),
             reference=None
             if source.reference is None
-            else ObjectiveMeasure.of(source.problem).at_height(source.reference.objective),
+            else ObjectiveMeasure.from_problem(source.problem).at_height(source.reference.objective),
             **keywords(arguments, "workers", "max_time", "fit_max_time"),
             callback=progress_callback(source.name, starts * len(methods), show),
             verbose=0,

@@ -46,7 +46,7 @@ def progress(*, silent: bool = False) -> Generator[Callable[[str], None], None, 
 
 def library(benchmarks: Iterable[Benchmark]) -> Table:
     """Return the table of all problems."""
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         benchmarks,
         ("problem", lambda b: b.name),
         (">states", lambda b: f"{len(b.problem.model.states) + len(b.problem.model.algebraic_states)}"),
@@ -63,7 +63,7 @@ def library(benchmarks: Iterable[Benchmark]) -> Table:
 
 def control_library(benchmarks: Iterable[ControlBenchmark]) -> Table:
     """Return the table of all problems of optimal control."""
-    sheet = TextTable.of(
+    sheet = TextTable.from_items(
         benchmarks,
         ("problem of control", lambda b: b.name),
         (">states", lambda b: f"{len(b.model.states)}"),
@@ -126,7 +126,7 @@ def demonstration(results: Mapping[str, Mapping[str, Result]]) -> TextTable:
             f"{name}={format_with_error(v, result.standard_errors[name])}" for name, v in result.values.items()
         )
 
-    return TextTable.of(
+    return TextTable.from_items(
         [(problem, *pair) for problem, group in results.items() for pair in group.items()],
         ("problem", lambda row: row[0]),
         ("transcription", lambda row: row[1]),

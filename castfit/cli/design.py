@@ -40,7 +40,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Fit unless told not to, and print the design."""
-    fit_call = FitCall.of(arguments)
+    fit_call = FitCall.from_arguments(arguments)
     problem, mistakes = fit_call.source.problem, list[str]()
     candidate = _candidate(arguments, problem, mistakes)
     quantity_names, estimated = _split_names(arguments.over), problem.names

@@ -22,7 +22,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Fit unless told not to, and write the page; where a fit fails, without an estimate."""
-    fit_call = FitCall.of(arguments)
+    fit_call = FitCall.from_arguments(arguments)
     name = Path(fit_call.source.name).name
     stem = name.replace(".py", "").replace(".yaml", "").replace(".yml", "").replace(":", "-")
     result = None if arguments.guess else fit_call.run(max_time=arguments.max_time)

@@ -41,7 +41,7 @@ class FitCall:
     start: Mapping[str, float]
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> FitCall:
+    def from_arguments(cls, arguments: argparse.Namespace) -> FitCall:
         """Read the options of the command. Missing options take the defaults of the kind of problem."""
         source = load(arguments.name, arguments.option)
         option_names = ("transcription", "solver", *SETTINGS, "start")
@@ -110,7 +110,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     """Fit one problem and compare with its reference optimum."""
     from castfit.cli import console as screen
 
-    fit_call = FitCall.of(arguments)
+    fit_call = FitCall.from_arguments(arguments)
     source = fit_call.source
     result = fit_call.run(max_time=arguments.max_time, verbose=min(arguments.verbose, 2))
     console = screen.console(stderr=arguments.json == "-")

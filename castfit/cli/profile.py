@@ -37,7 +37,7 @@ def _run(arguments: argparse.Namespace) -> int:
     """Fit, and profile."""
     from castfit.cli import console as screen
 
-    fit_call = FitCall.of(arguments)
+    fit_call = FitCall.from_arguments(arguments)
     console = screen.console(stderr=arguments.json == "-")
     result = fit_call.run(max_time=arguments.max_time)
     if not result.success:

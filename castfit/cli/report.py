@@ -27,7 +27,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Fit, and write the page; that of a fit that failed says why."""
-    fit_call = FitCall.of(arguments)
+    fit_call = FitCall.from_arguments(arguments)
     stem = fit_call.source.name.replace(".py", "").replace(".yaml", "").replace(".yml", "").replace(":", "-")
     target = Path(arguments.out or f"{stem}.html")
     suffix_mistakes = (

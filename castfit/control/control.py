@@ -233,7 +233,9 @@ class ControlSolver(ProcessLocal):
         rng, solutions = np.random.default_rng(self.rng), list[PlanSolution]()
         with with_deadline(self.max_time) as watch:
             for i in range(self.starts):
-                solutions.append(self._found_from(self._drawn(rng) if i else self._guess(), watch, is_random=i > 0))
+                solutions.append(
+                    self._found_from(self._draw_start(rng) if i else self._guess(), watch, is_random=i > 0)
+                )
                 if watch.cause is not None:
                     break
         plans = [build_plan(f, self, start_time) for f in solutions]
@@ -249,15 +251,15 @@ class ControlSolver(ProcessLocal):
 
     def _guess(self) -> DecisionValues:
         question = self.question
-        values = [u.first(question.start, question.horizon) for u in question.free_inputs.values()]
+        values = [u.build_start_values(question.start, question.horizon) for u in question.free_inputs.values()]
         quantities = np.array([q.guess for q in question.quantities])
         return DecisionValues(np.concatenate(values) if values else np.empty(0), quantities)
 
-    def _drawn(self, rng: np.random.Generator) -> DecisionValues:
+    def _draw_start(self, rng: np.random.Generator) -> DecisionValues:
         """Draw a start: inputs with a few levels within their bounds, quantities within theirs."""
         initial_decision, values, question = self._guess(), list[Any](), self.question
         for u in question.free_inputs.values():
-            guess = u.first(question.start, question.horizon)
+            guess = u.build_start_values(question.start, question.horizon)
             size = max(float(np.abs(guess).max()), 1.0)
             low = u.lower if np.isfinite(u.lower) else min(u.upper, float(guess.min())) - size
             high = u.upper if np.isfinite(u.upper) else max(u.lower, float(guess.max())) + size
@@ -274,10 +276,10 @@ class ControlSolver(ProcessLocal):
         """Solve from a start, and on finer grids from there, until the integrated model agrees."""
         question, plan_solution = self.question, None
         initial = np.array([v if isinstance(v, float) else 0.0 for v in question.initial.values()])
-        grid = StageGrid.of(question, self.elements)
+        grid = StageGrid.from_question(question, self.elements)
         transcribed = TranscribedPlan(question, self.method, grid, None)
         P = transcribed.P(initial, question.scenarios)
-        p, x0 = transcribed.first(initial_decision, P)
+        p, x0 = transcribed.compute_initial_states(initial_decision, P)
         courses = self._courses(transcribed, initial_decision, p, x0, ())
         units = variable_units(question, [c for c in courses if c is not None], p, transcribed.carried)
         method = self._method(
@@ -286,22 +288,22 @@ class ControlSolver(ProcessLocal):
         transcribed = TranscribedPlan(
             question, method, grid, units, transcribed.graphs if method == self.method else None
         )
-        x, size = transcribed.begun(initial_decision, courses, x0), 1.0
+        x, size = transcribed.build_start(initial_decision, courses, x0), 1.0
         for k in range(_ROUNDS + 1):
             size_at_x = transcribed.program.measure(x, P)
-            size = size_at_x if plan_solution is None or plan_solution.lost else size
+            size = size_at_x if plan_solution is None or plan_solution.has_invalid_units else size
             previous, plan_solution = (
                 plan_solution,
-                self._found(
+                self._build_plan_solution(
                     transcribed, self._solved(transcribed, x, P, size, watch, warm=k > 0), P, size, plan_solution
                 ),
             )
             refinement = self._finer(plan_solution, previous) if k < _ROUNDS and watch.cause is None else None
-            if plan_solution.lost and k == 0 and refinement is None:
+            if plan_solution.has_invalid_units and k == 0 and refinement is None:
                 refinement = transcribed.method, transcribed.grid
             if refinement is None:
                 break
-            if plan_solution.lost:
+            if plan_solution.has_invalid_units:
                 units = variable_units(
                     question, [c for c in plan_solution.courses if c is not None], plan_solution.p, transcribed.carried
                 )
@@ -365,7 +367,7 @@ class ControlSolver(ProcessLocal):
         is_better = alternative.status.success and alternative.objective < ipopt_solution.objective
         return alternative if is_better or alternative.status is Status.DIVERGING else ipopt_solution
 
-    def _found(
+    def _build_plan_solution(
         self,
         transcribed: TranscribedPlan,
         solution: ProgramSolution,
@@ -375,10 +377,10 @@ class ControlSolver(ProcessLocal):
     ) -> PlanSolution:
         """Integrate the model under the decided inputs and quantities, and evaluate its objective and constraints."""
         decision = transcribed.decided(solution.x)
-        p, x0 = transcribed.first(decision, P)
+        p, x0 = transcribed.compute_initial_states(decision, P)
         courses = self._courses(transcribed, decision, p, x0)
-        quantities_by_name, horizon = decision.named(self.question), decision.horizon(self.question)
-        integrated_values = [None if c is None else self.judge.judged(c, parameters, quantities_by_name, horizon)
+        quantities_by_name, horizon = decision.quantities_by_name(self.question), decision.horizon(self.question)
+        integrated_values = [None if c is None else self.judge.evaluate_course(c, parameters, quantities_by_name, horizon)
                   for c, parameters in zip(courses, p, strict=True)]  # fmt: skip
         iterations, solvers = (0, ()) if previous is None else (previous.iterations, previous.solvers)
         solvers = tuple(dict.fromkeys([*solvers, solution.solver]))
@@ -422,7 +424,9 @@ class ControlSolver(ProcessLocal):
         state_tolerance = (
             _AGREEING * tolerance if previous is None else _ALIKE
         )  # states of unstable models never agree wholly
-        is_accurate = plan_solution.apart <= state_tolerance and (is_converged or plan_solution.differs <= tolerance)
+        is_accurate = plan_solution.max_defect <= state_tolerance and (
+            is_converged or plan_solution.differs <= tolerance
+        )
         if transcribed.method.steps:
             return None if is_accurate or transcribed.method.steps >= self.most_steps else (
                 replace(transcribed.method, steps=2 * transcribed.method.steps), transcribed.grid)  # fmt: skip
@@ -437,15 +441,15 @@ class ControlSolver(ProcessLocal):
             required_parts = np.ceil(1.1 * (np.maximum(errors, 1e-300) / limit) ** (1.0 / transcribed.method.order))
             parts = np.where(errors > limit, np.maximum(parts, np.clip(required_parts, 2, 4)), parts)
             if (
-                plan_solution.apart > _NOT_ALIKE
+                plan_solution.max_defect > _NOT_ALIKE
             ):  # so far from the model its errors say little: damped oscillations have none
                 parts = np.maximum(parts, 2)
-        max_stages = _FINEST * StageGrid.of(self.question, self.elements).stages
+        max_stages = _FINEST * StageGrid.from_question(self.question, self.elements).stages
         if not (parts > 1).any() or parts.sum() > max_stages:
             return None
         return transcribed.method, transcribed.grid.divided(parts.astype(np.intp))
 
-    def again(self, plan: Plan, initial: Any, parameters: Any, shift: Any, max_time: Any) -> Plan:
+    def replan(self, plan: Plan, initial: Any, parameters: Any, shift: Any, max_time: Any) -> Plan:
         """Solve the same program for other numbers, from the plan, so much later."""
         start_time, question = time.process_time(), self.question
         plan_solution: PlanSolution = plan.found
@@ -486,5 +490,8 @@ class ControlSolver(ProcessLocal):
         with with_deadline(float(limit or np.inf)) as watch:
             solution = self._solved(transcribed, initial_x, P, plan_solution.size, watch, warm=True)
         return build_plan(
-            self._found(transcribed, solution, P, plan_solution.size), self, start_time, check_determinacy=False
+            self._build_plan_solution(transcribed, solution, P, plan_solution.size),
+            self,
+            start_time,
+            check_determinacy=False,
         )

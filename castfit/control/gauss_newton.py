@@ -73,7 +73,7 @@ class LeastSquaresControlSolver:
                     _violations(program.values(full_step * scale, P)[1], lbg, ubg).sum() < violations.sum()
                 )
                 end = (full_step if is_more_feasible else y) * scale
-                return program.ended(end, P, size * multipliers, Status.CONVERGED, i, "Gauss-Newton")
+                return program.build_solution(end, P, size * multipliers, Status.CONVERGED, i, "Gauss-Newton")
             mu = max(mu, 1.1 * float(np.max(np.abs(multipliers), initial=0.0)))
             merit, merit_slope = f / size + mu * violations.sum(), predicted_change - mu * violations.sum()
             for halving in range(_HALVINGS):

@@ -21,7 +21,7 @@ class StageGrid:
     edges: Array
 
     @classmethod
-    def of(cls, question: ControlQuestion, elements: int) -> StageGrid:
+    def from_question(cls, question: ControlQuestion, elements: int) -> StageGrid:
         """Take the ends of pieces, times of constraints, breakpoints of known inputs, and at least some elements."""
         length, start = question.horizon, question.start
         boundaries = [np.array([0.0, 1.0])]

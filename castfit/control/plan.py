@@ -45,10 +45,10 @@ class ControlStatement:
     bounds: dict[str, tuple[float, ...]]
 
     @classmethod
-    def of(cls, question: ControlQuestion) -> ControlStatement:
+    def from_question(cls, question: ControlQuestion) -> ControlStatement:
         """Describe a question: objective, free inputs and quantities, constraints, and bounds."""
         inputs = ", ".join(f"{n} ({u.pieces} pieces)" for n, u in question.free_inputs.items())
-        constraint_text = "; ".join(c.name for c in (*question.path, *question.points, *question.whole))
+        constraint_text = "; ".join(c.name for c in (*question.path, *question.points, *question.horizon_constraints))
         choices = [f"the inputs {inputs}"] if inputs else []
         choices += [", ".join(q.name for q in question.quantities)] if question.quantities else []
         text = f"Minimise {question.objective} by {' and '.join(choices)}" + (
@@ -300,15 +300,17 @@ class Plan(TabularReport):
         sections: list[TextTable | str] = [overview, self.message]
         inputs = [(n, u.values) for n, u in self.free_inputs.items()]
         if inputs:
-            sections.append(TextTable.of(inputs, ("input", lambda i: i[0]), (">values", lambda i: str(i[1].size)),
+            sections.append(TextTable.from_items(inputs, ("input", lambda i: i[0]), (">values", lambda i: str(i[1].size)),
                                 (">least", lambda i: f"{i[1].min():.6g}"),
                                 (">greatest", lambda i: f"{i[1].max():.6g}")))  # fmt: skip
         if self.parameters:
             sections.append(
-                TextTable.of(self.parameters.items(), ("decided", lambda i: i[0]), (">value", lambda i: f"{i[1]:.9g}"))
+                TextTable.from_items(
+                    self.parameters.items(), ("decided", lambda i: i[0]), (">value", lambda i: f"{i[1]:.9g}")
+                )
             )
         if self.constraints:
-            sections.append(TextTable.of(
+            sections.append(TextTable.from_items(
                 self.constraints.values(), ("constraint", lambda c: c.name), (">least", lambda c: f"{c.least:.6g}"),
                 (">greatest", lambda c: f"{c.greatest:.6g}"), (">violated by", lambda c: f"{c.violation:.2g}"),
                 ("", lambda c: "active" if c.active else ""),

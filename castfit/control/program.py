@@ -41,7 +41,7 @@ class ProgramLayout:
     """
 
     size: int
-    at: Index
+    positions: Index
     inputs: Index
     quantities: Index
     slack: Index
@@ -95,8 +95,10 @@ class Program:
     ) -> None:  # fmt: skip
         self.layout, self.scale, self._graphs = layout, scale, graphs
         self.units: dict[str, float] = {}
-        n, (S, n_P) = layout.size, (layout.at.shape[0], graphs.P.numel())
-        sizes = [r.graph.numel() * S * (layout.at.shape[1] if r.columns is None else len(r.columns)) for r in rows]
+        n, (S, n_P) = layout.size, (layout.positions.shape[0], graphs.P.numel())
+        sizes = [
+            r.graph.numel() * S * (layout.positions.shape[1] if r.columns is None else len(r.columns)) for r in rows
+        ]
         self.count, ends = sum(sizes), np.cumsum(sizes).tolist()
         self._rows = [(r, (end - size + _range(size)).reshape(-1, r.graph.numel()))
                       for r, size, end in zip(rows, sizes, ends, strict=True)]  # fmt: skip
@@ -107,7 +109,7 @@ class Program:
             p[: n_P * S],
             p[n_P * S :],
         )
-        stage_data, v, P = (layout.at, numbers), x * scale, ca.reshape(scenario_numbers, n_P, S)
+        stage_data, v, P = (layout.positions, numbers), x * scale, ca.reshape(scenario_numbers, n_P, S)
         f, gradient, hessian, jacobian, squares = ca.MX(0), *(_SparseEntries() for _ in range(4))
         self.linear = True
         for term in terms:
@@ -136,14 +138,14 @@ class Program:
                         ["x", "p", "lam_f", "lam_g"], ["triu_hess_gamma_x_x"]),
         ]  # fmt: skip
         self.curvature: Any = None if not curvature else ca.Function("curvature", [x, p], [squares.matrix((n, n))])
-        self._by = np.ones(self.count)
+        self._row_scales = np.ones(self.count)
         self._solvers: dict[str, Any] = {}
         self._watch: Deadline | None = None
         self._errors: list[BaseException] = []
 
     def numbers(self, P: Array) -> Array:
         """Return the parameter vector p of all functions of the program."""
-        return np.concatenate([P.ravel(), self._by])
+        return np.concatenate([P.ravel(), self._row_scales])
 
     @cached_property
     def limits(self) -> tuple[Array, Array]:
@@ -151,7 +153,7 @@ class Program:
         pair = np.empty((2, self.count))
         for row, places in self._rows:
             pair[:, places] = np.array([row.lower, row.upper])[:, None, None]
-        return pair[0] * self._by, pair[1] * self._by
+        return pair[0] * self._row_scales, pair[1] * self._row_scales
 
     def measure(self, x: Array, P: Array) -> float:
         """Find the units of rows near x, and return the size of the objective there: of its values and slopes.
@@ -167,7 +169,7 @@ class Program:
             bound = max((abs(b) for b in (row.lower, row.upper) if np.isfinite(b)), default=0.0)
             unit = np.full(places.shape[1], bound) if bound > 0.0 else slopes[places].max(axis=0, initial=0.0)
             unit = np.where(unit > 0.0, unit, 1.0)
-            self._by[places] = 1.0 / unit
+            self._row_scales[places] = 1.0 / unit
             self.units[row.name] = max(float(unit.max(initial=0.0)), self.units.get(row.name, 0.0))
         for point in (x, shifted):
             f, slope = self.functions[1](point / self.scale, self.numbers(P))
@@ -197,10 +199,10 @@ class Program:
         status = Status.MAX_TIME if code == "User_Requested_Stop" and watch.cause is None else status
         end: Array = np.asarray(result["x"], dtype=float).ravel()
         end = np.where(np.isfinite(end), end, x / self.scale) * self.scale
-        return self.ended(np.clip(end, lower, upper), P, np.asarray(result["lam_g"], dtype=float).ravel(), status,
+        return self.build_solution(np.clip(end, lower, upper), P, np.asarray(result["lam_g"], dtype=float).ravel(), status,
                           int(stats["iter_count"]))  # fmt: skip
 
-    def ended(
+    def build_solution(
         self, x: Array, P: Array, multipliers: Array, status: Status, iterations: int, solver: str = "IPOPT"
     ) -> ProgramSolution:
         """Return a solution at x, with the objective there: IPOPT's may lie 1e-8 beyond bounds."""
@@ -263,16 +265,16 @@ class _BatchedExpression:
     ) -> None:  # fmt: skip
         S, K, n_y = positions.shape
         stages = _range(K) if columns is None else np.array(columns, dtype=np.intp) % K
-        self._at, self._graphs, self._graph = positions[:, stages].reshape(-1, n_y), graphs, graph
+        self._positions, self._graphs, self._graph = positions[:, stages].reshape(-1, n_y), graphs, graph
         self.count: int = S * stages.size
         self._arguments = [
-            ca.reshape(v[self._at.ravel().tolist()], n_y, self.count), ca.DM(np.tile(numbers[stages], (S, 1)).T),
+            ca.reshape(v[self._positions.ravel().tolist()], n_y, self.count), ca.DM(np.tile(numbers[stages], (S, 1)).T),
             P[:, np.repeat(_range(S), stages.size).tolist()],
         ]  # fmt: skip
         J = ca.jacobian(graph, graphs.y)
         self.local_rows, column = (np.array(t, dtype=np.intp) for t in J.sparsity().get_triplet())
         self.value, slope = self._map([graph, _nonzeros(J)])
-        self.slope, self.columns = ca.vec(slope), self._at[:, column].ravel()
+        self.slope, self.columns = ca.vec(slope), self._positions[:, column].ravel()
 
     def bend(self, multiplier: ca.MX) -> tuple[ca.MX, Index, Index]:
         """Return the entries of the second derivative, multiplied (m, 1 | count), and where they go in x."""
@@ -286,7 +288,7 @@ class _BatchedExpression:
         """Return the entries of matrices (n_y, n_y) of all stages, and where they go in x."""
         row, column = (np.array(t, dtype=np.intp) for t in matrix.sparsity().get_triplet())
         (values,) = self._map([_nonzeros(matrix)], lam, value)
-        return ca.vec(values), self._at[:, row].ravel(), self._at[:, column].ravel()
+        return ca.vec(values), self._positions[:, row].ravel(), self._positions[:, column].ravel()
 
     def _map(self, expressions: Sequence[ca.SX], lam: ca.SX | None = None, value: ca.MX | None = None) -> list[ca.MX]:
         symbols = [self._graphs.y, self._graphs.e, self._graphs.P, *([] if lam is None else [lam])]

@@ -80,7 +80,7 @@ class ControlQuestion:
     terms: tuple[HorizonTerm, ...]
     path: tuple[Constraint, ...]
     points: tuple[Constraint, ...]
-    whole: tuple[Constraint, ...]
+    horizon_constraints: tuple[Constraint, ...]
     soft: float | None
 
     @property

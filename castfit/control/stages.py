@@ -121,11 +121,13 @@ class StageGraphs:
         n_p = system.p.numel()
         self.P = ca.SX.sym("P", n_p + len(question.model.own_states) + 1)
         values = [ca.exp(self.q[i]) if variable.log else self.q[i] for i, variable in enumerate(question.quantities)]
-        self.named = {variable.name: value for variable, value in zip(question.quantities, values, strict=True)}
-        self.horizon = self.named[HORIZON] if question.timed else self.P[-1]
+        self.values_by_name = {
+            variable.name: value for variable, value in zip(question.quantities, values, strict=True)
+        }
+        self.horizon = self.values_by_name[HORIZON] if question.timed else self.P[-1]
         self.h = self.horizon * self.e[1]
         numbers = zip(question.model.parameters, ca.vertsplit(self.P[:n_p]) if n_p else [], strict=True)
-        self.p = ca.vertcat(*(self.named.get(n, number) for n, number in numbers)) if n_p else ca.SX(0, 1)
+        self.p = ca.vertcat(*(self.values_by_name.get(n, number) for n, number in numbers)) if n_p else ca.SX(0, 1)
         rates = [system.ode, *(t.expression for t in self.carried)]
         summed = ca.vertcat(*(t.expression for t in self.summed))
         self._rates = ca.Function("rates", system.arguments, [ca.vertcat(*rates), system.alg, ca.SX(summed)])
@@ -155,10 +157,10 @@ class StageGraphs:
         t = question.start + self.horizon * (self.e[0] + tau * self.e[1])
         return StagePoint(t, x, z, ca.vertcat(*u) if u else ca.SX(0, 1))
 
-    def at(self, place: StagePoint, expressions: Sequence[ca.SX]) -> ca.SX:
+    def evaluate_at(self, place: StagePoint, expressions: Sequence[ca.SX]) -> ca.SX:
         """Evaluate expressions of the model's symbols, and of quantities by name, at a point."""
         system = self.question.model.system
-        column = substitute_stacked(expressions, self.named, system.p)
+        column = substitute_stacked(expressions, self.values_by_name, system.p)
         graph = ca.Function("at", [*system.arguments, self.q], [column])
         return ca.SX(graph(place.t, place.x[: self.n_x], place.z, self.p, place.u, self.q))
 
@@ -209,7 +211,7 @@ class StageGraphs:
 
     def initial(self) -> StageRows:
         """Return the equations of the first stage's initial states."""
-        return StageRows("initial states", ca.densify(self._first() - self.s), 0.0, 0.0, (0,))
+        return StageRows("initial states", ca.densify(self._build_initial_states() - self.s), 0.0, 0.0, (0,))
 
     def decided(self, constraint: Constraint) -> bool:
         """Check whether the decision variables affect a path constraint at the start of the horizon."""
@@ -218,29 +220,31 @@ class StageGraphs:
             [quantity.name != HORIZON for quantity in self.question.quantities],
         )
         value_at_start = ca.SX(
-            ca.substitute([self.at(self.begin, [constraint.expression])], [self.s], [self._first()])[0]
+            ca.substitute(
+                [self.evaluate_at(self.begin, [constraint.expression])], [self.s], [self._build_initial_states()]
+            )[0]
         )
         decision_symbols = ca.vertcat(
             *(q for q, is_included in zip(ca.vertsplit(self.q), is_not_horizon, strict=True) if is_included)
         )
         return ca.depends_on(constraint.expression, system.u) or ca.depends_on(value_at_start, ca.SX(decision_symbols))
 
-    def _first(self) -> ca.SX:
+    def _build_initial_states(self) -> ca.SX:
         """Return the values of the first stage's initial states, (n_s,)."""
         question, model = self.question, self.question.model
         n_p, values = model.system.p.numel(), dict[str, ca.SX]()
         for i, n in enumerate(model.own_states):
             value = question.initial[n]
             if value is None:
-                values[n] = self.named[f"{n}(0)"]
+                values[n] = self.values_by_name[f"{n}(0)"]
             elif isinstance(value, ca.SX):
-                values[n] = self.at(self.begin, [value])
+                values[n] = self.evaluate_at(self.begin, [value])
             else:
                 values[n] = self.P[n_p + i]
         initial_states = ca.vertcat(*values.values(), *ca.vertsplit(self.s)[len(values) : self.n_x])
         for line in model.lines:  # what a delay line holds at the start may contain the other states there
             for n in line.nodes:
-                values[n] = self.at(
+                values[n] = self.evaluate_at(
                     StagePoint(self.begin.t, initial_states, self.begin.z, self.begin.u), [model.initial[n]]
                 )
         return ca.SX(ca.vertcat(*(values[n] for n in model.states), ca.SX(len(self.carried), 1)))
@@ -302,7 +306,7 @@ class StageGraphs:
                 return None
         total = ca.SX(self.y.numel(), self.y.numel())
         for weight, place in places:
-            J = ca.jacobian(self.at(place, inner), self.y)
+            J = ca.jacobian(self.evaluate_at(place, inner), self.y)
             total += weight * ca.mtimes([J.T, bend, J])
         return ca.sparsify(total) if ca.sparsify(total).nnz() else None
 
@@ -310,7 +314,7 @@ class StageGraphs:
         """Return everything that is held between bounds; edges (K + 1,) of stages are in time."""
         rows = [self.initial(), self.equations, *self._path(), *self._points(edges)]
         rows += [StageRows(c.name, ca.densify(self.of_whole(c.expression)), c.lower, c.upper, (-1,))
-                 for c in self.question.whole]  # fmt: skip
+                 for c in self.question.horizon_constraints]  # fmt: skip
         if self.question.worst:
             graph = self.of_whole(self.question.objective) - self.slack[0]
             rows.append(StageRows("the worst case", ca.densify(graph), upper=0.0, columns=(-1,)))
@@ -329,9 +333,9 @@ class StageGraphs:
             )  # as algebraic states are not, at a begin
             jumps = is_known_at_start and ca.depends_on(c.expression, system.u)
             for place in (*self.inside, *([self.begin] if jumps else [])):
-                out += self._held(c, self.at(place, [c.expression]), i)
+                out += self._build_path_rows(c, self.evaluate_at(place, [c.expression]), i)
             if is_known_at_start and not jumps and self.decided(c):
-                out += self._held(c, self.at(self.begin, [c.expression]), i, (0,))
+                out += self._build_path_rows(c, self.evaluate_at(self.begin, [c.expression]), i, (0,))
         return out
 
     def _points(self, edges: Array) -> list[StageRows]:
@@ -342,10 +346,12 @@ class StageGraphs:
             ends = [int(np.argmin(np.abs(edges - t))) for t in c.times]
             for place, columns in ((self.begin, [0] if 0 in ends else []), (self.end, [k - 1 for k in ends if k])):
                 if columns:
-                    out.append(StageRows(c.name, self.at(place, [c.expression]), c.lower, c.upper, tuple(columns)))
+                    out.append(
+                        StageRows(c.name, self.evaluate_at(place, [c.expression]), c.lower, c.upper, tuple(columns))
+                    )
         return out
 
-    def _held(
+    def _build_path_rows(
         self, constraint: Constraint, value: ca.SX, i: int, columns: tuple[int, ...] | None = None
     ) -> list[StageRows]:
         """Return one path constraint at one place, softened if that was asked for."""
@@ -364,7 +370,7 @@ class StageGraphs:
             if term in self.carried:
                 replacements.append(self.end.x[self.n_x + self.carried.index(term)])
             else:
-                replacements.append(self.at(self.end, [term.expression]) if term.kind == END else self.horizon)
+                replacements.append(self.evaluate_at(self.end, [term.expression]) if term.kind == END else self.horizon)
         substituted = (
             ca.SX(ca.substitute([expression], [ca.vertcat(*symbols)], [ca.vertcat(*replacements)])[0])
             if symbols
@@ -372,7 +378,7 @@ class StageGraphs:
         )
         p = self.question.model.system.p
         substituted = ca.SX(ca.substitute([substituted], [p], [self.p])[0]) if p.numel() else substituted
-        return substitute_by_name(substituted, self.named)
+        return substitute_by_name(substituted, self.values_by_name)
 
 
 def extract_squares(expression: ca.SX) -> list[tuple[float, ca.SX]] | None:
@@ -406,7 +412,7 @@ def _split_integrals(
 ) -> tuple[tuple[HorizonTerm, ...], tuple[HorizonTerm, ...]]:
     """Separate the integrals that the objective sums over stages from those that must be states."""
     varying = ca.vertcat(*(t.symbol for t in question.terms if t.kind in (INTEGRAL, END)))
-    bound = ca.SX(ca.vertcat(*(c.expression for c in question.whole)))
+    bound = ca.SX(ca.vertcat(*(c.expression for c in question.horizon_constraints)))
     summed = tuple(
         t for t in integrals
         if not question.worst and not ca.depends_on(bound, t.symbol)

@@ -65,13 +65,13 @@ class PlanVerifier:
         point_expressions = [
             over(c.expression for c in constraints) for constraints in (question.path, question.points)
         ]
-        self._along: Any = ca.Function("along", [*system.arguments, q], point_expressions)
+        self._path_function: Any = ca.Function("along", [*system.arguments, q], point_expressions)
         self._ends: Any = ca.Function("ends", [*system.arguments, q],
                                  [over(t.expression for t in question.terms if t.kind == END)])  # fmt: skip
         symbols = [ca.SX(ca.vertcat(*(t.symbol for t in question.terms if t.kind == kind)))
                    for kind in (INTEGRAL, END, TIME)]  # fmt: skip
-        horizon_expressions = over([question.objective, *(c.expression for c in question.whole)])
-        self._whole: Any = ca.Function("whole", [*symbols, system.p, q], [horizon_expressions])
+        horizon_expressions = over([question.objective, *(c.expression for c in question.horizon_constraints)])
+        self._horizon_function: Any = ca.Function("whole", [*symbols, system.p, q], [horizon_expressions])
 
     def integrated(
         self, p: Array, x0: Array, inputs: dict[str, Input], times: Array, tolerance: float = 1e-9
@@ -111,15 +111,15 @@ class PlanVerifier:
         values = np.linalg.eigvals(np.array([matrix for matrix in jacobians if np.isfinite(matrix).all()])).ravel()
         return float(np.abs(values[values.real < 0.0]).max(initial=0.0))
 
-    def judged(
+    def evaluate_course(
         self, course: PlanTrajectory, p: Array, quantities: dict[str, float], horizon: float
     ) -> tuple[Array, ...]:
         """Return the objective and constraints of the whole, (1 + n,), then those along and at points, (times, n)."""
         extra_values = np.array([quantities[n] for n in self._extra_symbols], dtype=float)
-        point_values = self._along(course.t[None], course.x.T, course.z.T, p, course.u.T, extra_values)
+        point_values = self._path_function(course.t[None], course.x.T, course.z.T, p, course.u.T, extra_values)
         ends = self._ends(course.t[-1], course.x[-1], course.z[-1], p, course.u[-1], extra_values)
-        time = [horizon] * self._whole.size1_in(2)
-        horizon_values = np.asarray(self._whole(course.integrals[-1], ends, time, p, extra_values)).ravel()
+        time = [horizon] * self._horizon_function.size1_in(2)
+        horizon_values = np.asarray(self._horizon_function(course.integrals[-1], ends, time, p, extra_values)).ravel()
         return horizon_values, *(np.asarray(f).T.reshape(course.t.size, -1) for f in point_values)
 
 

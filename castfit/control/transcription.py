@@ -57,7 +57,7 @@ class DecisionValues:
             offset += size
         return out
 
-    def named(self, question: ControlQuestion) -> dict[str, float]:
+    def quantities_by_name(self, question: ControlQuestion) -> dict[str, float]:
         """Return the quantities by name."""
         return dict(zip((q.name for q in question.quantities), self.quantities.tolist(), strict=True))
 
@@ -131,14 +131,14 @@ class TranscribedPlan:
         return DecisionValues(x[self.layout.inputs].copy(), np.array(clipped))
 
     @cached_property
-    def _first(self) -> Any:
+    def _initial_function(self) -> Any:
         graphs = self.graphs
         return ca.Function("first", [graphs.y, graphs.e, graphs.P], [graphs.initial().graph, graphs.p])
 
-    def first(self, decision: DecisionValues, P: Array) -> tuple[Array, Array]:
+    def compute_initial_states(self, decision: DecisionValues, P: Array) -> tuple[Array, Array]:
         """Return parameters (scenarios, n_p) and initial states (scenarios, n_x) of a decision."""
         graphs, n_p = self.graphs, self.question.model.system.p.numel()
-        evaluate = self._first
+        evaluate = self._initial_function
         y = np.zeros(graphs.y.numel())
         begin = graphs.n_s + graphs.n_w
         y[begin : begin + graphs.n_v] = decision.values[self.grid.used(self.question)[0]]
@@ -176,7 +176,7 @@ class TranscribedPlan:
                 x[layout.inner[i]] = states[inner_indices].reshape(self.grid.stages, -1)
         return x
 
-    def begun(self, decision: DecisionValues, courses: Sequence[PlanTrajectory | None], initial: Array) -> Array:
+    def build_start(self, decision: DecisionValues, courses: Sequence[PlanTrajectory | None], initial: Array) -> Array:
         """Return variables with states from courses; where there is none, with those at the start (scenarios, n_x)."""
         tables: list[tuple[Array, Array]] = []
         for course, x in zip(courses, initial, strict=True):
@@ -211,7 +211,7 @@ class TranscribedPlan:
         graphs, K = self.graphs, self.grid.stages
         units = np.concatenate([self.units.states, np.full(len(graphs.summed), unit)])
         max_errors = np.zeros(K)
-        for positions, row in zip(self.layout.at, P, strict=True):
+        for positions, row in zip(self.layout.positions, P, strict=True):
             stage_errors = self._errors.map(K)(x[positions].T, self.numbers.T, np.tile(row[:, None], (1, K)))
             max_errors = np.maximum(
                 max_errors, np.max(np.abs(np.asarray(stage_errors)) / units[:, None], axis=0, initial=0.0)

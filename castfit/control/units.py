@@ -55,7 +55,7 @@ def variable_units(
     for i, name in enumerate(question.model.inputs):
         if name in question.free_inputs:
             u = question.free_inputs[name]
-            guess = np.abs(u.first(question.start, horizon)).max()
+            guess = np.abs(u.build_start_values(question.start, horizon)).max()
             inputs[i] = max(guess, *(abs(b) if np.isfinite(b) else 0.0 for b in (u.lower, u.upper)))
         elif courses:
             inputs[i] = max(float(np.abs(c.u[:, i]).max()) for c in courses)
@@ -74,7 +74,7 @@ def _named_sizes(question: ControlQuestion) -> dict[str, float]:
     """Return the largest bounds of constraints of a state alone, along, at a time or at the end."""
     ends = {hash(t.symbol): t.expression for t in question.terms if t.kind == END}
     out: dict[str, float] = {}
-    for c in (*question.path, *question.points, *question.whole):
+    for c in (*question.path, *question.points, *question.horizon_constraints):
         graph = ends.get(hash(c.expression), c.expression)
         if graph.is_symbolic():
             bounds = [abs(b) for b in (c.lower, c.upper) if np.isfinite(b)]

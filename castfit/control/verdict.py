@@ -58,7 +58,7 @@ class PlanSolution(ProcessLocal):
     decision: DecisionValues
     p: Array
     courses: list[PlanTrajectory | None]
-    judged: list[tuple[Array, ...] | None]
+    integrated_values: list[tuple[Array, ...] | None]
     size: float
     iterations: int
     solvers: tuple[str, ...]
@@ -73,7 +73,7 @@ class PlanSolution(ProcessLocal):
     @cached_property
     def integrated(self) -> float:
         """The objective as the integrated model has it; NaN where it could not be integrated."""
-        objectives = [np.nan if values is None else float(values[0][0]) for values in self.judged]
+        objectives = [np.nan if values is None else float(values[0][0]) for values in self.integrated_values]
         return float(np.max(objectives) if self.on.question.worst else np.mean(objectives))
 
     @cached_property
@@ -84,7 +84,7 @@ class PlanSolution(ProcessLocal):
         return difference if np.isfinite(difference) else np.inf
 
     @cached_property
-    def apart(self) -> float:
+    def max_defect(self) -> float:
         """By how much nodes and the integrated states are apart, at most, in the states' units."""
         transcribed, n_x = self.on, self.on.question.model.system.x.numel()
         _, point_indices = transcribed.times(self.decision, BETWEEN)
@@ -96,7 +96,7 @@ class PlanSolution(ProcessLocal):
         return float(np.max(gaps / transcribed.units.states[:n_x], initial=0.0))
 
     @cached_property
-    def lost(self) -> bool:
+    def has_invalid_units(self) -> bool:
         """Whether states are so much smaller than at the start, where they ran away, that its units say nothing."""
         if not self.solution.status.success or any(c is None for c in self.courses):
             return False
@@ -107,7 +107,7 @@ class PlanSolution(ProcessLocal):
         """Return a mask of the stages in which a path constraint is violated between its points."""
         transcribed, out = self.on, np.zeros(self.on.grid.stages, dtype=np.bool_)
         _, point_indices = transcribed.times(self.decision, BETWEEN)
-        for scenario_values in self.judged if transcribed.question.soft is None else ():
+        for scenario_values in self.integrated_values if transcribed.question.soft is None else ():
             for c, values in zip(
                 transcribed.question.path,
                 scenario_values[1].T if scenario_values is not None else (),
@@ -120,8 +120,8 @@ class PlanSolution(ProcessLocal):
     def constraints(self) -> dict[str, PlanConstraint]:
         """Return all constraints as the integrated model keeps them, over all scenarios."""
         question, values_by_name = self.on.question, dict[str, list[Any]]()
-        all_constraints = (*question.path, *question.points, *question.whole)
-        for course, scenario_values in zip(self.courses, self.judged, strict=True):
+        all_constraints = (*question.path, *question.points, *question.horizon_constraints)
+        for course, scenario_values in zip(self.courses, self.integrated_values, strict=True):
             if course is None or scenario_values is None:
                 continue
             horizon_values, path, points = scenario_values
@@ -229,8 +229,8 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
     return Plan(
         status, " ".join(sentences), plan_solution.objective, plan_solution.integrated, decision.horizon(question),
         decision.inputs(question), courses[0].t if courses else transcribed.times(decision)[0], states,
-        {n: v for n, v in decision.named(question).items() if n != HORIZON}, constraints, undetermined, transcribed.grid.stages,
-        plan_solution.iterations, ", then ".join(plan_solution.solvers), time.process_time() - start_time, ControlStatement.of(question), planner,
+        {n: v for n, v in decision.quantities_by_name(question).items() if n != HORIZON}, constraints, undetermined, transcribed.grid.stages,
+        plan_solution.iterations, ", then ".join(plan_solution.solvers), time.process_time() - start_time, ControlStatement.from_question(question), planner,
         plan_solution,
     )  # fmt: skip
 

@@ -114,7 +114,7 @@ def read_dependence(
         elif _is_joint(value):
             joint.append(name)
             restriction = "unknown('joint') takes nothing else: the covariance of the outputs is estimated as a whole"
-            mistakes += [] if value.plain else [f"{subject}: {restriction}"]
+            mistakes += [] if value.is_unspecified else [f"{subject}: {restriction}"]
     if len(joint) == 1:
         mistakes.append(
             f"sigma of '{joint[0]}' is unknown('joint'), the covariance between outputs, but no other output has it; "
@@ -154,7 +154,7 @@ def with_dependence(
                 f"errors of '{name}' depend on each other, which {noise_kind} does not go with; use Gaussian() or LogNormal()"
             )
             continue
-        if model.sigma is not None and not (isinstance(model.sigma, UnknownSigma) and model.sigma.plain):
+        if model.sigma is not None and not (isinstance(model.sigma, UnknownSigma) and model.sigma.is_unspecified):
             mistakes.append(
                 f"sigma of '{name}', whose errors depend on each other, is an expression or has bounds, a guess or a "
                 "prior; give numbers, or unknown() with nothing but a name"

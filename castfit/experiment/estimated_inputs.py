@@ -122,7 +122,7 @@ class EstimatedInput:
         return self.scale == "log"
 
     @property
-    def said(self) -> tuple[Any, ...]:
+    def identity(self) -> tuple[Any, ...]:
         """Key of the settings; equal for all uses of one function."""
         same = (self.kind, self.lower, self.upper, self.scale, self.smoothness, self.order, self.per_experiment)
         return (*same, *self.knots.tolist(), *([] if self.per_experiment else self.guess.tolist()))

@@ -315,13 +315,13 @@ class ScheduledEvent:
     values : what parameters are from then on
     """
 
-    what: str
+    label: str
     time: Value
     measured: str
     changes: Mapping[str, Value] | None = None
     into: str = ""
     amount: Value = 0.0
-    until: Value | None = None
+    end_time: Value | None = None
     when: Event | None = None
     values: Mapping[str, Value] | None = None
 

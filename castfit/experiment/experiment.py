@@ -154,7 +154,7 @@ class SteadyStart(Picklable, Mapping[str, Any]):
     parameters: Mapping[str, Any]
     initial: Mapping[str, Any]
     replace: Mapping[str, Any]
-    settled: bool = False
+    is_measured_at_steady_state: bool = False
 
     def __getitem__(self, name: str) -> Any:
         """Return the initial value of a state that differs from the steady state."""
@@ -448,7 +448,7 @@ class Experiment(Picklable):
     @property
     def settled(self) -> bool:
         """Whether everything is measured at rest."""
-        return self.steady is not None and self.steady.settled
+        return self.steady is not None and self.steady.is_measured_at_steady_state
 
     @property
     def before(self) -> Experiment:
@@ -580,7 +580,7 @@ def _settle_infinite_data(
 def _steady_start(initial: Any, signals: Mapping[str, Input | EstimatedInput], mistakes: list[str]) -> SteadyStart:
     """Return from where an experiment that is only measured at rest comes to it."""
     states: dict[str, Any] = {}
-    if isinstance(initial, SteadyStart) and initial.settled:
+    if isinstance(initial, SteadyStart) and initial.is_measured_at_steady_state:
         return initial
     states = {n: _initial_value(n, v, mistakes) for n, v in read_mapping("initial", initial, mistakes).items()}
     mistakes += [
@@ -596,7 +596,7 @@ def _steady_start(initial: Any, signals: Mapping[str, Input | EstimatedInput], m
     ]
     # From a steady state before it, or from initial states, the model comes to rest, again or at all.
     steady_start = replace(initial, replace=states) if isinstance(initial, SteadyStart) else states
-    return SteadyStart({}, {}, steady_start, {}, settled=True)
+    return SteadyStart({}, {}, steady_start, {}, is_measured_at_steady_state=True)
 
 
 def as_input(name: str, value: Any, mistakes: list[str]) -> Input:

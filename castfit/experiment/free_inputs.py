@@ -89,7 +89,7 @@ class FreeInput:
         """Return the ends of the pieces, (pieces + 1,)."""
         return start + horizon * np.linspace(0.0, 1.0, self.pieces + 1)
 
-    def first(self, start: float, horizon: float) -> Array:
+    def build_start_values(self, start: float, horizon: float) -> Array:
         """Return the values at which the search begins, (size,)."""
         if callable(self.guess):
             edges = self.edges(start, horizon)

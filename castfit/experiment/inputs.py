@@ -351,15 +351,15 @@ class Placeholder(Input):
     0 at all times.
     """
 
-    said: EstimatedInput
-    called: str
+    spec: EstimatedInput
+    input_name: str
 
     @classmethod
-    def of(cls, spec: EstimatedInput, name: str) -> Placeholder:
+    def from_spec(cls, spec: EstimatedInput, name: str) -> Placeholder:
         """Stand for an input that the model calls so."""
         return cls("constant", np.array([-np.inf]), np.zeros(1), spec, name)
 
     @property
     def span(self) -> tuple[float, float]:
         """The first and the last time at which the input is defined."""
-        return self.said.span
+        return self.spec.span

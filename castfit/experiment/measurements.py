@@ -52,7 +52,7 @@ class Relative:
     fraction: float
     floor: float = 0.0
 
-    def of(self, values: Array) -> Array:
+    def compute_deviations(self, values: Array) -> Array:
         """Return the standard deviations of values, of any shape."""
         return np.maximum(self.fraction * np.abs(values), self.floor)
 

@@ -56,7 +56,7 @@ class SolveStaging:
 
     transcription: Transcription
     staged: StagedProblem
-    what: str = ""
+    start_description: str = ""
     second_start: Callable[[], Array] | None = None
     is_warm_start: bool = False
     solver: Solver | None = None
@@ -109,17 +109,17 @@ class Attempt(SolveOutcome):
         return replace(self, solution=replace(self.solution, status=status, detail=new_detail))
 
     @property
-    def good(self) -> bool:
+    def is_plausible_solution(self) -> bool:
         """Whether this is a solution whose residuals may be noise."""
         return self.solution.status.success and not has_implausible_residuals(self.staged, self.linear)
 
     @property
-    def clear(self) -> bool:
+    def has_small_residuals(self) -> bool:
         """Whether this is a solution with small residuals, not only with such as look like noise."""
         return self.solution.status.success and not has_implausible_residuals(self.staged, self.linear, noisy=False)
 
     @property
-    def ended(self) -> bool:
+    def is_cut_off(self) -> bool:
         """Whether user or clock ended it."""
         return self.solution.status.cut_off
 
@@ -189,7 +189,7 @@ class FitRun:
     history: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     strategies: list[str] = field(default_factory=list[str])
     n_attempts: int = 0
-    rough: float = 0.0
+    low_accuracy_rtol: float = 0.0
     simulated: tuple[CompiledProblem, Array, StagedProblem] | None = None
     visited_points: list[VisitedPoint] = field(default_factory=list["VisitedPoint"])
     matched: Array | None = None
@@ -199,7 +199,7 @@ class FitRun:
         """Seconds left."""
         return self.deadline - time.perf_counter()
 
-    def begins(self, words: str, line: str) -> None:
+    def start_strategy(self, words: str, line: str) -> None:
         """Note which strategy begins, and say a line about it."""
         self.n_attempts += 1
         self.strategies.append(words)
@@ -208,7 +208,7 @@ class FitRun:
     def attempt(self, staging: SolveStaging, *, exchanged: bool = True) -> Attempt:
         """Solve, refine, solve again, then judge; `exchanged`: until constraints are kept between points, too."""
         elements = MeshRefinement(self)
-        attempt = self._judged(elements.finished(self.solve(elements.begun(staging)), self.solve))
+        attempt = self._verify_attempt(elements.finished(self.solve(elements.prepare(staging)), self.solve))
         if exchanged:
             solve_again = partial(self.attempt, exchanged=False)
             attempt = RedundantConstraintRemoval(self).finished(attempt, solve_again)
@@ -220,7 +220,9 @@ class FitRun:
 
     def solve(self, staging: SolveStaging) -> SolveOutcome:
         """Solve a staged problem, and add the counts and history of the solution to the run."""
-        control = SolveControl(self.remaining, self._reporting(staging.staged.layout), staging.second_start, self.rough)
+        control = SolveControl(
+            self.remaining, self._reporting(staging.staged.layout), staging.second_start, self.low_accuracy_rtol
+        )
         solution = (staging.solver or self.solver).solve(staging.staged, control, warm=staging.is_warm_start)
         self.evaluations.update(solution.evaluations)
         self.failures.update(solution.failures)
@@ -239,12 +241,12 @@ class FitRun:
             replace(iteration, objective=objective(iteration.v, iteration.cost, iteration.chi2), measure=measure)
         )
 
-    def _judged(self, solved: SolveOutcome) -> Attempt:
+    def _verify_attempt(self, solved: SolveOutcome) -> Attempt:
         staging, solution = solved.staging, solved.solution
         seconds_left = self.remaining
         with without_deadline():  # this takes an evaluation or two; cut off it would lose the work that was done
             solution, linear = verify_solution(
-                staging.staged, close_initial_gap(staging.staged, solution), seconds_left, self.rough
+                staging.staged, close_initial_gap(staging.staged, solution), seconds_left, self.low_accuracy_rtol
             )
             solution = _name_violated(staging.staged, solution, linear)
             verification = None
@@ -256,13 +258,13 @@ class FitRun:
 class MeshRefinement(Refinement[SolveStaging, SolveOutcome]):
     """As many elements as it takes until the transcription agrees with the integrator."""
 
-    what = "elements of collocation"
+    subject = "elements of collocation"
 
     def __init__(self, run: FitRun) -> None:
         self.run = run
-        self.ended: tuple[Status, str] | None = None
+        self.stop_reason: tuple[Status, str] | None = None
 
-    def begun(self, question: SolveStaging) -> SolveStaging:
+    def prepare(self, question: SolveStaging) -> SolveStaging:
         """Measure constraints in units of what they change by."""
         return replace(question, staged=_in_units(question.staged))
 
@@ -274,14 +276,14 @@ class MeshRefinement(Refinement[SolveStaging, SolveOutcome]):
         try:
             finer_staged = staging.transcription.refine(self.run.problem, staging.staged, solution.v)
         except StopRequested as stop_reason:
-            self.ended = stop_reason.status, "The accuracy of the elements was not checked."
+            self.stop_reason = stop_reason.status, "The accuracy of the elements was not checked."
             return None
         count = staging.refinement
         if finer_staged is None or count == _MAX_REFINEMENTS:
             message = (
                 f"After {count} mesh refinements the solution still differs from the integrator; use more elements."
             )
-            self.ended = None if finer_staged is None else (Status.ACCEPTABLE, message)
+            self.stop_reason = None if finer_staged is None else (Status.ACCEPTABLE, message)
             return None
         finer_staged = _in_units(finer_staged)
         self.run.report_line(f"refined to {finer_staged.layout.n_v} variables")
@@ -289,24 +291,24 @@ class MeshRefinement(Refinement[SolveStaging, SolveOutcome]):
 
     def concluded(self, answer: SolveOutcome) -> SolveOutcome:
         """Set status and detail if the elements are not accurate enough or were not checked."""
-        if self.ended is None:
+        if self.stop_reason is None:
             return answer
-        status, detail = self.ended
+        status, detail = self.stop_reason
         return replace(answer, solution=replace(answer.solution, status=status, detail=detail))
 
 
 class RedundantConstraintRemoval(Refinement[SolveStaging, Attempt]):
     """Without equations that turn out to follow from others: there multipliers mean nothing."""
 
-    what = "redundant equality constraints"
+    subject = "redundant equality constraints"
 
     def __init__(self, run: FitRun) -> None:
         self.run, self.follow = run, tuple[str, ...]()
-        self.stopped: Status | None = None
+        self.stop_status: Status | None = None
 
     def refined(self, answer: Attempt) -> SolveStaging | None:
         """Return the problem without them, once."""
-        if self.follow or answer.ended:
+        if self.follow or answer.is_cut_off:
             return None
         follow = find_redundant_equations(answer.staged.layout, answer.linear, answer.staged.scale)
         if not follow:
@@ -315,15 +317,17 @@ class RedundantConstraintRemoval(Refinement[SolveStaging, Attempt]):
         run.problem = run.problem.releasing(follow)
         run.report_line(f"{', '.join(follow)} is implied by other constraints; solving without it")
         try:
-            return SolveStaging(transcription, transcription.transcribe(run.problem, answer.theta), answer.staging.what)
+            return SolveStaging(
+                transcription, transcription.transcribe(run.problem, answer.theta), answer.staging.start_description
+            )
         except StopRequested as stop_reason:
-            self.stopped = stop_reason.status
+            self.stop_status = stop_reason.status
             return None
 
     def concluded(self, answer: Attempt) -> Attempt:
         """Set the status if the search was stopped, or if a released equation does not hold at the solution."""
-        if self.stopped is not None:
-            return answer.ending(self.stopped)
+        if self.stop_status is not None:
+            return answer.ending(self.stop_status)
         if not (self.follow and answer.solution.status.success):
             return answer
         problem = self.run.problem
@@ -335,11 +339,11 @@ class RedundantConstraintRemoval(Refinement[SolveStaging, Attempt]):
 class PathConstraints(Refinement[SolveStaging, Attempt]):
     """More times at which constraints are held, until they are kept in between (castfit.fit.constraint_exchange)."""
 
-    what = "path constraints between the discretisation points"
+    subject = "path constraints between the discretisation points"
 
     def __init__(self, run: FitRun) -> None:
         self.run, self.exchanges = run, 0
-        self.ended: tuple[Status, str | None] | None = None
+        self.stop_reason: tuple[Status, str | None] | None = None
 
     def refined(self, answer: Attempt) -> SolveStaging | None:
         """Return the problem with the worst violations held as well, from where the last search ended."""
@@ -352,19 +356,22 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
         try:
             violation = worst_violation(run.problem, answer.staged, answer.solution.v, staging.transcription.integrator)
             if violation is None or self.exchanges == _MAX_CONSTRAINT_EXCHANGES:
-                self.ended = None if violation is None else (Status.INACCURATE, violation.sentence)
+                self.stop_reason = None if violation is None else (Status.INACCURATE, violation.sentence)
                 return None
             self.exchanges += 1
             run.problem = run.problem.watching(violation.times)
             run.report_line(f"{violation.sentence} The constraint is now also enforced there.")
             transcription = with_start_trajectory(run.problem, staging.transcription, answer.theta, answer.nodes)
             return SolveStaging(
-                transcription, transcription.transcribe(run.problem, answer.theta), staging.what, is_warm_start=True
+                transcription,
+                transcription.transcribe(run.problem, answer.theta),
+                staging.start_description,
+                is_warm_start=True,
             )
         except SimulationError as error:
-            self.ended = Status.INACCURATE, str(error)
+            self.stop_reason = Status.INACCURATE, str(error)
         except StopRequested as stop_reason:
-            self.ended = stop_reason.status, None
+            self.stop_reason = stop_reason.status, None
         return None
 
     def joined(self, previous_answer: Attempt, new_answer: Attempt) -> Attempt:
@@ -375,7 +382,7 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
 
     def concluded(self, answer: Attempt) -> Attempt:
         """Set the status if a path constraint is still violated or could not be checked."""
-        return answer if self.ended is None else answer.ending(*self.ended)
+        return answer if self.stop_reason is None else answer.ending(*self.stop_reason)
 
 
 def _in_units(staged: StagedProblem) -> StagedProblem:

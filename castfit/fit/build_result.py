@@ -100,7 +100,7 @@ def build_result(
     if compiled_problem.measure == LOSS:
         n_estimated = np.nan  # there are no criteria of what is no likelihood
     criteria = Criteria(likelihood - prior, problem.n_data, n_estimated)
-    residual_statistics = ResidualTable.of(
+    residual_statistics = ResidualTable.from_evaluation(
         compiled_problem, staged, evaluation, None if fit_statistics is None else fit_statistics.noise
     )
     chi2 = (
@@ -265,7 +265,7 @@ def _effective(
     for term in compiled_problem.smooth:
         rows = slice(offset, offset + term.offset.size)
         offset = rows.stop
-        n_free = sum(compiled_problem.names[j] not in bound_sides for j in term.at.tolist())
+        n_free = sum(compiled_problem.names[j] not in bound_sides for j in term.theta_index.tolist())
         n_determined = np.nan if leverage is None else n_free - float(np.sum(leverage[rows]))
         effective_counts[term.label] = effective_counts.get(term.label, 0.0) + n_determined
     return effective_counts

@@ -109,12 +109,12 @@ class EarlyStoppingDescent:
     values: int
     patience: tuple[int, float] = _PATIENT
     twice: bool = False
-    by: GaussNewton = PROBE
+    solver: GaussNewton = PROBE
 
     @property
     def label(self) -> str:
         """Name in tables."""
-        return self.by.label
+        return self.solver.label
 
     def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         """Solve. If the result is poor, solve from the second start as well and return the better end."""
@@ -159,7 +159,9 @@ class EarlyStoppingDescent:
             return given_up
 
         has_known_sigmas = staged.layout.n_groups == 0  # where sigmas are estimated costs are logarithms
-        solution = self.by.solve(staged, replace(control, callback=report) if has_known_sigmas else control, warm=warm)
+        solution = self.solver.solve(
+            staged, replace(control, callback=report) if has_known_sigmas else control, warm=warm
+        )
         given_up &= solution.status is Status.STOPPED_BY_CALLBACK
         return replace(solution, status=Status.MAX_ITERATIONS) if given_up else solution
 
@@ -221,11 +223,13 @@ class CostFeatures:
     method: str = "esdirk"
     measured: bool = False
     stiff: bool = False
-    reached: bool = True
+    is_simulated: bool = True
     described: bool = False
 
     @classmethod
-    def of(cls, problem: CompiledProblem, theta: Array, staged: ShootingProblem | None = None) -> CostFeatures:
+    def from_problem(
+        cls, problem: CompiledProblem, theta: Array, staged: ShootingProblem | None = None
+    ) -> CostFeatures:
         """Look at a problem from a start theta (n_theta,), from where it may be staged by single shooting already."""
         staged, steps = staged or SingleShooting().transcribe(problem, theta), 0
         is_simulated = fits_data = False
@@ -258,7 +262,7 @@ class CostFeatures:
 
     def with_stiffness(self, problem: CompiledProblem, staged: ShootingProblem) -> CostFeatures:
         """Return a copy in which `stiff` is set from the fastest decay of the model along its simulation."""
-        if self.stiff or not self.reached or self.n_x > _MAX_EIGENVALUE_STATES:
+        if self.stiff or not self.is_simulated or self.n_x > _MAX_EIGENVALUE_STATES:
             return self
         return replace(self, stiff=_stiffness(problem, staged) > _STIFF_TIME_CONSTANTS_PER_ELEMENT)
 
@@ -334,7 +338,7 @@ class TranscriptionChoice:
     simulated : single shooting from the start, by which it was chosen
     """
 
-    first: Transcription
+    transcription: Transcription
     solver: Solver | None
     fallback: Transcription | None
     sentence: str
@@ -364,11 +368,11 @@ def choose(
     bound = bound or bool(problem.path or problem.relations)
     staged = SingleShooting().transcribe(problem, theta)
     prospect, options = (
-        CostFeatures.of(problem, theta, staged),
+        CostFeatures.from_problem(problem, theta, staged),
         {"states": states, "workers": workers, "straight": straight},
     )
     choice = choose_from_features(prospect, bound=bound, **options)
-    if isinstance(choice.first, Collocation):  # what is stiff only takes it longer
+    if isinstance(choice.transcription, Collocation):  # what is stiff only takes it longer
         choice = choose_from_features(prospect.with_stiffness(problem, staged), bound=bound, **options)
     return replace(choice, simulated=staged)
 
@@ -393,7 +397,7 @@ def choose_from_features(
         return TranscriptionChoice(
             single, EarlyStoppingDescent(prospect.rows) if straight else None, collocation if straight else None, reason
         )
-    if not (prospect.reached or straight):
+    if not (prospect.is_simulated or straight):
         reason = "castfit chose collocation: the model cannot be integrated to the end from the starting point."
         return TranscriptionChoice(collocation, None, None, reason)
     # Where the data are described already, every way is short.

@@ -70,7 +70,7 @@ def worst_violation(
     violation_times: list[Array] = []
     for condition, trajectory, chain in zip(compiled_problem.conditions, nodes, layout.chains, strict=True):
         peak_times: list[float] = []
-        if not condition.settled:
+        if not condition.is_steady_state:
             table = condition.timetable(condition.link.natural(theta[condition.theta]))
             event_times = np.empty(0) if table is None else table.times
             inner_event_times = event_times[(event_times > condition.start) & (event_times < condition.end)]

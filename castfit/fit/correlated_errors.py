@@ -54,56 +54,62 @@ _TRIES, _FAR, _NEAR = 8, 3.0, 1.5  # of widths of the likelihood of a logarithm:
 class CorrelatedErrors(RefinedFit):
     """Refinement of the error correlations, repeated until they no longer change."""
 
-    what = "errors that depend on each other"
+    subject = "errors that depend on each other"
 
     def __init__(self, question: RefinementProblem) -> None:
         self.problem = question.problem
         compiled_problem = self.problem.posed
-        self.said = compiled_problem.correlations
-        self.labels = tuple(dict.fromkeys(c.label for c in self.said if isinstance(c, TimeCorrelation) and c.label))
-        self.joint = tuple(
-            dict.fromkeys(n for c in self.said if isinstance(c, CrossOutputCorrelation) and c.unknown for n in c.names)
+        self.correlations = compiled_problem.correlations
+        self.labels = tuple(
+            dict.fromkeys(c.label for c in self.correlations if isinstance(c, TimeCorrelation) and c.label)
         )
-        self.found: CorrelationEstimates | None = None
+        self.joint = tuple(
+            dict.fromkeys(
+                n for c in self.correlations if isinstance(c, CrossOutputCorrelation) and c.unknown for n in c.names
+            )
+        )
+        self.estimates: CorrelationEstimates | None = None
         if isinstance(question.start, Result):  # of the same errors, with what was found of them
-            self.found = question.start.errors
-        self.rounds, self.settled, self.notes = 0, False, list[str]()
+            self.estimates = question.start.errors
+        self.rounds, self.is_converged, self.notes = 0, False, list[str]()
         self.residuals: _Residuals | None = None
 
-    def begun(self, question: RefinementProblem) -> RefinementProblem:
+    def prepare(self, question: RefinementProblem) -> RefinementProblem:
         """Return the problem in which errors are independent, or are what an earlier result says."""
-        return replace(question, problem=self.problem.posed.with_errors(self.found))
+        return replace(question, problem=self.problem.posed.with_errors(self.estimates))
 
     def refined(self, answer: Result) -> RefinementProblem | None:
         """Return the problem at likelier numbers, unless they stay."""
-        is_first_fit = self.found is None  # and answers another question than that of errors that depend on each other
+        is_first_fit = (
+            self.estimates is None
+        )  # and answers another question than that of errors that depend on each other
         is_informative = not answer.status.cut_off and answer.status not in _NOWHERE
         if not (answer.success or (is_first_fit and is_informative)) or self.rounds == _MAX_ROUNDS:
             return None
         self.rounds += 1
         compiled_problem = self.problem.posed
-        self.residuals = residuals = _Residuals.of(answer, compiled_problem.with_errors(self.found))
-        estimates = estimate_correlation(compiled_problem, self.labels, self.joint, residuals, self.found)
+        self.residuals = residuals = _Residuals.from_result(answer, compiled_problem.with_errors(self.estimates))
+        estimates = estimate_correlation(compiled_problem, self.labels, self.joint, residuals, self.estimates)
         if self.joint and _least_correlation(estimates) < _MIN_CORRELATION_EIGENVALUE:
             message = f"The errors of {', '.join(self.joint)} are so strongly correlated that their covariance matrix"
             self.notes = [
                 f"{message} is singular: some combination of outputs is fitted exactly. Remove one of these outputs."
             ]
             return None
-        if self.found is not None and _compute_relative_change(self.found, estimates) <= _CONVERGENCE_RTOL:
-            self.settled = True
+        if self.estimates is not None and _compute_relative_change(self.estimates, estimates) <= _CONVERGENCE_RTOL:
+            self.is_converged = True
             return None
-        self.found = estimates
-        return RefinementProblem(compiled_problem.with_errors(estimates), answer, near=True)
+        self.estimates = estimates
+        return RefinementProblem(compiled_problem.with_errors(estimates), answer, is_near_solution=True)
 
     def concluded(self, answer: Result) -> Result:
         """Return the result with the estimated error correlations."""
         messages = list(self.notes)
-        if self.found is None or self.notes:
+        if self.estimates is None or self.notes:
             messages += ["The errors were still treated as independent."] if not answer.success else []
-        elif answer.success and not self.settled:
+        elif answer.success and not self.is_converged:
             messages.append("The error correlation did not converge: the last iteration still changed it.")
-        estimates = self.found or CorrelationEstimates({})
+        estimates = self.estimates or CorrelationEstimates({})
         if not answer.success and (estimates.times or estimates.joint):
             messages.append("The error correlation is that of an intermediate iteration.")
         status = Status.DIVERGING if self.notes and answer.success else answer.status
@@ -112,7 +118,7 @@ class CorrelatedErrors(RefinedFit):
         result = answer.ended(
             status, " ".join([answer.message, *messages, *(describe_correlation(estimates) if answer.success else ())])
         )
-        if self.settled and self.residuals is not None:
+        if self.is_converged and self.residuals is not None:
             for label in self.labels:
                 result = inflate_covariance(result, self.problem.posed, label, estimates, self.residuals)
         return replace(
@@ -142,7 +148,7 @@ class _Residuals:
     priors: Array
 
     @classmethod
-    def of(cls, answer: Result, compiled_problem: CompiledProblem) -> _Residuals:
+    def from_result(cls, answer: Result, compiled_problem: CompiledProblem) -> _Residuals:
         """Build the residuals and Jacobians from a fit, whose Jacobian is that of independent errors."""
         sizes = [int(c.points.mask.sum()) for c in compiled_problem.conditions]
         free = np.array([name not in answer.active for name in answer.names], dtype=np.bool_)
@@ -154,7 +160,7 @@ class _Residuals:
                 slopes[i] = whitening.coloured(slopes[i]).reshape(slopes[i].shape)
         return cls(experiment_residuals, slopes[:-1], slopes[-1])
 
-    def at(self, theta_step: Array) -> _Residuals:
+    def extrapolate(self, theta_step: Array) -> _Residuals:
         """Return the residuals after a change of theta, to first order."""
         return replace(self, r=[r + J @ theta_step for r, J in zip(self.r, self.J, strict=True)])
 
@@ -200,16 +206,16 @@ def inflate_covariance(
     if not np.isfinite(free_covariance).all():
         return answer
     slope = compiled_problem.natural_slope(answer.theta)[free]
-    best = _Weighted.at(compiled_problem, estimates.times, residuals)
+    best = _Weighted.from_residuals(compiled_problem, estimates.times, residuals)
     unbiased = float(np.mean(np.diag(free_covariance) / (slope**2 * np.diag(best.covariance))))
     sides: list[tuple[float, Array]] = []
     for sign in (1.0, -1.0):
         half_width = min(estimates.errors[label], 1.0)
         for _ in range(_TRIES):
             times = {**estimates.times, label: estimates.times[label] * float(np.exp(sign * half_width))}
-            perturbed = _Weighted.at(compiled_problem, times, residuals)
+            perturbed = _Weighted.from_residuals(compiled_problem, times, residuals)
             theta_step = perturbed.covariance @ (best.gradient - perturbed.gradient)
-            refitted = _Weighted.at(compiled_problem, times, residuals.at(theta_step))
+            refitted = _Weighted.from_residuals(compiled_problem, times, residuals.extrapolate(theta_step))
             n_deviations = float(np.sqrt(max(refitted.cost - best.cost, 1e-12) / 0.5))
             if 1.0 / _NEAR < n_deviations < _NEAR or half_width == _FAR:
                 scale = n_deviations if n_deviations < _NEAR and half_width < _FAR else max(n_deviations, 1.0)
@@ -243,7 +249,9 @@ class _Weighted:
     cost: float
 
     @classmethod
-    def at(cls, compiled_problem: CompiledProblem, times: Mapping[str, float], residuals: _Residuals) -> _Weighted:
+    def from_residuals(
+        cls, compiled_problem: CompiledProblem, times: Mapping[str, float], residuals: _Residuals
+    ) -> _Weighted:
         """Whiten the data and weight them."""
         correlated_problem, cost = compiled_problem.with_errors(CorrelationEstimates(times)), 0.0
         rows: list[Array] = []
@@ -269,7 +277,7 @@ class _Weighted:
 
 
 def _cost(compiled_problem: CompiledProblem, times: Mapping[str, float], residuals: _Residuals) -> float:
-    return _Weighted.at(compiled_problem, times, residuals).cost
+    return _Weighted.from_residuals(compiled_problem, times, residuals).cost
 
 
 def _joint_covariance(

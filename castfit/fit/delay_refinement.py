@@ -26,21 +26,21 @@ _ROUNDING = 1e-6  # of an estimate: data without noise leave no standard errors 
 class DelayNodes(RefinedFit):
     """More nodes, until estimates stand still."""
 
-    what = "nodes of delay lines"
+    subject = "nodes of delay lines"
 
     def __init__(self, question: RefinementProblem) -> None:
-        self.problem, self.orders, self.said = question.problem, [_order(question.problem)], ""
+        self.problem, self.orders, self.message = question.problem, [_order(question.problem)], ""
 
     def refined(self, answer: Result) -> RefinementProblem | None:
         """Return the problem with more nodes, unless it is known whether there are enough."""
-        if not self.said and answer.status.cut_off:
-            self.said = f"{_describe_delay_lines(answer)}; whether they are enough was not tested."
-        if self.said or not answer.success:
+        if not self.message and answer.status.cut_off:
+            self.message = f"{_describe_delay_lines(answer)}; whether they are enough was not tested."
+        if self.message or not answer.success:
             return None
         order = next((n for n in LADDER if n > self.orders[-1]), None)
         finer_problem = None if order is None else with_nodes(self.problem, order)
         if order is None or finer_problem is None:
-            self.said = f"{_describe_delay_lines(answer)}; whether they suffice was not tested."
+            self.message = f"{_describe_delay_lines(answer)}; whether they suffice was not tested."
             return None
         self.orders.append(order)
         return RefinementProblem(finer_problem, answer.values)
@@ -50,20 +50,22 @@ class DelayNodes(RefinedFit):
         previous_order, order = self.orders[-2:]
         if not new_answer.success:
             failure = new_answer.message if new_answer.status is not Status.MAX_TIME else "no time was left"
-            self.said = f"{_describe_delay_lines(previous_answer)}; whether they are enough is unknown: with {order}, {failure}"
+            self.message = (
+                f"{_describe_delay_lines(previous_answer)}; whether they are enough is unknown: with {order}, {failure}"
+            )
             return previous_answer
         change = _CONVERGENCE_SE * largest_change(previous_answer, new_answer)
         if change <= _CONVERGENCE_SE:
             comparison = f"with {previous_order} the estimates change by at most {change:.1g} standard errors"
-            self.said = f"{_describe_delay_lines(new_answer)}; {comparison}."
+            self.message = f"{_describe_delay_lines(new_answer)}; {comparison}."
         elif order == max(LADDER):
             note = f"not converged: the estimates change by {change:.2g} standard errors from {previous_order} nodes on"
-            self.said = f"{_describe_delay_lines(new_answer)}, and {note}."
+            self.message = f"{_describe_delay_lines(new_answer)}, and {note}."
         return super().joined(previous_answer, new_answer)
 
     def concluded(self, answer: Result) -> Result:
         """Append to the message how many nodes there are and whether they suffice."""
-        return answer.ended(answer.status, f"{answer.message} {self.said}") if self.said else answer
+        return answer.ended(answer.status, f"{answer.message} {self.message}") if self.message else answer
 
 
 def largest_change(previous: Result, current: Result) -> float:

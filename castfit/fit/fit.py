@@ -270,8 +270,8 @@ def _refinements(problem: CompiledProblem, *, verify: bool) -> list[type[Refined
 class _FitRequest:
     """Checked arguments of `fit`, except the problem and the start, which refinements change."""
 
-    asked: Transcription | None
-    given: Solver | None
+    transcription: Transcription | None
+    solver: Solver | None
     deadline: float
     callback: Callable[[Iteration], Any] | None
     verbose: int | None
@@ -285,7 +285,12 @@ class _FitRequest:
     def fit(self, question: RefinementProblem) -> Result:
         """Fit once, with the delay lines, weights of smoothness and signs that the question has."""
         start_time = time.perf_counter()
-        problem, start, transcription, choice = question.problem, question.start, self.asked or Collocation(), None
+        problem, start, transcription, choice = (
+            question.problem,
+            question.start,
+            self.transcription or Collocation(),
+            None,
+        )
         seconds_left = self.deadline - start_time
         with with_deadline(seconds_left), _progress_line(self.verbose) as line:
             if line is not None:
@@ -293,16 +298,16 @@ class _FitRequest:
             compiled_problem = problem.posed.assuming(absolute_sigma=self.absolute_sigma)
             origin = _origin(compiled_problem, transcription, start, seconds_left)
             nodes = result_nodes(compiled_problem, start) if isinstance(start, Result) else origin.nodes
-            if self.asked is None:
+            if self.transcription is None:
                 choice = choose(
                     compiled_problem,
                     origin.theta,
                     states=bool(nodes),
                     workers=self.divided,
-                    straight=self.retry or question.near,
-                    bound=self.given is not None,
+                    straight=self.retry or question.is_near_solution,
+                    bound=self.solver is not None,
                 )
-                transcription = choice.first
+                transcription = choice.transcription
             with suppress(StopRequested):  # the solver will notice
                 if nodes and isinstance(transcription.states, str):
                     transcription = with_start_trajectory(compiled_problem, transcription, origin.theta, nodes)
@@ -320,16 +325,16 @@ class _FitRequest:
                 and transcription.integrator.method == "auto"
             ):
                 _mention(wanted_compiler())
-            deadline = start_time + seconds_left if origin.ended is None else start_time
+            deadline = start_time + seconds_left if origin.stop_status is None else start_time
             run = FitRun(
                 compiled_problem,
-                self.given or GaussNewton(),
+                self.solver or GaussNewton(),
                 deadline,
                 _reporter(self.callback, self.verbose, line, deadline),
                 report_note,
                 verify=self.verify,
-                second_start=self.second_start and not question.near,
-                retry=self.retry and not question.near,
+                second_start=self.second_start and not question.is_near_solution,
+                retry=self.retry and not question.is_near_solution,
                 choice=choice,
                 simulated=choice and choice.simulated and (compiled_problem, origin.theta.copy(), choice.simulated),
             )
@@ -341,7 +346,7 @@ class _FitRequest:
                 search_end = most_likely(run, transcription, origin.theta)
             search_end = lowest_visited_point(run, search_end, transcription)
             search_end = ensure_not_above_start(run, search_end, transcription, origin.theta)
-        attempt = search_end.attempt if origin.ended is None else search_end.attempt.ending(origin.ended)
+        attempt = search_end.attempt if origin.stop_status is None else search_end.attempt.ending(origin.stop_status)
         solution, success, staged = attempt.solution, attempt.solution.status.success, attempt.staged
         rounding = describe_exact_data(run.problem, staged, attempt.linear, solution.active) if success else ""
         remark = staged.remark(solution.v) if success else ""
@@ -414,7 +419,7 @@ def refit_method_options(result: Result) -> tuple[Transcription, Solver]:
         compiled_problem = result.problem and result.problem.posed
         return choose(
             compiled_problem, result.theta, straight=False
-        ).first if compiled_problem else Collocation(), GaussNewton()
+        ).transcription if compiled_problem else Collocation(), GaussNewton()
     transcription, solver = result.found_by
     has_start_nodes = has_states(transcription) and not isinstance(transcription.states, str)
     return with_state_start(transcription, "data") if has_start_nodes else transcription, solver

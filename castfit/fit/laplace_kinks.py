@@ -59,7 +59,7 @@ class KinkPosition:
     `side` is 0 where it may end on both sides, +1 or -1 where bounds leave one.
     """
 
-    at: int
+    prior_index: int
     term: QuantityPrior | ExpressionPrior
     prior: LaplacePrior
     side: float
@@ -93,7 +93,7 @@ def find_kinks(problem: CompiledProblem) -> tuple[KinkPosition, ...]:
 def _only_side(problem: CompiledProblem, term: QuantityPrior | ExpressionPrior, prior: LaplacePrior) -> float:
     if isinstance(term, ExpressionPrior):
         return 0.0
-    q = problem.quantities[term.at]
+    q = problem.quantities[term.theta_index]
     # A kink at a bound is no kink; one at 0 is infinitely far on a logarithmic scale.
     if prior.kink <= q.lower or (q.scale == "log" and prior.kink <= 0.0):
         return 1.0
@@ -103,40 +103,40 @@ def _only_side(problem: CompiledProblem, term: QuantityPrior | ExpressionPrior, 
 class LaplaceKinks(RefinedFit):
     """Signs of distances from kinks, until they stay; before any is known there are parabolas in place of the kinks."""
 
-    what = "kinks of Laplace priors"
+    subject = "kinks of Laplace priors"
 
     def __init__(self, question: RefinementProblem) -> None:
         self.problem, compiled_problem = question.problem, question.problem.posed
         self.kinks = find_kinks(compiled_problem)
         initial_sides: dict[int, KinkSide | None] = {
-            k.at: KinkSide(k.side, 0.0, 0.0) if k.side else None for k in self.kinks
+            k.prior_index: KinkSide(k.side, 0.0, 0.0) if k.side else None for k in self.kinks
         }
         self.smooth = _arranged(compiled_problem, self.kinks, initial_sides)
-        self.seen: list[tuple[float, ...]] = []
-        self.settled = False
+        self.visited_signs: list[tuple[float, ...]] = []
+        self.is_converged = False
 
-    def begun(self, question: RefinementProblem) -> RefinementProblem:
+    def prepare(self, question: RefinementProblem) -> RefinementProblem:
         """Return the problem with parabolas."""
         return replace(question, problem=self.smooth)
 
     def refined(self, answer: Result) -> RefinementProblem | None:
         """Return the problem with the signs that follow from the answer, unless these are known."""
-        seen_signs = self.seen
+        seen_signs = self.visited_signs
         if not _usable(answer) or (seen_signs and not answer.success) or len(seen_signs) == _ROUNDS:
             return None
         kink_sides = _places(answer, self.smooth, self.kinks)
         signs = tuple(kink_side.sign for kink_side in kink_sides.values())
-        self.settled = bool(seen_signs) and signs == seen_signs[-1]
+        self.is_converged = bool(seen_signs) and signs == seen_signs[-1]
         if signs in seen_signs:
             return None
         seen_signs.append(signs)
         self.smooth = _arranged(self.problem.posed, self.kinks, kink_sides)
-        return RefinementProblem(self.smooth, _with_fixed_values(answer, self.smooth), near=True)
+        return RefinementProblem(self.smooth, _with_fixed_values(answer, self.smooth), is_near_solution=True)
 
     def concluded(self, answer: Result) -> Result:
         """Return the answer as one of the problem with kinks."""
-        signs = self.seen[-1] if self.seen else ()
-        return _restore_kinks(self.problem, self.smooth, answer, self.kinks, signs, is_converged=self.settled)
+        signs = self.visited_signs[-1] if self.visited_signs else ()
+        return _restore_kinks(self.problem, self.smooth, answer, self.kinks, signs, is_converged=self.is_converged)
 
 
 def _usable(result: Result) -> bool:
@@ -151,7 +151,7 @@ def _arranged(
     """Return the problem with smooth costs in place of kinks: parabolas where the place is not known."""
     terms, quantities = list(problem.every_prior), [replace(q, prior=None) for q in problem.quantities]
     for kink in kinks:
-        kink_side, laplace_prior = kink_sides[kink.at], kink.prior
+        kink_side, laplace_prior = kink_sides[kink.prior_index], kink.prior
         smooth: PriorDistribution
         if kink_side is None:
             smooth = smooth_kink(laplace_prior, _guess(problem, kink))
@@ -164,7 +164,7 @@ def _arranged(
                 on=laplace_prior.on,
             )
         elif isinstance(kink.term, QuantityPrior):
-            smooth, j = KinkBounds(laplace_prior.mean, laplace_prior.scale, on=laplace_prior.on), kink.term.at
+            smooth, j = KinkBounds(laplace_prior.mean, laplace_prior.scale, on=laplace_prior.on), kink.term.theta_index
             quantities[j] = replace(
                 quantities[j], guess=laplace_prior.kink, lower=laplace_prior.kink, upper=laplace_prior.kink
             )
@@ -176,14 +176,14 @@ def _arranged(
                 _KINK_HOLD_CURVATURE * kink_side.curvature,
                 on=laplace_prior.on,
             )
-        terms[kink.at] = replace(kink.term, prior=smooth)
+        terms[kink.prior_index] = replace(kink.term, prior=smooth)
     return replace(problem, quantities=tuple(quantities), prior_terms=tuple(terms))
 
 
 def _guess(problem: CompiledProblem, kink: KinkPosition) -> float:
     natural = problem.to_natural(problem.guess)
     if isinstance(kink.term, QuantityPrior):
-        return float(natural[kink.term.at])
+        return float(natural[kink.term.theta_index])
     return float(kink.term.expression.values(natural)[0][0])
 
 
@@ -206,7 +206,7 @@ def _places(result: Result, problem: CompiledProblem, kinks: Sequence[KinkPositi
     offsets = np.cumsum([0, *(term.curved.size for term in problem.every_prior)])
     jacobian = prior_values.jacobian.dense
     for kink in kinks:
-        rows = slice(offsets[kink.at], offsets[kink.at + 1])
+        rows = slice(offsets[kink.prior_index], offsets[kink.prior_index + 1])
         gradient -= prior_values.rows[rows] @ jacobian[rows]
         slopes = jacobian[rows] * prior_values.curved[rows, None]
         curvature -= slopes.T @ slopes
@@ -227,7 +227,7 @@ def _places(result: Result, problem: CompiledProblem, kinks: Sequence[KinkPositi
     for i, kink in enumerate(kinks):
         is_at_kink = abs(multiplier[i]) < (1.0 - _MULTIPLIER_TOLERANCE) * weight[i] and not kink.side
         sign = 0.0 if is_at_kink else float(np.sign(multiplier[i]))
-        kink_sides[kink.at] = KinkSide(sign, float(multiplier[i]), float(curvature_along[i]))
+        kink_sides[kink.prior_index] = KinkSide(sign, float(multiplier[i]), float(curvature_along[i]))
     return kink_sides
 
 
@@ -272,14 +272,14 @@ def _restore_kinks(
     assumed_problem = compiled_problem.assuming(absolute_sigma=result.absolute_sigma)
     active_kinks = [kink for kink, sign in zip(kinks, signs, strict=False) if sign == 0.0]
     names = {
-        compiled_problem.names[kink.term.at]: kink.prior.kink
+        compiled_problem.names[kink.term.theta_index]: kink.prior.kink
         for kink in active_kinks
         if isinstance(kink.term, QuantityPrior)
     }
     note = ""
     if result.success:
-        labels_off_kink = [k.term.what for k, sign in zip(kinks, signs, strict=False) if sign]
-        note = _describe_kinks([k.term.what for k in active_kinks], labels_off_kink)
+        labels_off_kink = [k.term.description for k, sign in zip(kinks, signs, strict=False) if sign]
+        note = _describe_kinks([k.term.description for k in active_kinks], labels_off_kink)
     status = result.status
     if result.success and not is_converged:
         status = Status.ACCEPTABLE

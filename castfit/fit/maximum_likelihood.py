@@ -46,7 +46,9 @@ def most_likely(run: FitRun, requested_transcription: Transcription, theta: Arra
     problem = run.problem
     surrogate_problem = gaussian_surrogate(problem)
     positions = [problem.names.index(name) for name in surrogate_problem.names]
-    least_squares_run = replace(run, problem=surrogate_problem, verify=False, rough=_LEAST_SQUARES_COST_RTOL)
+    least_squares_run = replace(
+        run, problem=surrogate_problem, verify=False, low_accuracy_rtol=_LEAST_SQUARES_COST_RTOL
+    )
     least_squares_run.deadline = (
         run.deadline - _LEAST_SQUARES_TIME_FRACTION * max(run.remaining, 0.0)
         if np.isfinite(run.deadline)

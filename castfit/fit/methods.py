@@ -149,7 +149,7 @@ class SolverRequirement:
     solver : makes the usual solver for it
     """
 
-    what: str
+    description: str
     remedy: str
     solver: Callable[[], Solver]
 
@@ -182,7 +182,7 @@ def mismatches(transcription: Any, solver: Any) -> list[str]:
         getattr(solver, "takes", (Linearization,))
     ):
         return [
-            f"{solver_requirement.what}, which {type(solver).__name__} does not support; {solver_requirement.remedy}"
+            f"{solver_requirement.description}, which {type(solver).__name__} does not support; {solver_requirement.remedy}"
         ]
     return []
 

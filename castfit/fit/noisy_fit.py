@@ -76,7 +76,7 @@ def noisy_mistakes(problem: CompiledProblem) -> list[str]:
         mistakes.append(f"{prefix} the noise model of '{output}' must be smooth, because the Laplace approximation is "
                      "invalid at kinks; use StudentT")  # fmt: skip
     for c in problem.conditions:
-        if c.settled:
+        if c.is_steady_state:
             mistakes.append(f"{c.name}: {prefix} it has no steady state; pass finite times")
         if c.schedule.triggers:
             mistakes.append(f"{c.name}: {prefix} state-triggered events are unsupported; set the event times")
@@ -102,13 +102,13 @@ class _LikelihoodSearch:
     began: float
     history: list[float] = field(default_factory=list[float])
     evaluations: int = 0
-    stopped: Status | None = None
+    stop_status: Status | None = None
 
     def evaluate(self, likelihood: PathLikelihood, y: Array, starts: list[PathStart] | None) -> PathEvaluation:
         self.evaluations += 1
         return likelihood.evaluate(y, starts)
 
-    def told(self, evaluation: PathEvaluation) -> bool:
+    def report_progress(self, evaluation: PathEvaluation) -> bool:
         """Report the current point, and return whether the search must stop."""
         self.history.append(2.0 * evaluation.value)
         seconds = time.perf_counter() - self.began
@@ -118,18 +118,18 @@ class _LikelihoodSearch:
         if self.verbose:
             print_progress(f"{iteration.iteration:5d}  -log L {evaluation.value:14.8g}  {seconds:7.2f} s")
         if self.callback is not None and self.callback(iteration):
-            self.stopped = Status.STOPPED_BY_CALLBACK
+            self.stop_status = Status.STOPPED_BY_CALLBACK
         return self.halted()
 
     def halted(self) -> bool:
         """Check whether the search must stop."""
-        if self.stopped is not None:
+        if self.stop_status is not None:
             return True
         if time.perf_counter() > self.deadline:
-            self.stopped = Status.MAX_TIME
+            self.stop_status = Status.MAX_TIME
         elif self.interrupt.requested:
-            self.stopped = Status.INTERRUPTED
-        return self.stopped is not None
+            self.stop_status = Status.INTERRUPTED
+        return self.stop_status is not None
 
     def free(self, evaluation: PathEvaluation) -> Mask:
         """Return a mask of the quantities that are not fixed by a bound."""
@@ -170,8 +170,8 @@ class _LikelihoodSearch:
         """Search from a point, with a curvature; return where it ended, what became of the curvature, and how."""
         is_rebuilt = False
         for _ in range(_ITERATIONS):
-            if self.stopped is not None:
-                return evaluation, curvature, self.stopped
+            if self.stop_status is not None:
+                return evaluation, curvature, self.stop_status
             free = self.free(evaluation)
             step = np.zeros(evaluation.y.size)
             step[free] = -np.linalg.solve(curvature[np.ix_(free, free)], evaluation.gradient[free])
@@ -213,7 +213,7 @@ class _LikelihoodSearch:
                     curvature - np.outer(curvature_s, curvature_s) / s_curvature_s + np.outer(r, r) / float(s @ r)
                 )
             evaluation, is_rebuilt = new_evaluation, False
-            self.told(evaluation)
+            self.report_progress(evaluation)
         return evaluation, curvature, Status.MAX_ITERATIONS
 
     def polished(
@@ -236,8 +236,8 @@ class _LikelihoodSearch:
             step = np.zeros(evaluation.y.size)
             step[free] = -np.linalg.solve(free_hessian, evaluation.gradient[free])
             predicted_decrease = -0.5 * float(step @ evaluation.gradient)
-            if predicted_decrease < _MIN_PREDICTED_GAIN_NEWTON or self.stopped is not None:
-                return evaluation, hessian, self.stopped or Status.CONVERGED
+            if predicted_decrease < _MIN_PREDICTED_GAIN_NEWTON or self.stop_status is not None:
+                return evaluation, hessian, self.stop_status or Status.CONVERGED
             longest = np.abs(step[self.log]).max(initial=0.0)
             y = np.clip(
                 evaluation.y + (min(1.0, _MAX_LOG_STEP / longest) if longest > 0.0 else 1.0) * step,
@@ -252,7 +252,7 @@ class _LikelihoodSearch:
                     Status.CONVERGED if predicted_decrease < _ACCEPTABLE_GAIN_LOG_L else Status.STEP_TOO_SMALL,
                 )
             evaluation, curvature = new_evaluation, self.convex(hessian)
-            self.told(evaluation)
+            self.report_progress(evaluation)
         return (
             evaluation,
             hessian,
@@ -362,7 +362,7 @@ def fit_noisy(
         evaluation, likelihood, refinement_change = _refine_start(search, likelihood, y)
         status, hessian = Status.START_FAILED, np.full((y.size, y.size), np.nan)
         if evaluation.modes:
-            search.told(evaluation)
+            search.report_progress(evaluation)
             curvature = search.convex(search.curvature(likelihood, evaluation, search.first_widths(evaluation.y)))
             for _ in range(_LEVELS):
                 evaluation, curvature, status = search.climb(likelihood, evaluation, curvature)
@@ -383,7 +383,7 @@ def fit_noisy(
         variances = None
         if status.success:
             variances = search.bands(likelihood, evaluation).variances(search.covariance(evaluation, hessian))
-            status = status if variances else search.stopped or status
+            status = status if variances else search.stop_status or status
     failure_note = evaluation.failure and f" No most probable path was found in '{evaluation.failure}' from there."
     sentences = [status.sentence + (failure_note if not evaluation.modes else ""),
              *_remarks(search, evaluation, hessian, status, refinement_change, likelihood)]  # fmt: skip

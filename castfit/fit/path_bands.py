@@ -37,7 +37,7 @@ class PathBands:
 
     chains: Sequence[ChainLikelihood]
     evaluate: Callable[[Array], PathEvaluation | None]
-    at: PathEvaluation
+    optimum: PathEvaluation
     log: Mask
     limits: tuple[Array, Array]
 
@@ -46,9 +46,9 @@ class PathBands:
 
         covariance : of y, (n_y, n_y); NaN for what a bound holds, what may be 0, or all of it
         """
-        tracks = self._tracks(self.at)
+        tracks = self._tracks(self.optimum)
         total = [d**2 for _, d in tracks]
-        for column in _root(self.at.y, covariance, self.log):
+        for column in _root(self.optimum.y, covariance, self.log):
             sides = [self._side(sign * column) for sign in (1.0, -1.0)]
             existing_sides = [side for side in sides if side is not None]
             total_width = sum(width for width, _, _ in existing_sides)
@@ -65,14 +65,14 @@ class PathBands:
         """Return a width, by how many of it a point is off, and that point; None where none is found."""
         length = 1.0
         for _ in range(_TRIES):
-            y = np.clip(_shift_quantities(self.at.y, length * column, self.log), *self.limits)
+            y = np.clip(_shift_quantities(self.optimum.y, length * column, self.log), *self.limits)
             evaluation = self.evaluate(y)
             if evaluation is None:
                 return length, 1.0, None
-            n_deviations = float(np.sqrt(max(evaluation.value - self.at.value, 1e-12) / _LOG_L_DROP_ONE_SD))
+            n_deviations = float(np.sqrt(max(evaluation.value - self.optimum.value, 1e-12) / _LOG_L_DROP_ONE_SD))
             is_at_bound = bool(np.any(((y <= self.limits[0]) | (y >= self.limits[1])) & (column != 0.0)))
             if evaluation.modes and is_at_bound and n_deviations < 1.0:
-                return (length, 1.0, evaluation) if np.any(y != self.at.y) else None
+                return (length, 1.0, evaluation) if np.any(y != self.optimum.y) else None
             if evaluation.modes and 1.0 / _MAX_WIDTH_RATIO < n_deviations < _MAX_WIDTH_RATIO:
                 return length / n_deviations, n_deviations, evaluation
             length *= (

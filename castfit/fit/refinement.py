@@ -37,9 +37,9 @@ class Refinement(ABC, Generic[Q, A]):
     what : in words
     """
 
-    what: ClassVar[str]
+    subject: ClassVar[str]
 
-    def begun(self, question: Q) -> Q:
+    def prepare(self, question: Q) -> Q:
         """Return the first question to solve."""
         return question
 
@@ -71,7 +71,7 @@ def solve_with_refinements(
     make, *inner = refinements
     solve_inner = partial(solve_with_refinements, refinements=inner, solve=solve)
     refinement = make(question)
-    return refinement.finished(solve_inner(refinement.begun(question)), solve_inner)
+    return refinement.finished(solve_inner(refinement.prepare(question)), solve_inner)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class RefinementProblem:
 
     problem: Posable
     start: Any
-    near: bool = False
+    is_near_solution: bool = False
 
 
 class RefinedFit(Refinement[RefinementProblem, "Result"]):

@@ -64,7 +64,7 @@ def chosen_labels(problem: CompiledProblem) -> tuple[str, ...]:
 class SmoothnessWeights(RefinedFit):
     """Weights of roughness, until they stay."""
 
-    what = "weights of smoothness"
+    subject = "weights of smoothness"
 
     def __init__(self, question: RefinementProblem) -> None:
         self.problem, start = question.problem, question.start
@@ -72,7 +72,7 @@ class SmoothnessWeights(RefinedFit):
         self.weights = {term.label: term.weight for term in self.problem.posed.smooth if term.chosen}
         if isinstance(start, Result):
             self.weights |= {n: w for n, w in start.smoothness.items() if n in self.weights}
-        self.rounds, self.settled, self.notes = 0, False, dict[str, str]()
+        self.rounds, self.is_converged, self.notes = 0, False, dict[str, str]()
         self.sigma: float | None = None  # where it is chosen with the weights
 
     @property
@@ -94,7 +94,7 @@ class SmoothnessWeights(RefinedFit):
             and sum(answer.effective.values()) > (1.0 - _EXACT_FIT_FRACTION) * n
         )
 
-    def begun(self, question: RefinementProblem) -> RefinementProblem:
+    def prepare(self, question: RefinementProblem) -> RefinementProblem:
         """Return the problem at the first weights."""
         return replace(question, problem=self._weighed)
 
@@ -109,17 +109,17 @@ class SmoothnessWeights(RefinedFit):
             self.sigma = _INITIAL_SIGMA_FRACTION * float(np.std(values)) or 1.0
             self.weights = {term.label: term.weight for term in self.problem.posed.smooth if term.chosen}
             return RefinementProblem(self._weighed, None)
-        model = LocalModel.of(answer, self._weighed, self.labels, joint=self.sigma is not None)
+        model = LocalModel.from_result(answer, self._weighed, self.labels, joint=self.sigma is not None)
         log_weights = model.likeliest()
-        dof_changes = np.abs(model.effective(log_weights) - model.effective(model.now))
+        dof_changes = np.abs(model.effective(log_weights) - model.effective(model.log_weights))
         self.notes = dict(zip(self.labels, model.notes(log_weights), strict=True))
         factor = model.sigma(log_weights)
         if dof_changes.max() <= _CONVERGENCE_DOF and abs(np.log(factor)) <= _CONVERGENCE_DOF / 10.0:
-            self.settled = True
+            self.is_converged = True
             return None
         self.sigma = self.sigma and self.sigma * factor
         self.weights = dict(zip(self.labels, (model.inflation / factor**2 * np.exp(log_weights)).tolist(), strict=True))
-        return RefinementProblem(self._weighed, answer, near=True)
+        return RefinementProblem(self._weighed, answer, is_near_solution=True)
 
     def concluded(self, answer: Result) -> Result:
         """Return the result with its weights set in its problem, so that later computations use them."""
@@ -129,7 +129,7 @@ class SmoothnessWeights(RefinedFit):
             messages = [f"{name} {note}." for name, note in self.notes.items() if note]
             messages += (
                 []
-                if self.settled
+                if self.is_converged
                 else ["The smoothness did not converge: the last iteration still changed the weights."]
             )
         final_problem = with_smoothness(self.problem, answer.smoothness)
@@ -159,12 +159,12 @@ class LocalModel:
     H: Array
     g: Array
     rows: tuple[tuple[Array, Array], ...]
-    now: Array
+    log_weights: Array
     inflation: float
     data: tuple[int, float] | None = None
 
     @classmethod
-    def of(
+    def from_result(
         cls, result: Result, problem: CompiledProblem, labels: tuple[str, ...], *, joint: bool = False
     ) -> LocalModel:
         """Take the local model from a fit of a problem with given weights; `joint`: in which sigma is chosen, too."""
@@ -238,13 +238,13 @@ class LocalModel:
 
     def likeliest(self) -> Array:
         """Return the log weights (n,) that minimise V, not too far from those of the fit."""
-        rho = self.now.copy()
+        rho = self.log_weights.copy()
         for _ in range(1 if rho.size == 1 else 4):
             for i in range(rho.size):
-                rho[i] = self._along(rho, i)
+                rho[i] = self._minimise_weight(rho, i)
         return rho
 
-    def _along(self, rho: Array, i: int) -> float:
+    def _minimise_weight(self, rho: Array, i: int) -> float:
         """Minimise V in one weight, where the penalty decides about something and leaves something open."""
 
         def value(p: float) -> float:
@@ -254,7 +254,7 @@ class LocalModel:
             return float(self.effective(np.where(np.arange(rho.size) == i, p, rho))[i])
 
         max_dof = self.rows[i][0].size - _MIN_PENALTY_DOF
-        current = float(self.now[i])
+        current = float(self.log_weights[i])
         candidates = [current + _REACH * (2 * k / _STEPS - 1) for k in range(_STEPS + 1)]
         grid = np.array([p for p in candidates if _MIN_PENALTY_DOF <= left_open(p) <= max_dof])
         if not grid.size:  # all of it on one side: go there as far as makes a difference

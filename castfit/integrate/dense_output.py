@@ -55,20 +55,20 @@ class DenseOutput:
     x: Array
     z: Array
     ends: Array
-    known: dict[int, Array] = field(default_factory=dict[int, Any], init=False, repr=False)
+    coefficient_cache: dict[int, Array] = field(default_factory=dict[int, Any], init=False, repr=False)
 
     def coefficients(self, states: Index) -> Array:
         """Return Bernstein coefficients of some states, (K, 5, n)."""
         return np.einsum("ij,kjn->kin", _FROM_ENDS, self.ends[:, :, states])
 
-    def at(self, time: float) -> tuple[Array, Array]:
+    def interpolate(self, time: float) -> tuple[Array, Array]:
         """Return the states (n_x,) and their rates at a time."""
         k = self.part(time)
         begin, end = self.times[k], self.times[k + 1]
         values, slopes = _basis((time - begin) / (end - begin))
-        if k not in self.known:  # several differences look at the same step
-            self.known[k] = _FROM_ENDS @ self.ends[k]
-        return values @ self.known[k], slopes @ self.known[k] / (end - begin)
+        if k not in self.coefficient_cache:  # several differences look at the same step
+            self.coefficient_cache[k] = _FROM_ENDS @ self.ends[k]
+        return values @ self.coefficient_cache[k], slopes @ self.coefficient_cache[k] / (end - begin)
 
     def rests(self, k: int) -> bool:
         """Check whether no state changes in a step."""
@@ -103,7 +103,11 @@ def dense_output(
         trajectories = integrator.values(lanes, keep=True)
         if trajectories.failures:
             return None
-        steps = None if trajectories.kept is None or trajectories.rescued else trajectories.kept.of_only_lane()
+        steps = (
+            None
+            if trajectories.sensitivity_cache is None or trajectories.n_fallback
+            else trajectories.sensitivity_cache.of_only_lane()
+        )
         if steps is not None:
             tau, y, first_rates, last_rates, bend_terms = steps
             times = lanes.start[0] + lanes.duration[0] * tau

@@ -72,7 +72,7 @@ class IntegrationWorkers:
     """
 
     pool: WorkerPool
-    elsewhere: bool
+    replaces_threads: bool
     spent: float = 0.0
 
     @property
@@ -81,7 +81,7 @@ class IntegrationWorkers:
 
         A process that is a worker itself cannot start any.
         """
-        return self.elsewhere or (self.spent >= _PATIENCE and not multiprocessing.current_process().daemon)
+        return self.replaces_threads or (self.spent >= _PATIENCE and not multiprocessing.current_process().daemon)
 
     @contextmanager
     def resting(self) -> Generator[None, None, None]:
@@ -92,7 +92,7 @@ class IntegrationWorkers:
 
     def shares(self, size: int) -> list[slice]:
         """Divide lanes into pieces."""
-        n_workers = self.pool.known
+        n_workers = self.pool.n_workers
         return [
             slice(*ends)
             for ends in _pieces(size, min(_ON_EXECUTORS if n_workers is None else _SHARES * n_workers, size))
@@ -130,7 +130,7 @@ class _WorkerCache(threading.local):  # CasADi's functions are not shared betwee
     """Objects sent to this worker, by their hashes."""
 
     def __init__(self) -> None:
-        self.of: OrderedDict[str, Any] = OrderedDict()
+        self.objects: OrderedDict[str, Any] = OrderedDict()
 
 
 _worker_cache = _WorkerCache()
@@ -142,15 +142,15 @@ def _call(
     """Do a task, wherever this is."""
     try:
         with one_blas_thread, np.errstate(all="ignore"):
-            if key not in _worker_cache.of:
+            if key not in _worker_cache.objects:
                 if constructor is None:
                     return _NotCached()
                 make, frozen = constructor
-                _worker_cache.of[key] = make(*pickle.loads(frozen))
-            _worker_cache.of.move_to_end(key)
-            while len(_worker_cache.of) > _KEPT:
-                _worker_cache.of.popitem(last=False)
-            return getattr(_worker_cache.of[key], method)(*arguments)
+                _worker_cache.objects[key] = make(*pickle.loads(frozen))
+            _worker_cache.objects.move_to_end(key)
+            while len(_worker_cache.objects) > _KEPT:
+                _worker_cache.objects.popitem(last=False)
+            return getattr(_worker_cache.objects[key], method)(*arguments)
     except InputError as error:
         return error
     except Exception as error:
@@ -221,7 +221,7 @@ def lanes_divided(workers: int | Executor) -> Generator[None, None, None]:
         return
     count = None if isinstance(workers, Executor) else int(workers)
     with nullcontext() if count is None else ThreadPoolExecutor(count) as pool, WorkerPool(workers) as processes:
-        _current.workers = IntegrationWorkers(processes, elsewhere=pool is None)
+        _current.workers = IntegrationWorkers(processes, replaces_threads=pool is None)
         if pool is not None and count is not None:
             _current.threads = IntegrationThreads(pool, count)
         try:

@@ -228,7 +228,7 @@ class Elimination:
     columns: Places
     begin: Places
     pivot: Places
-    at: Places
+    entry_columns: Places
     earlier: Places
     entry: Places
     one: Places

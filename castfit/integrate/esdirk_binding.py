@@ -169,24 +169,24 @@ class StoredSteps(ProcessLocal):
     """
 
     def __init__(self, lanes: Lanes, settings: tuple[Any, ...], model: NativeModel, room: int = 0) -> None:
-        self._of, self._settings, self._free = _collect_lane_arrays(lanes), settings, model.free
+        self._lane_arrays, self._settings, self._free = _collect_lane_arrays(lanes), settings, model.free
         step_index, room = np.zeros(2 * lanes.size + 1, dtype=np.int64), int(_SPARE * room)
-        self.held: tuple[Array, Integers]
+        self.buffers: tuple[Array, Integers]
         """pool and kept, at once: who reads them keeps them, others may give the steps up meanwhile."""
         if _ROOM < room <= _MOST_ROOM:
             model.make_room(room)
-            self.held = np.empty(room), step_index
+            self.buffers = np.empty(room), step_index
             model.large.append(ref(self))
             return
         try:
-            self.held = self._free.pop(), step_index
+            self.buffers = self._free.pop(), step_index
         except IndexError:
-            self.held = np.empty(_ROOM), step_index
+            self.buffers = np.empty(_ROOM), step_index
 
     @property
     def count(self) -> Integers:
         """Number of stored steps of each lane, (L,), -1 if there was no room."""
-        return self.held[1][1:-1:2]
+        return self.buffers[1][1:-1:2]
 
     def of_only_lane(self) -> tuple[Array, Array, Array, Array, Array] | None:
         """Return the data of the continuous extension of k steps of a single lane.
@@ -196,7 +196,7 @@ class StoredSteps(ProcessLocal):
         Times between steps in relative time (k + 1,), states at their begin (k, n), algebraic ones with them, rates at
         both ends, and  sum_j d_j K_j.
         """
-        pool, (begin, count, _) = self.held[0], self.held[1].tolist()
+        pool, (begin, count, _) = self.buffers[0], self.buffers[1].tolist()
         if count <= 0:
             return None
         model, _, method, pair, _ = self._settings
@@ -215,16 +215,16 @@ class StoredSteps(ProcessLocal):
 
     def give_up(self) -> None:
         """Release the storage for other integrations; a user of these steps then has to integrate again."""
-        self.held = np.empty(0), np.full_like(self.held[1], -1)
+        self.buffers = np.empty(0), np.full_like(self.buffers[1], -1)
 
     def belongs(self, lanes: Lanes, settings: tuple[Any, ...]) -> bool:
         """Check whether the steps were taken for the very same arrays with the same settings."""
-        return all(map(is_, (*self._of, *self._settings), (*_collect_lane_arrays(lanes), *settings)))
+        return all(map(is_, (*self._lane_arrays, *self._settings), (*_collect_lane_arrays(lanes), *settings)))
 
     def __del__(self) -> None:
         """Return the storage to the pool for reuse."""
-        if len(self._free) < _POOLS and self.held[0].size == _ROOM:
-            self._free.append(self.held[0])
+        if len(self._free) < _POOLS and self.buffers[0].size == _ROOM:
+            self._free.append(self.buffers[0])
 
 
 def _collect_lane_arrays(lanes: Lanes) -> tuple[Array | None, ...]:
@@ -247,10 +247,10 @@ class IntegrationOutcome:
     dx: Array | None
     code: Integers
     where: Array
-    which: Integers
+    equation_index: Integers
     counts: Integers
     steps: Array
-    kept: StoredSteps | None = None
+    stored_steps: StoredSteps | None = None
 
     @property
     def arrays(self) -> list[Array]:
@@ -271,7 +271,7 @@ class AdjointSums:
     duration: Array
     code: Integers
     where: Array
-    which: Integers
+    equation_index: Integers
 
     @property
     def arrays(self) -> list[Array]:
@@ -318,7 +318,7 @@ class NativeModel:
         """Pools for steps that nobody knows of any more."""
         self.large: list[ref[StoredSteps]] = []
         """Steps in larger pools."""
-        self._taken: dict[tuple[bytes, int], int] = {}  # numbers of all steps, by output times and lanes
+        self._step_counts: dict[tuple[bytes, int], int] = {}  # numbers of all steps, by output times and lanes
         self.evaluated = 0.0
         """Operations of the functions that were carried out."""
         self._back = 0.0
@@ -343,10 +343,10 @@ class NativeModel:
         spent = _OPERATION * self.evaluated
         if self.library is not None or not (self._long or spent > _COMPILING[0]):
             return False  # even to write a short source would not pay
-        return self._known or spent > _COMPILING[0] + _COMPILING[1] * len(self._source)
+        return self._is_compiled or spent > _COMPILING[0] + _COMPILING[1] * len(self._source)
 
     @cached_property
-    def _known(self) -> bool:
+    def _is_compiled(self) -> bool:
         return is_compiled(self._source, _MODEL_FLAGS)
 
     def count(self, counts: Integers, stages: int, *, has_directions: bool) -> int:
@@ -361,7 +361,7 @@ class NativeModel:
         """Give up the oldest steps in large pools until there is room for so many numbers."""
         with _LOCK:
             live_steps = [steps for reference in self.large if (steps := reference()) is not None]
-            while live_steps and sum(steps.held[0].size for steps in live_steps) + room > _MOST_ROOM:
+            while live_steps and sum(steps.buffers[0].size for steps in live_steps) + room > _MOST_ROOM:
                 live_steps.pop(0).give_up()
             self.large = [ref(steps) for steps in live_steps]
 
@@ -413,13 +413,15 @@ class NativeModel:
         settings, stored_steps = (self, grid, method, pair, control), None
         explicit = None if pair is None else ctypes.addressof(_table(pair)[0])
         if is_single_threaded and directions is None:
-            stored_steps = StoredSteps(lanes, settings, self, self._taken.get((grid.tobytes(), size), 0) if keep else 0)
+            stored_steps = StoredSteps(
+                lanes, settings, self, self._step_counts.get((grid.tobytes(), size), 0) if keep else 0
+            )
         elif is_single_threaded and follow is not None and follow.belongs(lanes, settings):
             stored_steps = follow
 
         def pieces(first_lane: int, end_lane: int) -> Iterator[None]:
             """Integrate some of the lanes; before each piece of work it is time to look at the watch."""
-            lane_slice, storage = slice(first_lane, end_lane), None if stored_steps is None else stored_steps.held
+            lane_slice, storage = slice(first_lane, end_lane), None if stored_steps is None else stored_steps.buffers
             store = _NO_STORE if storage is None else (
                 _address(storage[0]), storage[0].size, int(directions is not None), _address(storage[1])
             )  # fmt: skip
@@ -450,7 +452,7 @@ class NativeModel:
         n_steps = self.count(counts, stages, has_directions=dx is not None)
         key = grid.tobytes(), size
         room = n_steps * (_HEAD + (stages + 1) * (self.n_x + self.n_z))
-        self._taken[key] = max(room, int(_FADING * self._taken.get(key, 0)))  # others have the same key
+        self._step_counts[key] = max(room, int(_FADING * self._step_counts.get(key, 0)))  # others have the same key
         return IntegrationOutcome(
             x,
             z,
@@ -521,7 +523,7 @@ class NativeModel:
                 lanes=count, m=m, max_steps=control.max_steps, relative=control.relative, absolute=control.absolute,
                 newton=control.newton, grid=_address(grid), pair=explicit, **pointers,
             )  # fmt: skip
-            storage = None if stored_steps is None else stored_steps.held
+            storage = None if stored_steps is None else stored_steps.buffers
             if storage is not None:
                 task.pool, task.room, task.kept = _address(storage[0]), storage[0].size, _address(storage[1])
             sums = _CSums(n_a, *(_address(a[lane_slice]) for a in (seeds, x0, p, start, duration)), _MOST_KEPT)
@@ -606,7 +608,7 @@ class _Workspace:
         t, y, p, u, du = (np.zeros(max(k, 1)) for k in (1, n, model.n_p, model.n_u, model.n_u))
         f, j, slope_j, by_p, by_t = (np.zeros(max(k, 1)) for k in (n, entries, entries, slopes, n))
         input_arrays, output_arrays = [t, y[: model.n_x], y[model.n_x :], p, u, du], ([f], [j], [slope_j, by_p, by_t])
-        self._kept: list[Any] = [
+        self._references: list[Any] = [
             *input_arrays,
             y,
             *(a for arrays in output_arrays for a in arrays),
@@ -627,7 +629,7 @@ class _Workspace:
             model.n_x, model.n_z, model.n_p, model.n_u, entries, slopes, *map(_address, patterns), *c_functions,
             *map(_address, (t, y, p, u, du, f, j, slope_j, by_p, by_t)),
             int(model.timed),
-            *((0, 0) if order is None else (order.at.size, order.tail)),
+            *((0, 0) if order is None else (order.entry_columns.size, order.tail)),
             *map(_address, lists),
         )  # fmt: skip
 
@@ -641,7 +643,7 @@ class _Workspace:
         for i, array in enumerate(output_arrays):
             if function.nnz_out(i):
                 buffer.set_res(i, memoryview(cast("Any", array)))
-        self._kept.append(buffer)
+        self._references.append(buffer)
         address = ctypes.pythonapi.PyCapsule_GetPointer
         address.restype, address.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
         return _CFunction(None, None, None, None, None, _evaluation(), address(buffer._self(), None))
@@ -655,7 +657,7 @@ class _Workspace:
             for size, arrays in ((function.sz_arg(), input_arrays), (function.sz_res(), output_arrays))
         )
         integers, work = np.zeros(function.sz_iw() + 1, dtype=np.int64), np.zeros(function.sz_w() + 1)
-        self._kept += [arguments, results, integers, work]
+        self._references += [arguments, results, integers, work]
         return _CFunction(
             ctypes.cast(getattr(library, function.name()), ctypes.c_void_p).value,
             ctypes.addressof(arguments),
@@ -674,10 +676,14 @@ class PreparedTask:
     """
 
     def __init__(self, stepper: CompiledStepper, grid: Array, lanes: Lanes, stops: NDArray[np.int8] | None) -> None:
-        self.by, control, size = stepper, stepper.control, lanes.size
-        self.how = stepper.model, grid, stepper.method, stepper.pair, control
+        self.stepper, control, size = stepper, stepper.control, lanes.size
+        self.settings = stepper.model, grid, stepper.method, stepper.pair, control
         self.counts = np.zeros((size, 5), dtype=np.int64)
-        self._code, self._equation_index, self._where = np.zeros(size, dtype=np.int64), np.full(size, -1), np.zeros(size)
+        self._code, self._equation_index, self._where = (
+            np.zeros(size, dtype=np.int64),
+            np.full(size, -1),
+            np.zeros(size),
+        )
         self._z = np.empty((size, grid.size, stepper.model.n_z))
         arrays: dict[str, NDArray[Any]] = {name: getattr(lanes, name) for name in ("start", "duration", "z0", "u")}
         arrays |= {
@@ -687,7 +693,13 @@ class PreparedTask:
             "skip": np.zeros(size, dtype=np.int8),
         }
         arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
-        arrays |= {"code": self._code, "which": self._equation_index, "where": self._where, "counts": self.counts, "z": self._z}
+        arrays |= {
+            "code": self._code,
+            "which": self._equation_index,
+            "where": self._where,
+            "counts": self.counts,
+            "z": self._z,
+        }
         self._task = _CTask(
             lanes=size, m=grid.size, max_steps=control.max_steps, relative=control.relative,
             absolute=control.absolute, newton=control.newton, watch=control.watch,
@@ -717,15 +729,15 @@ class PreparedTask:
         task.x0, task.p, task.x = _address(x0), _address(p), _address(x)
         task.pool = task.kept = task.dx = None
         task.n_d, task.follow = 0, int(stored_steps is not None and directions is not None)
-        storage = None if stored_steps is None else stored_steps.held
+        storage = None if stored_steps is None else stored_steps.buffers
         if storage is not None:
             task.pool, task.room, task.kept = _address(storage[0]), storage[0].size, _address(storage[1])
         if directions is not None:
             task.dx0, task.dp, task.dx = map(_address, directions)
             task.n_d = directions[0].shape[2]
             outputs.append(directions[2])
-        self.by.model.grow()
-        workspace, call, lane, size = self.by.model.workspace(), self._call, 0, x.shape[0]
+        self.stepper.model.grow()
+        workspace, call, lane, size = self.stepper.model.workspace(), self._call, 0, x.shape[0]
         addresses = (ctypes.addressof(workspace.model), *self._addresses)
         self._code.fill(FINE)
         self.counts.fill(0)
@@ -733,8 +745,8 @@ class PreparedTask:
         while lane < size:
             check_deadline()
             lane = call(*addresses, lane, _BUDGET)
-        self.by.model.spent += thread_time() - start_time
-        self.by.model.count(self.counts, self.by.method.stages, has_directions=directions is not None)
+        self.stepper.model.spent += thread_time() - start_time
+        self.stepper.model.count(self.counts, self.stepper.method.stages, has_directions=directions is not None)
         if np.logical_or.reduce(self._code):
             return False
         return all([np.logical_and.reduce(np.isfinite(array), axis=None) for array in outputs])
@@ -831,7 +843,7 @@ class CompiledStepper:
     def explain(self, outcome: IntegrationOutcome | AdjointSums, skip: Mask, failures: dict[int, LaneFailure]) -> None:
         """Add the reasons of failed lanes to `failures`, non-finite results included."""
         for lane in np.flatnonzero(outcome.code != FINE).tolist():
-            code, equation = int(outcome.code[lane]), int(outcome.which[lane])
+            code, equation = int(outcome.code[lane]), int(outcome.equation_index[lane])
             cause, detail = _CAUSES[code]
             if code == NOT_FINITE and equation >= 0:
                 detail = f"NaN or Inf in the equation of {self._names[equation]}"

@@ -91,7 +91,7 @@ class Integrator:
         self.__setstate__((graph, system.state_names, system.algebraic_names, times, options or IntegratorOptions()))
 
     @classmethod
-    def of(
+    def from_function(
         cls, graph: ca.Function, states: tuple[str, ...], algebraic: tuple[str, ...], grid: Array,
         options: IntegratorOptions,
     ) -> Integrator:  # fmt: skip
@@ -202,11 +202,11 @@ class Integrator:
         candidates = [f for f in failures if f.cause in causes or "IDA" in f.detail or "no memory" in f.detail]
         return [f.lane for f in candidates if "CV_ERR_FAILURE" not in f.detail and "the error test" not in f.detail]
 
-    def _lost(self, trajectories: Trajectories, failures: tuple[LaneFailure, ...]) -> list[int]:
+    def _find_rescue_lanes(self, trajectories: Trajectories, failures: tuple[LaneFailure, ...]) -> list[int]:
         """Return the lanes to be differentiated by another integrator: it integrated them, or this one gives up."""
         failed_lanes = {failure.lane for failure in trajectories.failures}
         return sorted(
-            {*trajectories.rescued, *(lane for lane in self._rescuable(failures) if lane not in failed_lanes)}
+            {*trajectories.n_fallback, *(lane for lane in self._rescuable(failures) if lane not in failed_lanes)}
         )
 
     @property
@@ -224,7 +224,7 @@ class Integrator:
             entries = pattern(self.graph)[0].size + n
             return entries, entries
         order = self.stepping.model.elimination
-        return (n**3 // 3, n**2) if order is None else (int(order.products), order.at.size)
+        return (n**3 // 3, n**2) if order is None else (int(order.products), order.entry_columns.size)
 
     def _workers(self, lanes: Lanes) -> IntegrationWorkers | None:
         """Return the workers among which lanes are divided, None if they are integrated here."""
@@ -233,7 +233,7 @@ class Integrator:
             worker_pool is None
             or lanes.size < 2
             or not worker_pool.pays
-            or (self.stepping is not None and not worker_pool.elsewhere)
+            or (self.stepping is not None and not worker_pool.replaces_threads)
         ):
             return None
         return worker_pool
@@ -337,7 +337,9 @@ class Integrator:
         self._polish(lanes, x, z, failures)
         for lane in failures:
             x[lane] = z[lane] = np.nan
-        trajectories = Trajectories(x, z, _in_order(failures), kept=outcome.kept, steps=int(outcome.counts[:, 0].sum()))
+        trajectories = Trajectories(
+            x, z, _in_order(failures), sensitivity_cache=outcome.stored_steps, steps=int(outcome.counts[:, 0].sum())
+        )
         if directions is None or outcome.dx is None:
             return trajectories, None
         initial_dx, dp, spans = directions
@@ -405,14 +407,14 @@ class Integrator:
                 lanes,
                 failures,
                 (dx0, dp, span_slopes if has_moving_lanes else None),
-                valid_trajectories.kept,
+                valid_trajectories.sensitivity_cache,
             )
             assert slopes is not None
             sensitivities = slopes
         else:
             with self._resting():
                 sensitivities = self._slopes_by_spans(lanes, valid_trajectories, dx0, dp, span_slopes, runs)
-        return _merge_rescued(sensitivities, self._lost(trajectories, sensitivities.failures), rescue)
+        return _merge_rescued(sensitivities, self._find_rescue_lanes(trajectories, sensitivities.failures), rescue)
 
     def differentiated(self, lanes: Lanes, dx0: Array, dp: Array) -> tuple[Trajectories, Sensitivities]:
         """Return the results of `values` and `sensitivities`, by one integration if the method allows it."""
@@ -437,7 +439,7 @@ class Integrator:
         if self.stepping is not None and dx0.shape[2]:
             failures = {failure.lane: failure for failure in trajectories.failures}
             seeds = dx0, dp, spans if has_moving_lanes else None
-            _, sensitivities = self._stepped(self.stepping, lanes, failures, seeds, trajectories.kept)
+            _, sensitivities = self._stepped(self.stepping, lanes, failures, seeds, trajectories.sensitivity_cache)
             assert sensitivities is not None
             return sensitivities
         return self._slopes_by_spans(lanes, trajectories, dx0, dp, spans, runs)
@@ -512,7 +514,7 @@ class Integrator:
         else:
             shapes = {"x0": (n_a, self.n_x), "p": (n_a, self.n_p), "start": (n_a,), "duration": (n_a,)}
             adjoints = self._divided(worker_pool, "adjoint_over", lanes.size, share, Adjoints, shapes)
-        return _merge_rescued(adjoints, self._lost(trajectories, adjoints.failures), rescue)
+        return _merge_rescued(adjoints, self._find_rescue_lanes(trajectories, adjoints.failures), rescue)
 
     def adjoint_over(self, lanes: Lanes, trajectories: Trajectories, seeds: Array, spans: list[slice]) -> Adjoints:
         """Differentiate backwards over runs of intervals, here and by this method alone."""
@@ -579,7 +581,7 @@ class Integrator:
         skip[list(failures)] = True
         sums = stepping.model.pull(
             replace(lanes, z0=guess), self.grid, stepping.method, stepping.control, np.moveaxis(seeds, 1, 3),
-            stops=forced_step_ends(lanes, self.grid) if self.n_u else None, skip=skip, follow=trajectories.kept,
+            stops=forced_step_ends(lanes, self.grid) if self.n_u else None, skip=skip, follow=trajectories.sensitivity_cache,
             pair=stepping.pair,
         )  # fmt: skip
         bars = [np.moveaxis(sums.x0, 2, 1).copy(), np.moveaxis(sums.p, 2, 1).copy(), sums.start, sums.duration]
@@ -639,7 +641,7 @@ class Integrator:
         return self._twin(self.grid, replace(self.options, method=self.rescued_by, max_steps=steps))
 
     def _twin(self, grid: Array, options: IntegratorOptions) -> Integrator:
-        return Integrator.of(self.graph, self.state_names, self.algebraic_names, grid, options)
+        return Integrator.from_function(self.graph, self.state_names, self.algebraic_names, grid, options)
 
     def _begin(
         self, lanes: Lanes, span: slice, x: Array, guess: Array, failures: dict[int, LaneFailure]
@@ -891,15 +893,15 @@ class _IntegratorFamily:
     """An integrator as workers keep it, and those of the same system over other grids that they are asked for."""
 
     def __init__(self, integrator: Integrator) -> None:
-        self._known = {integrator.grid.tobytes(): integrator}
-        self._first = integrator
+        self._integrators_by_grid = {integrator.grid.tobytes(): integrator}
+        self._first_integrator = integrator
 
     def call(self, grid: Array, method: str, *arguments: Any) -> Any:
         """Call a method of the integrator over a grid."""
         key = grid.tobytes()
-        if key not in self._known:
-            self._known[key] = self._first.on(grid)
-        return getattr(self._known[key], method)(*arguments)
+        if key not in self._integrators_by_grid:
+            self._integrators_by_grid[key] = self._first_integrator.on(grid)
+        return getattr(self._integrators_by_grid[key], method)(*arguments)
 
 
 def seed_scale(lanes: Lanes, dx0: Array, dp: Array, d_duration: Array | None = None) -> Array:
@@ -933,11 +935,15 @@ def _adjoint_scale(lanes: Lanes, seeds: Array) -> Array:
 
 def _without_rescued(trajectories: Trajectories) -> Trajectories:
     """Count lanes that another integrator has integrated among those that failed."""
-    rescued = (LaneFailure(lane, "rescued", "") for lane in trajectories.rescued)
-    return replace(trajectories, failures=(*trajectories.failures, *rescued)) if trajectories.rescued else trajectories
+    rescued = (LaneFailure(lane, "rescued", "") for lane in trajectories.n_fallback)
+    return (
+        replace(trajectories, failures=(*trajectories.failures, *rescued)) if trajectories.n_fallback else trajectories
+    )
 
 
-def _merge_rescued(result: _LaneResult, failed_lanes: list[int], rescue: Callable[[list[int]], _LaneResult]) -> _LaneResult:
+def _merge_rescued(
+    result: _LaneResult, failed_lanes: list[int], rescue: Callable[[list[int]], _LaneResult]
+) -> _LaneResult:
     """Merge the results of a rescue of the `failed_lanes` lanes, if there are any, into the results.
 
     A failure that remains keeps its first reason: it is the better explained one.

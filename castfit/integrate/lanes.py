@@ -93,14 +93,14 @@ class Trajectories:
     x: Array
     z: Array
     failures: tuple[LaneFailure, ...]
-    rescued: tuple[int, ...] = ()
-    kept: Any = field(default=None, compare=False, repr=False)
+    n_fallback: tuple[int, ...] = ()
+    sensitivity_cache: Any = field(default=None, compare=False, repr=False)
     steps: int = 0
 
     def __getitem__(self, lanes: Sequence[int]) -> Trajectories:
         place = {lane: i for i, lane in enumerate(lanes)}
         failures = tuple(replace(f, lane=place[f.lane]) for f in self.failures if f.lane in place)
-        rescued = tuple(place[lane] for lane in self.rescued if lane in place)
+        rescued = tuple(place[lane] for lane in self.n_fallback if lane in place)
         return Trajectories(self.x[list(lanes)], self.z[list(lanes)], failures, rescued)
 
 
@@ -210,7 +210,7 @@ class SharedGrids:
     """Relative grids, one for all those that differ by the rounding of their times."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[float, ...], list[Array]] = {}
+        self._grids_by_key: dict[tuple[float, ...], list[Array]] = {}
 
     def share(self, times: Array) -> tuple[float, ...]:
         """Return the output times[1:] (m,) relative to times[0] ... times[-1]; the last one is 1."""
@@ -218,7 +218,7 @@ class SharedGrids:
         grid: Array = (times[1:] - left) / (right - left)
         slack = time_rounding(times[1:], left) / (right - left) + time_rounding(grid)
         digits = int(np.clip(np.floor(-np.log10(slack.max())) - 2, 0, _DIGITS))
-        candidates = self._known.setdefault((digits, *np.round(grid, digits).tolist()), [])
+        candidates = self._grids_by_key.setdefault((digits, *np.round(grid, digits).tolist()), [])
         for candidate in candidates:
             if (np.abs(candidate - grid) <= slack).all():
                 return tuple(candidate.tolist())

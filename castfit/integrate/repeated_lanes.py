@@ -25,7 +25,7 @@ class RepeatedLanes:
     """Lanes like `still`, whose x0 (L, n_x) and p (L, n_p) are those of each call, by the integrator `by`."""
 
     def __init__(self, integrator: Integrator, lanes: Lanes) -> None:
-        self._by, self._still = integrator, lanes
+        self._integrator, self._template = integrator, lanes
         self._shape = lanes.size, integrator.grid.size, integrator.n_x
         self._z = np.empty((*self._shape[:2], 0))
         self._may = (
@@ -34,51 +34,57 @@ class RepeatedLanes:
             and bool(lanes.size)
             and bool((lanes.duration != 0.0).all())
         )
-        self._laid: PreparedTask | None = None
+        self._task: PreparedTask | None = None
 
     def integrated_by(self, integrator: Integrator) -> RepeatedLanes:
         """Return a copy that uses another integrator."""
-        return RepeatedLanes(integrator, self._still)
+        return RepeatedLanes(integrator, self._template)
 
-    def _here(self) -> PreparedTask | None:
-        integrator, lanes = self._by, self._still
+    def _prepare_task(self) -> PreparedTask | None:
+        integrator, lanes = self._integrator, self._template
         if not self._may or integrator.stepping is None or workers() is not None or threads() is not None:
             return None
-        if self._laid is None:
-            self._laid = PreparedTask(
+        if self._task is None:
+            self._task = PreparedTask(
                 integrator.stepping,
                 integrator.grid,
                 lanes,
                 forced_step_ends(lanes, integrator.grid) if integrator.n_u else None,
             )
-        return self._laid
+        return self._task
 
     def lanes(self, x0: Array, p: Array) -> Lanes:
         """Return the lanes of a call."""
-        template = self._still
+        template = self._template
         return Lanes(template.start, template.duration, x0, p, template.u, template.z0, template.unit)
 
     def values(self, lanes: Lanes) -> Trajectories:
         """Integrate, as `Integrator.values` does."""
-        task = self._here()
+        task = self._prepare_task()
         if task is None:
-            return self._by.values(lanes)
+            return self._integrator.values(lanes)
         x = np.empty(self._shape)
-        stored_steps = StoredSteps(lanes, task.how, task.by.model)
+        stored_steps = StoredSteps(lanes, task.settings, task.stepper.model)
         if task.run(lanes.x0, lanes.p, x, stored_steps, None):
-            return Trajectories(x, self._z, (), kept=stored_steps, steps=int(task.counts[:, 0].sum()))
-        return self._by.values(lanes, previous_outcome=task.outcome(x, stored_steps))
+            return Trajectories(x, self._z, (), sensitivity_cache=stored_steps, steps=int(task.counts[:, 0].sum()))
+        return self._integrator.values(lanes, previous_outcome=task.outcome(x, stored_steps))
 
     def differentiated(
         self, lanes: Lanes, seeds: Array, trajectories: Trajectories | None = None
     ) -> tuple[Trajectories, Sensitivities]:
         """Return trajectories as `values` does, and sensitivities as `Integrator` does; seeds (L, n_p + n_x, n_d)."""
-        task, n_p, n_d = self._here(), lanes.p.shape[1], seeds.shape[2]
-        if task is not None and n_d and (trajectories is None or not (trajectories.failures or trajectories.rescued)):
+        task, n_p, n_d = self._prepare_task(), lanes.p.shape[1], seeds.shape[2]
+        if (
+            task is not None
+            and n_d
+            and (trajectories is None or not (trajectories.failures or trajectories.n_fallback))
+        ):
             scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)
             scaled, x, dx = seeds * scale, np.empty(self._shape), np.empty((*self._shape, n_d))
             directions = scaled[:, n_p:].copy(), scaled[:, :n_p].copy(), dx
-            if task.run(lanes.x0, lanes.p, x, None if trajectories is None else trajectories.kept, directions):
+            if task.run(
+                lanes.x0, lanes.p, x, None if trajectories is None else trajectories.sensitivity_cache, directions
+            ):
                 dx /= scale[:, None]
                 steps = task.counts.sum(axis=0).tolist()
                 sensitivities = Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=(steps[0], steps[4]))
@@ -86,5 +92,5 @@ class RepeatedLanes:
                     x, self._z, (), steps=steps[0]
                 ) if trajectories is None else trajectories, sensitivities
         dx0, dp = seeds[:, n_p:], seeds[:, :n_p]
-        return self._by.differentiated(lanes, dx0, dp) if trajectories is None else (
-            trajectories, self._by.sensitivities(lanes, trajectories, dx0, dp))  # fmt: skip
+        return self._integrator.differentiated(lanes, dx0, dp) if trajectories is None else (
+            trajectories, self._integrator.sensitivities(lanes, trajectories, dx0, dp))  # fmt: skip

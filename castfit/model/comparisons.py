@@ -40,7 +40,7 @@ class Comparisons:
     truth: ca.SX = field(default_factory=lambda: ca.SX(0))
 
     @classmethod
-    def of(cls, condition: ca.SX) -> Comparisons:
+    def from_condition(cls, condition: ca.SX) -> Comparisons:
         """Take a condition apart."""
         comparisons = cls()
         comparisons.truth = comparisons._truth(condition)

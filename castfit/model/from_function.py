@@ -21,7 +21,7 @@ class SymbolArray(np.ndarray[Any, Any]):
     """Symbols as an array, (n,), which also knows them by name: ``x[0]``, ``x["S"]``, ``S, I, R = x``."""
 
     @classmethod
-    def of(cls, symbols: Sequence[ca.SX]) -> SymbolArray:
+    def from_symbols(cls, symbols: Sequence[ca.SX]) -> SymbolArray:
         """Make the array of symbols."""
         array = np.empty(len(symbols), dtype=object)
         for i, symbol in enumerate(symbols):

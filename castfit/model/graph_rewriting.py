@@ -94,8 +94,8 @@ class _Finder:
     """Collects the switches of graphs in time t; `others` are states and whatever else cannot tell a time."""
 
     t: ca.SX
-    others: ca.SX
-    found: dict[str, Switch] = field(default_factory=dict[str, Switch])
+    other_symbols: ca.SX
+    switches: dict[str, Switch] = field(default_factory=dict[str, Switch])
 
     def replaced(self, op: int, arguments: Sequence[ca.SX]) -> ca.SX | None:
         """Return an operation with its switch; None if it stays."""
@@ -113,8 +113,8 @@ class _Finder:
 
     def _positive(self, g: ca.SX) -> ca.SX | None:
         """Return [g > 0] by a switch, if g changes its sign at one time that parameters tell."""
-        switches = [s.symbol for s in self.found.values()]
-        if not ca.depends_on(g, self.t) or ca.depends_on(g, ca.vertcat(self.others, *switches)):
+        switches = [s.symbol for s in self.switches.values()]
+        if not ca.depends_on(g, self.t) or ca.depends_on(g, ca.vertcat(self.other_symbols, *switches)):
             return None
         slope = ca.simplify(ca.jacobian(g, self.t))
         if not slope.is_constant() or float(slope) == 0.0:
@@ -122,9 +122,9 @@ class _Finder:
         at_zero = ca.substitute([g], [self.t], [ca.SX(0)])[0]
         time = ca.simplify(-at_zero / slope)
         name = f"after {self.t.name()} = {time}"
-        if name not in self.found:
-            self.found[name] = Switch(ca.SX.sym(name), time)
-        symbol = self.found[name].symbol
+        if name not in self.switches:
+            self.switches[name] = Switch(ca.SX.sym(name), time)
+        symbol = self.switches[name].symbol
         return symbol if float(slope) > 0.0 else 1 - symbol
 
 
@@ -135,4 +135,4 @@ def replace_jumps(columns: Sequence[ca.SX], t: ca.SX, other_symbols: ca.SX) -> t
     """
     finder = _Finder(t, other_symbols)
     replaced_columns = rewrite_operations(columns, _SWITCHING, finder.replaced)
-    return replaced_columns, tuple(finder.found.values())
+    return replaced_columns, tuple(finder.switches.values())

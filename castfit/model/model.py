@@ -354,7 +354,7 @@ class Model:
         groups = [_named_symbols(names) for names in (states, parameters, inputs)]
         t = _default_time([symbol.name() for group in groups for symbol in group])
         x, p, u = groups
-        arguments = [t, *(SymbolArray.of(group) for group in (groups if u else groups[:2]))]
+        arguments = [t, *(SymbolArray.from_symbols(group) for group in (groups if u else groups[:2]))]
         right = rates(call_user_function(function, "f", arguments), [symbol.name() for symbol in x])
         return cls(
             dict(zip(x, right, strict=True)),

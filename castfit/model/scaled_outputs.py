@@ -121,7 +121,7 @@ class OutputScaling:
     prior: PriorDistribution | None
 
     @classmethod
-    def named(cls, output: str, scaled_output: Scaled) -> OutputScaling:
+    def from_output(cls, output: str, scaled_output: Scaled) -> OutputScaling:
         """Name the parameters of an output."""
         label = scaled_output.name or output
         offset = f"offset({label})" if scaled_output.offset else ""
@@ -147,7 +147,7 @@ class OutputScaling:
         return self.guess is not None or is_bounded or self.prior is not None
 
     @property
-    def said(self) -> tuple[Any, ...]:
+    def identity(self) -> tuple[Any, ...]:
         """Key of the settings of the scale; it must be equal for all outputs that share the name."""
         return self.per_experiment, self.guess, self.lower, self.upper, repr(self.prior)
 
@@ -167,10 +167,10 @@ def read_scaled(
         mistakes += [f"output '{output}': scaled(...) {m}" for m in scaling_mistakes]
         unscaled_outputs[output] = value.expression
         if not scaling_mistakes:
-            scalings[output] = OutputScaling.named(output, value)
+            scalings[output] = OutputScaling.from_output(output, value)
             symbols |= {n: ca.SX.sym(n) for n in scalings[output].parameters if n not in symbols}
     for name in symbols:
-        kinds = {s.said for s in scalings.values() if s.scale == name}
+        kinds = {s.identity for s in scalings.values() if s.scale == name}
         if len(kinds) > 1:
             mistakes.append(f"'{name}' is given in {len(kinds)} different ways; say the same wherever it is named")
     return unscaled_outputs, scalings, symbols

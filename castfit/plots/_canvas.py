@@ -50,7 +50,7 @@ def new_figure(width: float, height: float) -> Canvas:
     """Make a figure of the given size in inches."""
     from castfit.plots._figure import ManagedFigure
 
-    figure: Any = ManagedFigure.of(width, height, 150)
+    figure: Any = ManagedFigure.with_size(width, height, 150)
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05)
     return figure
 

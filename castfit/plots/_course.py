@@ -64,7 +64,7 @@ class SolveHistory:
     gaps: Array
 
     @classmethod
-    def of(
+    def from_states(
         cls, states: Iterable[GaussNewtonState], problem: Posable, transcription: Transcription | StagedProblem
     ) -> SolveHistory:
         """Collect the states; one that only says how the solve ended replaces the one before it."""

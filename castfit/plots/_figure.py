@@ -28,7 +28,7 @@ class ManagedFigure(Figure):
     """A matplotlib figure that pyplot is given once it is drawn; the last one of a notebook's cell is shown once."""
 
     @classmethod
-    def of(cls, width: float, height: float, dots_per_inch: float) -> ManagedFigure:
+    def with_size(cls, width: float, height: float, dots_per_inch: float) -> ManagedFigure:
         """Make a figure of the given size in inches."""
         figure: Any = cls((width, height), dots_per_inch, layout="constrained")
         FigureCanvasAgg(figure)
@@ -51,7 +51,7 @@ class ManagedFigure(Figure):
     def _itself(self, *_: Any, **__: Any) -> ManagedFigure:
         return self
 
-    def called(self, name: str, *artists: Any) -> None:
+    def label_artists(self, name: str, *artists: Any) -> None:
         """Assign artists to a named series that a page can switch on and off; see castfit.report.figures."""
         key = self.series.setdefault(name, f"series-{len(self.series)}")
         for artist in artists:
@@ -72,15 +72,15 @@ class ManagedFigure(Figure):
         raise NotImplementedError  # IPython goes on by the representations below
 
     def _repr_png_(self) -> bytes:
-        return self._drawn()
+        return self._render_png()
 
     def _repr_html_(self) -> str:  # the older hook, which documentation tools ask for
         width, _ = self.get_size_inches() * self.dpi / _SHARP
-        data = base64.b64encode(self._drawn()).decode()
+        data = base64.b64encode(self._render_png()).decode()
         style = f"width: {width:.0f}px; max-width: 100%; height: auto;"
         return f'<img alt="figure" style="{style}" src="data:image/png;base64,{data}">'
 
-    def _drawn(self) -> bytes:
+    def _render_png(self) -> bytes:
         buffer = io.BytesIO()
         untyped: Any = self
         untyped.savefig(buffer, format="png", facecolor="white")
@@ -170,7 +170,9 @@ def ticks_once(figure: Any) -> Generator[None, None, None]:
     """
     all_axes = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
     for axis in all_axes:
-        axis._update_ticks, axis._get_ticklabel_bboxes = _cache_tick_layout(axis, axis._update_ticks, axis._get_ticklabel_bboxes)
+        axis._update_ticks, axis._get_ticklabel_bboxes = _cache_tick_layout(
+            axis, axis._update_ticks, axis._get_ticklabel_bboxes
+        )
         axis._get_tick, axis._copy_tick_props = _copying(axis, axis._get_tick), _no_op
     try:
         yield

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import Axes, Canvas, add_title, labels, escape_text, shade_band, tidy, time_axis
+from castfit.plots._canvas import Axes, Canvas, add_title, escape_text, labels, shade_band, tidy, time_axis
 
 if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
@@ -40,7 +40,7 @@ class Grid:
     note: str
 
     @classmethod
-    def of(cls, problem: Posable) -> Grid:
+    def from_problem(cls, problem: Posable) -> Grid:
         """Arrange experiments in columns and outputs in rows.
 
         Wrap the panels if there is only one experiment or output.

@@ -122,7 +122,7 @@ class StageIntegrator:
             x=x[None],
             z=last_stretch.z[-1:],
             u=last_stretch.u[-1:],
-            reached=1,
+            n_reached=1,
         )
         return [self._piece(course, leapt, x)]
 
@@ -132,10 +132,10 @@ class StageIntegrator:
         if stop is not None:
             start_time = stretch.times[0]
             times = start_time + np.linspace(0, _SHORT_OF_STOP, self._points)[1:] * (stop.time - start_time)
-            start_state = stretch.x[0] if stretch.reached else x
+            start_state = stretch.x[0] if stretch.n_reached else x
             course = replace(course, p=stretch.p, timetable=None)
             (stretch,) = integrate_from_nodes(course, stretch.times[:1], start_state[None], times[times > start_time])
-        m = stretch.reached
+        m = stretch.n_reached
         if m == 0:  # there are no consistent algebraic states at the node
             return StagePiece(np.empty(0), np.empty((0, self._observe.size1_out(0))), False)
         t, p = stretch.times[:m], np.tile(stretch.p[:, None], m)

@@ -83,7 +83,7 @@ def iterations(
     >>> states = list(cf.GaussNewton().iterate(problem, multiple))
     >>> figure = cf.plots.iterations(states, problem, multiple, choose=[0, states[-1].iteration])
     """
-    course = SolveHistory.of(states, problem, transcription)
+    course = SolveHistory.from_states(states, problem, transcription)
     shown_iterations = course.chosen(choose)
     snapshots = [course.pieces(k) for k in shown_iterations]
     figure, above, curves = _sheet(course, _WIDTH * max(len(shown_iterations), 2) + 0.4, _HEIGHT * len(course.rows))
@@ -142,7 +142,7 @@ def animate(
     if not 0 < frames_per_second <= _FASTEST:
         mistakes.append(f"frames_per_second is {frames_per_second}; give a number between 0 and {_FASTEST}")
     raise_if_mistakes("plots.animate", mistakes)
-    course = SolveHistory.of(states, problem, transcription)
+    course = SolveHistory.from_states(states, problem, transcription)
     columns = min(len(course.rows), _FRAME_COLUMNS if len(course.rows) > 4 else 2)
     rows = -(-len(course.rows) // columns)
     figure, above, curves = _sheet(course, _FRAME_WIDTH * max(columns, 2), _FRAME_HEIGHT * rows)

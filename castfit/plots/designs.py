@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit.drive.design.interior_point import relaxed_design
-from castfit.plots._canvas import add_title, labels, new_figure, escape_text, save_or_show, tidy
+from castfit.plots._canvas import add_title, escape_text, labels, new_figure, save_or_show, tidy
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.design(proposed)
     """
     panels, inputs = _panels(found), _chosen(found)
-    is_single_line = found.bought.at.line.size == 1  # nothing is chosen among: there is no certificate to draw
+    is_single_line = found.bought.positions.line.size == 1  # nothing is chosen among: there is no certificate to draw
     first_inputs, inputs = (inputs[:1], inputs[1:]) if is_single_line else ([], inputs)
     columns, rows = max(len(panels), 3, len(inputs)), 2 + bool(inputs)
     figure: Any = new_figure(columns * _WIDTH, rows * _HEIGHT)
@@ -114,7 +114,7 @@ def _steps(axes: Any, proposal: Design, k: int, name: str) -> None:
     start, end_time = proposal.known.condition(k).start, float(proposal.bought.values[0][k].times[-1])
     axes.stairs(values, np.linspace(start, end_time, values.size + 1), baseline=None, color=INK, linewidth=1.2)
     add_title(axes, escape_text(f"{name}, as chosen"), pad=4)
-    labels(axes, escape_text(proposal.known.posed.label("time")), size=8, labelpad=1)
+    labels(axes, escape_text(proposal.known.compiled_problem.label("time")), size=8, labelpad=1)
 
 
 def _covariances(proposal: Design) -> list[Array]:
@@ -195,10 +195,10 @@ def _certificate(axes: Any, proposal: Design) -> None:
         share = (proposal.relaxed.sensitivity + price) / (proposal.relaxed.y @ bought.offers.A + price)
     free = share[~np.isfinite(bought.offers.u) & np.isfinite(share)]
     share = share / max(1.0, float(free.max(initial=0.0)))  # prices are as high as the certificate takes them
-    for line in np.unique(bought.at.line):
-        line_indices = np.flatnonzero(bought.at.line == line)
+    for line in np.unique(bought.positions.line):
+        line_indices = np.flatnonzero(bought.positions.line == line)
         mark = "o" if line_indices.size == 1 else ""
-        axes.plot(bought.at.time[line_indices], share[line_indices], color=INK, linewidth=1.0, marker=mark)
+        axes.plot(bought.positions.time[line_indices], share[line_indices], color=INK, linewidth=1.0, marker=mark)
 
 
 def _schedules(axes: Any, proposal: Design) -> None:
@@ -222,10 +222,10 @@ def _schedules(axes: Any, proposal: Design) -> None:
 
 def _ellipses(axes: Any, proposal: Design) -> None:
     information = proposal.known
-    if len(information.of) < 2:
+    if len(information.problem_positions) < 2:
         axes.axis("off")
         return
-    pair = information.of[:2]
+    pair = information.problem_positions[:2]
     angle = np.linspace(0, 2 * np.pi, _POINTS)
     circle = np.stack([np.cos(angle), np.sin(angle)])
     for covariance, colour in zip(_covariances(proposal), (SOFT, BLUE), strict=True):
@@ -235,7 +235,11 @@ def _ellipses(axes: Any, proposal: Design) -> None:
             axes.plot(x, y, color=colour, linewidth=1.3)
     add_title(axes, "before and after (95 %)" if len(axes.lines) > 1 else "after (95 %)", pad=4)
     labels(
-        axes, escape_text(f"{information.names[pair[0]]} (%)"), escape_text(f"{information.names[pair[1]]} (%)"), size=8, labelpad=1
+        axes,
+        escape_text(f"{information.names[pair[0]]} (%)"),
+        escape_text(f"{information.names[pair[1]]} (%)"),
+        size=8,
+        labelpad=1,
     )
 
 
@@ -250,7 +254,7 @@ def _budgets(axes: Any, proposal: Design) -> None:
         if relaxed_optimum is not None:
             covariance = np.asarray(np.linalg.inv(offers.information(relaxed_optimum.w)[0]), dtype=float)
             sizes.append(factor)
-            errors.append(100 * np.sqrt(np.diag(covariance))[information.of])
+            errors.append(100 * np.sqrt(np.diag(covariance))[information.problem_positions])
     if not sizes:
         axes.axis("off")
         return

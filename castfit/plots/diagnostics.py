@@ -12,11 +12,11 @@ from castfit.plots._canvas import (
     Axes,
     add_note,
     add_title,
+    escape_text,
     labels,
     legend_above,
     log_spaced,
     new_figure,
-    escape_text,
     save_or_show,
     shade_band,
     tidy_panels,
@@ -120,7 +120,10 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
         time_axis(axes, compiled_problem, compiled_problem.conditions, has_labels=k == len(panels), size=8, labelpad=1)
     hidden = len(diagnostics.outputs) - len(outputs)
     note = f" {len(outputs)} of {len(diagnostics.outputs)} outputs are shown." if hidden else ""
-    caption, colour = textwrap.fill(escape_text(diagnostics.sentence + note), 150), RED if diagnostics.suspicious else SOFT
+    caption, colour = (
+        textwrap.fill(escape_text(diagnostics.sentence + note), 150),
+        RED if diagnostics.suspicious else SOFT,
+    )
     add_note(figure, caption, colour)
     if len(handles) > 1:
         legend_above(figure, handles, max_columns=6)

@@ -61,8 +61,8 @@ def _collect_inputs(result: Result) -> list[tuple[str, Placeholder]]:
     for condition in result.problem.conditions:
         for u in condition.inputs:
             if isinstance(u, Placeholder):
-                owner = condition.name if u.said.per_experiment else ""
-                inputs_by_name.setdefault((u.said.label(u.called), owner), (condition.name, u))
+                owner = condition.name if u.spec.per_experiment else ""
+                inputs_by_name.setdefault((u.spec.label(u.input_name), owner), (condition.name, u))
     return list(inputs_by_name.values())[:_MOST]
 
 
@@ -76,19 +76,19 @@ def draw(canvas: Canvas, result: Result) -> None:
     axes = tidy_panels(canvas, -(-len(shown_inputs) // columns), columns).ravel()
     for panel, (experiment, u) in zip(axes, shown_inputs, strict=False):
         table = curves[experiment]
-        t, y = table["time"], table[u.called]
-        low, high = table[f"{u.called} lower"], table[f"{u.called} upper"]
-        step = {"step": "post"} if u.said.kind == "piecewise_constant" else {}
+        t, y = table["time"], table[u.input_name]
+        low, high = table[f"{u.input_name} lower"], table[f"{u.input_name} upper"]
+        step = {"step": "post"} if u.spec.kind == "piecewise_constant" else {}
         panel.fill_between(t, low, high, color=BLUE, alpha=0.2, linewidth=0, **step)
         panel.plot(t, y, color=BLUE, linewidth=1.6, **({"drawstyle": "steps-post"} if step else {}))
-        knots = u.said.knots[(u.said.knots >= t[0]) & (u.said.knots <= t[-1])]
+        knots = u.spec.knots[(u.spec.knots >= t[0]) & (u.spec.knots <= t[-1])]
         panel.plot(knots, np.interp(knots, t, y), "o", color=BLUE, markersize=2.5)
         span = float(np.ptp(y)) or float(np.abs(y).max()) or 1.0
         bottom, top = float(y.min()) - _BAND * span, float(y.max()) + _BAND * span
         ends = np.nan_to_num(np.concatenate([low, high, y]), nan=float(y.mean()), posinf=top, neginf=bottom)
         panel.set_ylim(max(bottom, float(ends.min()) - 0.05 * span), min(top, float(ends.max()) + 0.05 * span))
-        label = u.said.label(u.called)
-        experiment_text = f", {experiment}" if has_several and u.said.per_experiment else ""
+        label = u.spec.label(u.input_name)
+        experiment_text = f", {experiment}" if has_several and u.spec.per_experiment else ""
         free = result.effective.get(label)
         freedom_text = "" if free is None else f": {free:.3g} effective degrees of freedom"
         add_title(panel, f"{label}{experiment_text}{freedom_text}", pad=4)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit.plots._canvas import (
     add_title,
+    escape_text,
     labels,
     legend,
     legend_above,
     new_figure,
-    escape_text,
     save_or_show,
     shade_band,
     tidy_panels,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.status import raise_if_mistakes, suggest
-from castfit.plots._canvas import labels, new_figure, escape_text, save_or_show, tidy_panels
+from castfit.plots._canvas import escape_text, labels, new_figure, save_or_show, tidy_panels
 from castfit.plots._colours import BLUE, RED
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.status import raise_if_mistakes, suggest
-from castfit.plots._canvas import add_title, labels, new_figure, escape_text, save_or_show, tidy_panels, time_axis
+from castfit.plots._canvas import add_title, escape_text, labels, new_figure, save_or_show, tidy_panels, time_axis
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:

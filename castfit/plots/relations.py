@@ -15,10 +15,10 @@ from castfit._support.status import raise_if_mistakes, suggest
 from castfit.plots._canvas import (
     Axes,
     confidence_ellipse,
+    escape_text,
     labels,
     legend_above,
     new_figure,
-    escape_text,
     save_or_show,
     tidy,
     tidy_panels,
@@ -67,7 +67,9 @@ def correlation(result: Result, path: str | Path | None = None) -> Figure:
     coefficients = result.correlation[1:, :-1]
     axes.imshow(np.where(below, 0.0, np.nan), cmap="Greys", vmin=-1.0, vmax=12.0)
     picture = axes.imshow(np.where(below, coefficients, np.nan), cmap="RdBu_r", vmin=-1.0, vmax=1.0)
-    axes.set_xticks(range(count - 1), list(map(escape_text, names[:-1])), rotation=90 if max(map(len, names)) > 5 else 0)
+    axes.set_xticks(
+        range(count - 1), list(map(escape_text, names[:-1])), rotation=90 if max(map(len, names)) > 5 else 0
+    )
     axes.set_yticks(range(count - 1), list(map(escape_text, names[1:])))
     axes.tick_params(length=0, labelsize=9)
     axes.spines[:].set_visible(False)

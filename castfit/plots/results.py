@@ -13,7 +13,15 @@ import numpy as np
 from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes, rng_mistakes, shorten_repr
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import collect_mistakes, raise_if_mistakes
-from castfit.plots._canvas import Canvas, add_note, legend_above, new_figure, objective_symbol, escape_text, save_or_show
+from castfit.plots._canvas import (
+    Canvas,
+    add_note,
+    escape_text,
+    legend_above,
+    new_figure,
+    objective_symbol,
+    save_or_show,
+)
 from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
 from castfit.plots._grid import Grid, PanelAxes, outputs_on_one_scale, panels
 from castfit.plots._scales import (
@@ -116,7 +124,7 @@ def fit(
     mistakes += flag_mistakes(nodes=nodes)
     mistakes += collect_mistakes(lambda: result.predict({}, **band)) if banded else rng_mistakes(rng)
     raise_if_mistakes("plots.fit", mistakes)
-    grid = Grid.of(owner(result))
+    grid = Grid.from_problem(owner(result))
     height, below = grid.rows * _HEIGHT + _HEADING, input_rows(result) * INPUT_HEIGHT
     figure = above = new_figure(grid.width, height + below)
     if below:
@@ -181,7 +189,7 @@ def gallery(groups: Mapping[str, Mapping[str, Result]], path: str | Path | None 
     raise_if_mistakes(
         "plots", [f"results is {shorten_repr(r)}; {remedy}" for r in groups.values() if not _are_results(r)]
     )
-    grids = [Grid.of(owner(next(iter(results.values())))) for results in groups.values()]
+    grids = [Grid.from_problem(owner(next(iter(results.values())))) for results in groups.values()]
     widths = [grid.width for grid in grids]
     figure = new_figure(sum(widths), max(grid.rows for grid in grids) * _HEIGHT + _HEADING)
     parts = figure.subfigures(1, len(grids), width_ratios=widths, squeeze=False)[0]

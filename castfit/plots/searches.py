@@ -12,11 +12,11 @@ from castfit._support.status import InputError
 from castfit.plots._canvas import (
     Axes,
     add_title,
+    escape_text,
     labels,
     legend,
     new_figure,
     objective_symbol,
-    escape_text,
     save_or_show,
     single,
     tidy_panels,
@@ -156,7 +156,9 @@ def parameters(result: MultistartResult, path: str | Path | None = None) -> Figu
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.set_ylim(-0.14, 1.14)
     turned = 90 if len(names) > 12 or max(map(len, names)) > 8 else 0
-    axes.set_xticks(positions, [escape_text(f"{name} (log)" if spans[name].log else name) for name in names], rotation=turned)
+    axes.set_xticks(
+        positions, [escape_text(f"{name} (log)" if spans[name].log else name) for name in names], rotation=turned
+    )
     for x, name in enumerate(names):
         for height, value, side in spans[name].ends:
             axes.text(x, height, f"{value:.3g}", ha="center", va=side, fontsize=7, color=SOFT)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import add_title, labels, legend, new_figure, escape_text, save_or_show, tidy_panels
+from castfit.plots._canvas import add_title, escape_text, labels, legend, new_figure, save_or_show, tidy_panels
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ def selection(found: SelectionResult, path: str | Path | None = None) -> Figure:
     for axes, bars, title in ((middle, importance, "importance"), (right, weights, "weight")):
         positions = np.arange(len(bars))[::-1]
         axes.barh(positions, list(bars.values()), color=BLUE, height=0.6)
-        axes.set_yticks(positions, [escape_text(n if len(n) <= _LONG else f"{n[: _LONG - 3]}...") for n in bars], color=INK)
+        axes.set_yticks(
+            positions, [escape_text(n if len(n) <= _LONG else f"{n[: _LONG - 3]}...") for n in bars], color=INK
+        )
         axes.set_xlim(0.0, 1.02)
         axes.grid(visible=False, axis="y")
         labels(axes, title)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.plots._canvas import add_title, labels, legend_above, new_figure, escape_text, save_or_show, tidy
+from castfit.plots._canvas import add_title, escape_text, labels, legend_above, new_figure, save_or_show, tidy
 from castfit.plots._colours import BEHIND, BLUE, INK, RED, SOFT, STYLES
 from castfit.plots._grid import Grid
 from castfit.plots._scales import dense, owner
@@ -53,7 +53,7 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.sensitivities(result)
     """
     compiled_problem = owner(result).posed
-    grid = Grid.of(compiled_problem)
+    grid = Grid.from_problem(compiled_problem)
     figure: Any = new_figure(grid.width, grid.rows * _HEIGHT + _HEADING)
     values = np.array(list(result.values.values()))
     unit = np.where(

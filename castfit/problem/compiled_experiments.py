@@ -71,15 +71,15 @@ class Condition:
     link: ParameterLink
     z_guess: Array
     schedule: Schedule = field(default_factory=Schedule)
-    settled: bool = False
-    watched: Array = field(default_factory=lambda: np.empty(0))
+    is_steady_state: bool = False
+    watched_times: Array = field(default_factory=lambda: np.empty(0))
     time_unit: str | None = None
     origin: np.datetime64 | None = None
 
     @property
     def end(self) -> float:
         """The last measured or watched time."""
-        return max(float(self.points.times[-1]), float(self.watched.max(initial=-np.inf)))
+        return max(float(self.points.times[-1]), float(self.watched_times.max(initial=-np.inf)))
 
     def whitening(self, outputs: Sequence[str]) -> WhiteningMatrix | None:
         """Return the whitening transform of correlated errors by time and output; None if all are independent."""
@@ -93,15 +93,15 @@ class Condition:
     @cached_property
     def times(self) -> Array:
         """Measured and watched times, in order; replicates as often as they are measured."""
-        return np.sort(np.concatenate([self.points.times, self.watched]), kind="stable")
+        return np.sort(np.concatenate([self.points.times, self.watched_times]), kind="stable")
 
     @cached_property
     def watched_points(self) -> MeasurementPoints:
         """The measurements, with rows of NaN at watched times."""
-        if not self.watched.size:
+        if not self.watched_times.size:
             return self.points
-        order = np.argsort(np.concatenate([self.points.times, self.watched]), kind="stable")
-        padding = np.full((self.watched.size, self.points.values.shape[1]), np.nan)
+        order = np.argsort(np.concatenate([self.points.times, self.watched_times]), kind="stable")
+        padding = np.full((self.watched_times.size, self.points.values.shape[1]), np.nan)
         values, sigma = (np.concatenate([array, padding])[order] for array in (self.points.values, self.points.sigma))
         return MeasurementPoints(self.times, values, sigma)
 
@@ -114,7 +114,11 @@ class Condition:
 
     def timetable(self, natural: NaturalValues) -> NumericSchedule | None:
         """Return the timetable of the scheduled instants at a point; None if nothing is scheduled."""
-        return NumericSchedule.of(self.schedule, self.start, natural.p, natural.e) if self.schedule.instants else None
+        return (
+            NumericSchedule.from_schedule(self.schedule, self.start, natural.p, natural.e)
+            if self.schedule.instants
+            else None
+        )
 
     def failure(self, q: Array, natural: NaturalValues, *, slopes: bool = False) -> str:
         """Describe the parameters, initial states, derivatives or events that are not defined at q; empty if none."""
@@ -126,7 +130,7 @@ def conditions_of(
     observations: Observations, outputs: Sequence[str], quantities: Sequence[Quantity]
 ) -> tuple[Condition, ...]:
     """Compile all experiments; expressions that several of them share become one function."""
-    graphs, statement = _GraphCache(), observations.said
+    graphs, statement = _GraphCache(), observations.statement
     indices_by_experiment: dict[str | None, list[int]] = {}
     for j, quantity in enumerate(quantities):
         indices_by_experiment.setdefault(quantity.experiment, []).append(j)
@@ -164,23 +168,25 @@ def _condition(
         happens.switch(switch)
     for occurrence in [*occurrences(experiment.events, experiment.end), *jumps_seen(model, experiment)]:
         happens.add(occurrence)
-    plans = [_GraphBuilder.of(model, experiment, graphs, tuple(happens.values), tuple(happens.what))]
+    plans = [_GraphBuilder.from_experiment(model, experiment, graphs, tuple(happens.values), tuple(happens.labels))]
     resting_experiments = [experiment]  # what begins at rest, each before the last
     while resting_experiments[-1].steady is not None:
         resting_experiments.append(resting_experiments[-1].before)
-        plans.append(_GraphBuilder.of(model, resting_experiments[-1], graphs))
+        plans.append(_GraphBuilder.from_experiment(model, resting_experiments[-1], graphs))
     consistent_states = tuple(n for n in model.own_states if isinstance(initial.get(n), Consistent))
     fixed_algebraic = tuple(
         n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent)
     )
     if consistent_states:
         labels = tuple(f"the initial value of '{n}'" for n in fixed_algebraic)
-        plans.append(_GraphBuilder.of(model, experiment, graphs, tuple(initial[n] for n in fixed_algebraic), labels))
+        plans.append(
+            _GraphBuilder.from_experiment(model, experiment, graphs, tuple(initial[n] for n in fixed_algebraic), labels)
+        )
     indices = [
         j
         for j in sorted([*indices_by_experiment.get(None, ()), *indices_by_experiment.get(experiment.name, ())])
         for q in [quantities[j]]
-        if q.kind == "initial state" or any(q.of in plan.seen for plan in plans)
+        if q.kind == "initial state" or any(q.symbol_name in plan.relevant_parameters for plan in plans)
     ]
     local_quantities = [quantities[j] for j in indices]
     link = plans[0].link(statement, local_quantities)
@@ -194,7 +200,7 @@ def _condition(
             *z_guess[[n not in fixed_algebraic for n in model.algebraic_states]],
         ]
         inputs = np.array([float(experiment.inputs[n](experiment.start)) for n in model.inputs])
-        part = ConsistentInitialRows.of(
+        part = ConsistentInitialRows.from_system(
             model.system,
             algebraic_link,
             time=experiment.start,
@@ -260,7 +266,9 @@ def _at_rest(
     inputs = np.array([float(previous.inputs[n](previous.start)) for n in model.inputs])
     guess = np.array([float(previous.initial.get(n, 1.0)) for n in model.algebraic_states])
     p, a = (np.where(np.isfinite(v), v, 1.0) for v in (natural.p, natural.a))
-    steady_solver = graphs.rest(model, inputs, guess, p, a, is_varying, steady_link.given & (natural.a == 0.0))
+    steady_solver = graphs.get_steady_state_solver(
+        model, inputs, guess, p, a, is_varying, steady_link.is_initial_fixed & (natural.a == 0.0)
+    )
     states = np.array([i for i, n in enumerate(model.states) if n not in experiment.initial], dtype=np.intp)
     return SteadyStateRows(states + len(model.parameters), states, steady_solver, steady_link, model.parameters)
 
@@ -284,14 +292,14 @@ class _GraphBuilder:
 
     experiment: Experiment
     model: Model
-    named: tuple[tuple[str, Any], ...]
-    what: tuple[str, ...]
+    named_values: tuple[tuple[str, Any], ...]
+    labels: tuple[str, ...]
     n_e: int
     computed: tuple[int, ...]
     graph: Graph | None
 
     @classmethod
-    def of(
+    def from_experiment(
         cls,
         model: Model,
         experiment: Experiment,
@@ -313,7 +321,7 @@ class _GraphBuilder:
         return cls(experiment, model, tuple(named_values), labels, len(events), tuple(computed), graph)
 
     @property
-    def seen(self) -> set[str]:
+    def relevant_parameters(self) -> set[str]:
         """The parameters whose values matter."""
         graph_names = () if self.graph is None else self.graph.names
         return {*self.model.parameters, *graph_names} - {*self.experiment.parameters}
@@ -336,19 +344,19 @@ class _GraphBuilder:
         row_of = {("parameter", n): i for i, n in enumerate(model.parameters) if n not in experiment.parameters}
         row_of |= {} if is_preceding else {("initial state", n): n_p + i for i, n in enumerate(model.states)}
         row_of |= {("initial state", n): n_p + len(model.states) + k for k, n in enumerate(algebraic)}
-        rows = np.array([row_of.get((q.kind, q.of), -1) for q in local_quantities], dtype=np.intp)
+        rows = np.array([row_of.get((q.kind, q.symbol_name), -1) for q in local_quantities], dtype=np.intp)
         # Of initial states too: delay lines may begin at them.
-        entry = {q.of: i for i, q in enumerate(local_quantities) if q.kind == "parameter" or not is_preceding}
+        entry = {q.symbol_name: i for i, q in enumerate(local_quantities) if q.kind == "parameter" or not is_preceding}
         entry = {n: i for n, i in entry.items() if n not in experiment.parameters}
         number = {n: float(v) for n, v in experiment.parameters.items() if not isinstance(v, ca.SX)}
         of_scales = measured_with(model.scalings, model.scalings)
         number |= {
             n: _value(statement, n, experiment)
-            for n in self.seen
+            for n in self.relevant_parameters
             if n not in entry and (n in statement.parameters or n in of_scales)
         }
-        base = np.zeros(len(self.named))
-        for i, (name, value) in enumerate(self.named):
+        base = np.zeros(len(self.named_values))
+        for i, (name, value) in enumerate(self.named_values):
             if i < n_p:
                 base[i] = number.get(name, 0.0)
             elif not isinstance(value, (ca.SX, Free, Consistent)):
@@ -356,7 +364,7 @@ class _GraphBuilder:
         parts = (
             ()
             if self.graph is None
-            else (self.graph.part(self.computed, self.what, entry, number, len(local_quantities)),)
+            else (self.graph.part(self.computed, self.labels, entry, number, len(local_quantities)),)
         )
         log = np.array([q.scale == "log" and not (is_preceding or algebraic) for q in local_quantities], dtype=bool)
         return ParameterLink(n_p, base, rows, log, parts, model.flow_parameters, self.n_e)
@@ -373,7 +381,7 @@ def with_switch_parameters(statement: ProblemStatement) -> ProblemStatement:
     estimated inputs are between their knots.
     """
     statement = with_piecewise_inputs(statement)
-    into = {o.into for e in statement.experiments for o in occurrences(e.events, e.end) if o.until is not None}
+    into = {o.into for e in statement.experiments for o in occurrences(e.events, e.end) if o.end_time is not None}
     names = tuple(n for n in statement.model.states if n in into)
     models_by_names = _IN_TIME.get(statement.model, lambda _: {})
     if names not in models_by_names:
@@ -390,31 +398,31 @@ class _EventRowCollector:
     def __init__(self, model: Model, graphs: _GraphCache) -> None:
         self._model, self._graphs = model, graphs
         self.values: list[Any] = []
-        self.what: list[str] = []
-        self._named: dict[str, int] = {}
+        self.labels: list[str] = []
+        self._row_by_name: dict[str, int] = {}
         self._instants: list[EventInstant] = []
         self._triggers: dict[int, Trigger] = {}
         self._levels: list[SwitchedParameter] = []
         self._setting: dict[str, int] = {}
         self._heights: dict[tuple[bool, float], int] = {}
-        self._last: ScheduledEvent | None = None
+        self._last_event: ScheduledEvent | None = None
 
     def add(self, occurrence: ScheduledEvent) -> None:
         """Add one thing that happens."""
         if occurrence.values is not None:
             self._set(occurrence, occurrence.values)
             return
-        if self._last is occurrence:  # the same event once more
-            row = self._row(f"the time of {occurrence.what}", NEVER)
+        if self._last_event is occurrence:  # the same event once more
+            row = self._row(f"the time of {occurrence.label}", NEVER)
             self._instants.append(replace(self._instants[-1], time=row))
             return
-        self._last = occurrence if occurrence.when is not None else None
-        label, is_after_measurement = occurrence.what, occurrence.measured == "after"
+        self._last_event = occurrence if occurrence.when is not None else None
+        label, is_after_measurement = occurrence.label, occurrence.measured == "after"
         trigger = None if occurrence.when is None else self._trigger(occurrence.when)
         time = self._row(f"the time of {label}", NEVER if trigger is not None else occurrence.time)
-        if occurrence.until is not None:
+        if occurrence.end_time is not None:
             parameter = self._model.parameters.index(f"rate into {occurrence.into}")
-            end = self._row(f"the end of {label}", occurrence.until)
+            end = self._row(f"the end of {label}", occurrence.end_time)
             height = self._row(f"the rate of {label}", occurrence.amount)
             start_index = len(self._instants)
             self._instants += [EventInstant(label, time), EventInstant(label, end)]
@@ -441,7 +449,9 @@ class _EventRowCollector:
         no_change = (
             self._graphs.change(self._model, {}, ()) if is_after_measurement else None
         )  # what jumps parts what is measured there
-        self._instants.append(EventInstant(occurrence.what, time, change=no_change, after=is_after_measurement))
+        self._instants.append(
+            EventInstant(occurrence.label, time, change=no_change, is_measured_after=is_after_measurement)
+        )
         for name, value in values.items():
             if name in self._setting:
                 level_index = self._setting[name]
@@ -496,13 +506,13 @@ class _EventRowCollector:
 
     def _row(self, label: str, value: Any) -> int:
         self.values.append(value)
-        self.what.append(label)
+        self.labels.append(label)
         return len(self.values) - 1
 
     def _parameter(self, label: str, name: str) -> int:
-        if name not in self._named:
-            self._named[name] = self._row(f"'{name}' in {label}", ca.SX.sym(name))
-        return self._named[name]
+        if name not in self._row_by_name:
+            self._row_by_name[name] = self._row(f"'{name}' in {label}", ca.SX.sym(name))
+        return self._row_by_name[name]
 
     def _varying(self, value: Any) -> bool:
         """Check whether a value depends on anything but parameters."""
@@ -524,12 +534,12 @@ class Graph:
 
     texts: tuple[str, ...]
     names: tuple[str, ...]
-    first: ca.Function
-    second: ca.Function
+    jacobian_function: ca.Function
+    hessian_function: ca.Function
     support: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
+    def from_expressions(cls, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
         """Build the functions of expressions in which an experiment's own ones stand for some parameters."""
         texts = tuple(_shortened(str(e)) for e in expressions)
         column = ca.densify(ca.vertcat(*(resolve_overrides(e, overrides) for e in expressions)))
@@ -558,8 +568,8 @@ class Graph:
             self.names,
             np.array([entry.get(n, -1) for n in self.names], dtype=np.intp),
             np.array([number.get(n, 0.0) for n in self.names]),
-            self.first,
-            self.second,
+            self.jacobian_function,
+            self.hessian_function,
             self.support,
             n_q,
         )
@@ -569,34 +579,36 @@ class Graph:
 class _GraphCache:
     """The graphs that were made, by the expressions in them: many experiments may share one."""
 
-    made: dict[tuple[int, ...], Graph] = field(default_factory=dict[tuple[int, ...], Graph])
+    graphs_by_key: dict[tuple[int, ...], Graph] = field(default_factory=dict[tuple[int, ...], Graph])
     changes: dict[tuple[Any, ...], EventUpdate] = field(default_factory=dict[tuple[Any, ...], EventUpdate])
     arguments: dict[tuple[str, ...], tuple[list[ca.SX], dict[str, ca.SX]]] = field(default_factory=dict[Any, Any])
-    rests: dict[tuple[bytes, ...], SteadyStateSolver] = field(
+    steady_state_solvers: dict[tuple[bytes, ...], SteadyStateSolver] = field(
         default_factory=dict[tuple[bytes, ...], "SteadyStateSolver"]
     )
-    kept: list[Any] = field(default_factory=list[Any])  # so that no other graph takes the place of a node
+    referenced_expressions: list[Any] = field(
+        default_factory=list[Any]
+    )  # so that no other graph takes the place of a node
 
     def get(self, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
         local_expressions = {n: v for n, v in overrides.items() if isinstance(v, ca.SX)}
         key = tuple(
             hash(e) for e in (*expressions, *local_expressions.values())
         )  # of the graph's node, not of its form
-        if key not in self.made:
-            self.kept.extend([*expressions, *local_expressions.values()])
-            self.made[key] = Graph.of(expressions, local_expressions)
-        return self.made[key]
+        if key not in self.graphs_by_key:
+            self.referenced_expressions.extend([*expressions, *local_expressions.values()])
+            self.graphs_by_key[key] = Graph.from_expressions(expressions, local_expressions)
+        return self.graphs_by_key[key]
 
-    def rest(
+    def get_steady_state_solver(
         self, model: Model, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask, zero: Mask
     ) -> SteadyStateSolver:
         """Return the steady state of the model, cached by its arguments; experiments with equal arguments share it."""
         key = tuple(part.tobytes() for part in (u, z_guess, p, a, vary, zero))
-        if key not in self.rests:
+        if key not in self.steady_state_solvers:
             from castfit.experiment.steady import SteadyStateSolver
 
-            self.rests[key] = SteadyStateSolver.of(model.settling, u, z_guess, p, a, vary, zero)
-        return self.rests[key]
+            self.steady_state_solvers[key] = SteadyStateSolver.from_system(model.settling, u, z_guess, p, a, vary, zero)
+        return self.steady_state_solvers[key]
 
     def addition(self, model: Model, name: str) -> EventUpdate:
         """Return the change that adds a row of e to one state."""
@@ -605,31 +617,35 @@ class _GraphCache:
             new_states = ca.SX(system.x)
             row = model.states.index(name)
             new_states[row] += amount
-            self.changes[(name,)] = EventUpdate.of([system.t, system.x, system.u, amount], new_states, [row])
+            self.changes[(name,)] = EventUpdate.from_expressions(
+                [system.t, system.x, system.u, amount], new_states, [row]
+            )
         return self.changes[(name,)]
 
     def change(self, model: Model, changes: Mapping[str, Any], names: Sequence[str]) -> EventUpdate:
         """Return the change to expressions of states, inputs, time and the named parameters."""
         key = (*((n, hash(v) if isinstance(v, ca.SX) else v) for n, v in changes.items()), names)
         if key not in self.changes:
-            self.kept.extend(changes.values())
+            self.referenced_expressions.extend(changes.values())
             arguments, symbols_by_name = self._arguments(model, names)
             values = substitute_by_name(ca.SX(ca.vertcat(*(ca.SX(v) for v in changes.values()))), symbols_by_name)
             new_states, rows = ca.SX(model.system.x), [model.states.index(name) for name in changes]
             for row, value in zip(rows, ca.vertsplit(values), strict=True):
                 new_states[row] = value
-            self.changes[key] = EventUpdate.of(arguments, new_states, rows)
+            self.changes[key] = EventUpdate.from_expressions(arguments, new_states, rows)
         return self.changes[key]
 
     def trigger(self, model: Model, when: ca.SX, names: Sequence[str]) -> tuple[EventUpdate, ca.Function | None]:
         """Return a trigger's zero-crossing functions as rows, and the truth of a condition as a function of signs."""
         key = ("when", hash(when), names)
-        comparisons = Comparisons.of(when) if is_condition(when) else None
+        comparisons = Comparisons.from_condition(when) if is_condition(when) else None
         if key not in self.changes:
-            self.kept.append(when)
+            self.referenced_expressions.append(when)
             rows = when if comparisons is None else ca.vertcat(*comparisons.differences)
             arguments, symbols_by_name = self._arguments(model, names)
-            self.changes[key] = EventUpdate.of(arguments, substitute_by_name(ca.SX(rows), symbols_by_name))
+            self.changes[key] = EventUpdate.from_expressions(
+                arguments, substitute_by_name(ca.SX(rows), symbols_by_name)
+            )
         return self.changes[key], None if comparisons is None else comparisons.function()
 
     def _arguments(self, model: Model, names: Sequence[str]) -> tuple[list[ca.SX], dict[str, ca.SX]]:

@@ -303,15 +303,15 @@ class CompiledProblem:
 
         An initial state has the unit of its state, a value of one experiment that of its parameter.
         """
-        base_name = self._of.get(name, name)
+        base_name = self._symbol_names.get(name, name)
         if name.startswith("sigma(") and name not in self.units:
             base_name = name[len("sigma(") : -1]
         return self.units.get(name, self.units.get(base_name, ""))
 
     @cached_property
-    def _of(self) -> dict[str, str]:
+    def _symbol_names(self) -> dict[str, str]:
         """Return the parameter or state name (`of`) of each quantity, by the quantity's name."""
-        return {q.name: q.of for q in self.quantities}
+        return {q.name: q.symbol_name for q in self.quantities}
 
     def label(self, name: str) -> str:
         """Return a name with its unit, as on an axis: ``time (min)``."""
@@ -326,7 +326,7 @@ class CompiledProblem:
 
     # Other questions about the same model
 
-    def until(self, horizon: float) -> CompiledProblem:
+    def with_horizon(self, horizon: float) -> CompiledProblem:
         """Return the problem without the measurements after a time, with the same theta.
 
         Experiments of which nothing after their start is left are missing.  The layout of theta stays, so that
@@ -351,8 +351,8 @@ class CompiledProblem:
             t, values, sigma = (
                 part[c.points.times <= end] for part in (c.points.times, c.points.values, c.points.sigma)
             )
-            watched = c.watched[(c.watched <= end) | (end >= c.points.times[-1])]
-            return replace(c, points=MeasurementPoints(t, values, sigma), watched=watched)
+            watched = c.watched_times[(c.watched_times <= end) | (end >= c.points.times[-1])]
+            return replace(c, points=MeasurementPoints(t, values, sigma), watched_times=watched)
 
         experiments = (e.until(end) for e, _ in remaining_pairs)
         return replace(
@@ -361,7 +361,7 @@ class CompiledProblem:
             conditions=tuple(truncate(c) for _, c in remaining_pairs),
         )
 
-    def within(self, lower: Array, upper: Array, guess: Array | None = None) -> CompiledProblem:
+    def with_bounds(self, lower: Array, upper: Array, guess: Array | None = None) -> CompiledProblem:
         """Return the problem with other bounds (n_theta,) in search scale, and the guess moved between them."""
         mistakes: list[str] = []
         low, high = self._theta("lower", lower, mistakes), self._theta("upper", upper, mistakes)
@@ -454,11 +454,11 @@ class CompiledProblem:
     def starting_at(self, values: Mapping[str, float] | Array) -> CompiledProblem:
         """Return the problem with another guess: natural values by name, or theta (n_theta,) in search scale."""
         if isinstance(values, Mapping):
-            return self.within(*self.bounds, self.theta_from(values, "values"))
+            return self.with_bounds(*self.bounds, self.theta_from(values, "values"))
         mistakes: list[str] = []
         theta = self._theta("theta", values, mistakes)
         raise_if_mistakes("starting_at", mistakes)
-        return self.within(*self.bounds, theta)
+        return self.with_bounds(*self.bounds, theta)
 
     def fix(self, names: Iterable[str] | Mapping[str, float]) -> CompiledProblem:
         """Return the problem in which the named quantities are numbers, and theta is shorter by them.
@@ -478,21 +478,21 @@ class CompiledProblem:
         new_positions[keep] = np.arange(keep.size)
 
         natural = self.to_natural(theta)
-        remaining_terms = [term.kept(keep, natural) for term in self.prior_terms]
-        relations = [relation.kept(keep, natural) for relation in self.relations]
+        remaining_terms = [term.restrict(keep, natural) for term in self.prior_terms]
+        relations = [relation.restrict(keep, natural) for relation in self.relations]
         decided = [r for r, shorter in zip(self.relations, relations, strict=True) if shorter is None]
         raise_if_mistakes("fix", [m for r in decided for m in r.contradictions(natural)])
 
         def shorten(c: Condition) -> Condition:
             rows = np.flatnonzero(new_positions[c.theta] >= 0)
-            return replace(c, theta=new_positions[c.theta[rows]], link=c.link.kept(rows, theta[c.theta]))
+            return replace(c, theta=new_positions[c.theta[rows]], link=c.link.restrict(rows, theta[c.theta]))
 
         return replace(
             self,
             quantities=tuple(q for q in self.quantities if q.name not in fixed_names),
             prior_terms=tuple(term for term in remaining_terms if term is not None),
             relations=tuple(relation for relation in relations if relation is not None),
-            implied=tuple(r for r in (relation.kept(keep, natural) for relation in self.implied) if r is not None),
+            implied=tuple(r for r in (relation.restrict(keep, natural) for relation in self.implied) if r is not None),
             conditions=tuple(shorten(c) for c in self.conditions),
         )
 
@@ -662,7 +662,7 @@ class CompiledProblem:
             relations=relations,
             path=(*self.path, *compiled_constraints.path),
             conditions=tuple(
-                replace(c, watched=w) for c, w in zip(self.conditions, compiled_constraints.watched, strict=True)
+                replace(c, watched_times=w) for c, w in zip(self.conditions, compiled_constraints.watched, strict=True)
             ),
         )
         # What follows from a contradiction is found before anything is solved, so that nothing is lost here.
@@ -738,7 +738,7 @@ def compose(statement: ProblemStatement) -> CompiledProblem:
     measured = {name for e in statement.experiments for name in e.measured}
     outputs = tuple(n for n in statement.model.output_names if n in measured)
     observations = work_out(statement)
-    full_statement = observations.said
+    full_statement = observations.statement
     quantities = list_quantities(full_statement)
     return CompiledProblem(
         full_statement.model,

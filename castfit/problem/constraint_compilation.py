@@ -55,7 +55,7 @@ class Relation:
     """
 
     name: str
-    said: Constraint
+    constraint: Constraint
     where: str
     lower: float
     upper: float
@@ -66,9 +66,9 @@ class Relation:
         """Return the mask of the quantities that the relation contains, (n_theta,)."""
         return self.expression.pattern[0]
 
-    def kept(self, keep: Index, n: Array) -> Relation | None:
+    def restrict(self, keep: Index, n: Array) -> Relation | None:
         """Return the relation as a function of the entries `keep` of n, the others fixed; None if it is constant."""
-        expression = self.expression.kept(keep, n)
+        expression = self.expression.restrict(keep, n)
         return replace(self, expression=expression) if expression.pattern.any() else None
 
     def contradictions(self, n: Array) -> list[str]:
@@ -82,7 +82,7 @@ class Relation:
     def identity(self) -> tuple[Any, ...]:
         """Return the parts that identify the relation in fingerprints."""
         part = self.expression
-        return self.name, self.lower, self.upper, part.what, part.names, part.source, part.numbers
+        return self.name, self.lower, self.upper, part.labels, part.names, part.source, part.numbers
 
 
 def evaluate_relations(relations: Sequence[Relation], n: Array, slope: Array) -> tuple[Array, Array]:
@@ -158,13 +158,13 @@ def _at_start(compiled_problem: CompiledProblem, c: Constraint) -> list[Constrai
 
 def _watched(condition: Condition, path: Sequence[Constraint]) -> Array:
     """Return the times at which something is held but nothing measured, with those that are watched already."""
-    time_arrays: list[Array] = [condition.watched]
+    time_arrays: list[Array] = [condition.watched_times]
     for c in path:
         if c.experiments and condition.name not in c.experiments:
             continue
-        if isinstance(c.times, tuple) and not condition.settled:
+        if isinstance(c.times, tuple) and not condition.is_steady_state:
             time_arrays.append(np.array(c.times))
-        elif c.times == ALONG and not condition.settled:
+        elif c.times == ALONG and not condition.is_steady_state:
             time_arrays.append(np.linspace(condition.start, condition.end, _GRID + 1))
     times = np.unique(np.concatenate(time_arrays))
     if times.size == 0:
@@ -183,12 +183,12 @@ def _among(times: Array, sorted_times: Array) -> Mask:
 
 def with_watched_times(condition: Condition, times: Array) -> Condition:
     """Return the condition with more watched times, of which some may be known."""
-    all_times = np.unique(np.concatenate([condition.watched, times]))
-    return replace(condition, watched=all_times[~_among(all_times, condition.points.times)])
+    all_times = np.unique(np.concatenate([condition.watched_times, times]))
+    return replace(condition, watched_times=all_times[~_among(all_times, condition.points.times)])
 
 
 def _means(name: str, quantity: Quantity, experiment: str) -> bool:
-    of_parameter = quantity.kind == "parameter" and quantity.of == name
+    of_parameter = quantity.kind == "parameter" and quantity.symbol_name == name
     return quantity.experiment == experiment and (of_parameter or quantity.name == f"{name}[{experiment}]")
 
 
@@ -216,7 +216,7 @@ def _relations(compiled_problem: CompiledProblem, constraint: Constraint) -> lis
     )
     if not name_meanings:
         return []
-    graph = Graph.of([constraint.expression], {})
+    graph = Graph.from_expressions([constraint.expression], {})
     has_many_experiments = len(compiled_problem.experiments) > 1
     relations: list[Relation] = []
     for m in name_meanings:
@@ -260,7 +260,7 @@ def constant_at_start(compiled_problem: CompiledProblem, i: int) -> Mask:
     link, dependencies = compiled_problem.conditions[i].link, constraint_dependencies(compiled_problem)
     is_free = np.zeros(dependencies.p.shape[1], dtype=np.bool_)
     is_free[link.free] = True
-    is_moved = np.logical_or.reduce(dependencies.x & ~link.given, axis=1) | np.logical_or.reduce(
+    is_moved = np.logical_or.reduce(dependencies.x & ~link.is_initial_fixed, axis=1) | np.logical_or.reduce(
         dependencies.p & is_free, axis=1
     )
     return np.logical_not(is_moved | dependencies.z)
@@ -379,7 +379,9 @@ def _conserved_mistakes(compiled_problem: CompiledProblem, c: Constraint) -> lis
 
 def _initial(compiled_problem: CompiledProblem, name: str) -> str:
     labels = [
-        q.name.partition("[")[0] for q in compiled_problem.quantities if q.kind == "initial state" and q.of == name
+        q.name.partition("[")[0]
+        for q in compiled_problem.quantities
+        if q.kind == "initial state" and q.symbol_name == name
     ]
     return f"; the initial value is cf.quantity('{labels[0]}')" if labels else ""
 
@@ -396,7 +398,7 @@ def _time_mistakes(compiled_problem: CompiledProblem, i: int, c: Constraint) -> 
     condition, experiment = compiled_problem.conditions[i], compiled_problem.experiments[i]
     if not isinstance(c.times, tuple):
         return []
-    if condition.settled:
+    if condition.is_steady_state:
         finite_times = [t for t in c.times if np.isfinite(t)]
         return [f"{condition.name} is observed at rest only; give the time np.inf"] if finite_times else []
     mistakes: list[str] = []
@@ -491,6 +493,6 @@ def applies_at(
 
 def _nearest(condition: Condition, times: Array, target_times: Sequence[float]) -> Mask:
     """Return a mask of the points at the wanted times; wanted times without a point are ignored."""
-    if condition.settled:
+    if condition.is_steady_state:
         target_times = [float(condition.points.times[-1])]
     return _among(times.ravel(), np.unique(target_times)).reshape(times.shape)

@@ -47,7 +47,7 @@ class EventUpdate:
     rows: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, arguments: Sequence[ca.SX], new_states: ca.SX, rows: Sequence[int] = ()) -> EventUpdate:
+    def from_expressions(cls, arguments: Sequence[ca.SX], new_states: ca.SX, rows: Sequence[int] = ()) -> EventUpdate:
         """Build the function of a column of new states (n_x, 1) over arguments (t, x, u, c)."""
         return cls(ca.Function("change", list(arguments), [ca.densify(new_states)]), tuple(rows))
 
@@ -57,7 +57,7 @@ class EventUpdate:
         return arguments, self.graph.call(arguments)[0]
 
     @cached_property
-    def first(self) -> ca.Function:
+    def jacobian_function(self) -> ca.Function:
         """(t, x, u, c) -> (new states, their Jacobian by (t, x, u, c))."""
         with _LOCK:
             arguments, new_states = self._symbols()
@@ -131,7 +131,9 @@ class EventUpdate:
             states = change.graph.call([t, x, u, c_part])[0]
             for j in np.flatnonzero(change.changed).tolist():
                 new_states[j] = states[j]
-        return cls.of([t, x, u, ca.vertcat(*c)], new_states, sorted({k for change in changes for k in change.rows}))
+        return cls.from_expressions(
+            [t, x, u, ca.vertcat(*c)], new_states, sorted({k for change in changes for k in change.rows})
+        )
 
     @classmethod
     def stacked(cls, functions: Sequence[EventUpdate]) -> EventUpdate:
@@ -140,18 +142,18 @@ class EventUpdate:
         t, x, u = (ca.SX.sym(n, functions[0].graph.size1_in(i)) for i, n in enumerate("txu"))
         c = [ca.SX.sym("c", size) for size in sizes]
         rows = [function.graph.call([t, x, u, c_part])[0] for function, c_part in zip(functions, c, strict=True)]
-        return cls.of([t, x, u, ca.vertcat(*c)], ca.vertcat(*rows))
+        return cls.from_expressions([t, x, u, ca.vertcat(*c)], ca.vertcat(*rows))
 
     def values(self, *arguments: float | Array) -> Array:
         """Return the new states (n_x,) at (t, x, u, c)."""
-        return self._called(self.graph, arguments)["o0"][0].copy()
+        return self._call_buffered(self.graph, arguments)["o0"][0].copy()
 
     def evaluate(self, *arguments: float | Array) -> tuple[Array, Array]:
         """Return the new states (n_x,) and their Jacobian (n_x, 1 + n_x + n_u + n_c) at (t, x, u, c)."""
-        outputs = self._called(self.first, arguments)
+        outputs = self._call_buffered(self.jacobian_function, arguments)
         return outputs["o0"][0].copy(), outputs["o1"].T.copy()
 
-    def _called(self, function: ca.Function, arguments: Sequence[float | Array]) -> dict[str, Array]:
+    def _call_buffered(self, function: ca.Function, arguments: Sequence[float | Array]) -> dict[str, Array]:
         call, arrays = _buffered(function)
         for i, array in arrays:
             array[...] = arguments[i]
@@ -165,7 +167,9 @@ class EventUpdate:
 
 class _Buffers(threading.local):
     def __init__(self) -> None:
-        self.known: OrderedDict[int, tuple[ca.Function, BufferedFunction, list[tuple[int, Array]]]] = OrderedDict()
+        self.functions_by_id: OrderedDict[int, tuple[ca.Function, BufferedFunction, list[tuple[int, Array]]]] = (
+            OrderedDict()
+        )
 
 
 _BUFFERS = _Buffers()
@@ -177,7 +181,7 @@ def _buffered(function: ca.Function) -> tuple[BufferedFunction, list[tuple[int, 
 
     With it those of its arguments that are not empty, by position.
     """
-    cache = _BUFFERS.known
+    cache = _BUFFERS.functions_by_id
     if id(function) not in cache:
         call = BufferedFunction(function, tuple(function.name_out()))
         cache[id(function)] = function, call, [(function.index_in(n), a) for n, a in call.arguments.items()]
@@ -202,7 +206,7 @@ class Trigger:
         are its c; `persistent`, `rng` and `forbidden` as in `Event`
     """
 
-    what: str
+    description: str
     function: EventUpdate
     parameters: Index
     direction: int
@@ -270,12 +274,12 @@ class EventInstant:
     trigger : what makes it happen, if that is not known before
     """
 
-    what: str
+    description: str
     time: int
     moves: bool = False
     change: EventUpdate | None = None
     parameters: Index = field(default_factory=lambda: np.empty(0, dtype=np.intp))
-    after: bool = False
+    is_measured_after: bool = False
     trigger: Trigger | None = None
 
 
@@ -305,7 +309,7 @@ def merge_instants(instants: Sequence[EventInstant]) -> tuple[EventInstant, ...]
             instants[0],
             change=_UNITED.get(changes, EventUpdate.united),
             parameters=np.concatenate([instant.parameters for instant in instants]),
-            after=any(instant.after for instant in instants),
+            after=any(instant.is_measured_after for instant in instants),
         ),
     )
 
@@ -385,7 +389,7 @@ class Schedule:
         return StageEndUpdate(merge_instants([self.instants[i] for i in positions]))
 
     @cached_property
-    def known(self) -> Index:
+    def known_instants(self) -> Index:
         """The instants whose times are numbers, by position."""
         return np.array([i for i, instant in enumerate(self.instants) if not instant.moves], dtype=np.intp)
 
@@ -399,7 +403,7 @@ class Schedule:
         return np.lexsort((np.arange(times.size), self._moving, times)).tolist()
 
     @cached_property
-    def _alike(self) -> list[tuple[EventInstant, list[int]]]:
+    def _instants_by_kind(self) -> list[tuple[EventInstant, list[int]]]:
         """One instant of each kind, and the rows of e that are the times of all of its kind."""
         instants_by_kind: dict[tuple[int, int, bytes], tuple[EventInstant, list[int]]] = {}
         for instant in self.instants:
@@ -411,7 +415,7 @@ class Schedule:
         """Return masks of the states (n_x,) and rows of e (n_e,) on which reached states and parameters depend."""
         n_x = is_reached.size
         states, rows = np.zeros(n_x, dtype=np.bool_), np.zeros(self.n_e, dtype=np.bool_)
-        for instant, times in self._alike:
+        for instant, times in self._instants_by_kind:
             if instant.change is None:
                 continue
             changed = is_reached & instant.change.changed
@@ -438,14 +442,14 @@ class Schedule:
             if np.isnan(e[rows]).any():
                 if trigger.forbidden:
                     return trigger.forbidden
-                return f"the event at {trigger.what} happens more often than {len(rows)} times; give a larger count="
+                return f"the event at {trigger.description} happens more often than {len(rows)} times; give a larger count="
         for instant in self.instants:
             if instant.change is not None and instant.moves and e[instant.time] < start:
-                return f"{instant.what} would happen at t = {e[instant.time]:.6g}, before the start {start:g}"
+                return f"{instant.description} would happen at t = {e[instant.time]:.6g}, before the start {start:g}"
         for level in self.levels:
             if level.off >= 0 and e[self.instants[level.off].time] < e[self.instants[level.on].time]:
                 on, off = (self.instants[i] for i in (level.on, level.off))
-                return f"{on.what} would end at t = {e[off.time]:.6g}, before it begins at {e[on.time]:.6g}"
+                return f"{on.description} would end at t = {e[off.time]:.6g}, before it begins at {e[on.time]:.6g}"
         return ""
 
 
@@ -465,7 +469,7 @@ class StageEndUpdate:
             x = instant.change.values(e[instant.time], x, u, e[instant.parameters])
         return x
 
-    def at(self, time: float, x: Array, e: Array, u: Array) -> Array:
+    def apply_at_time(self, time: float, x: Array, e: Array, u: Array) -> Array:
         """Return the states after the changes, all of them applied at this time."""
         for instant in self.instants:
             assert instant.change is not None
@@ -533,23 +537,23 @@ class TriggeredRound:
     crossing: StageEndUpdate
 
     @property
-    def after(self) -> bool:
+    def is_measured_after(self) -> bool:
         """Whether a value measured at that very time was measured after it."""
-        return any(instant.after for instant in self.crossing.instants)
+        return any(instant.is_measured_after for instant in self.crossing.instants)
 
 
 @dataclass(frozen=True, eq=False)
 class TriggeredStageUpdate(StageEndUpdate):
     """The changes of a time that is known, if there are any, and of rounds that follow it at once."""
 
-    first: StageEndUpdate | None = None
+    known_update: StageEndUpdate | None = None
     rounds: tuple[TriggeredRound, ...] = ()
 
     def values(self, x: Array, e: Array, u: Array) -> Array:
         """Return the states after the changes, (n_x,)."""
-        x = x if self.first is None else self.first.values(x, e, u)
+        x = x if self.known_update is None else self.known_update.values(x, e, u)
         for event_round in self.rounds:
-            x = event_round.crossing.at(event_round.time, x, e, u)
+            x = event_round.crossing.apply_at_time(event_round.time, x, e, u)
         return x
 
 
@@ -564,12 +568,12 @@ class NumericSchedule:
     start: float
     times: Array
     crossings: tuple[StageEndUpdate | None, ...]
-    after: Mask
+    is_measured_after: Mask
     p: Array
     e: Array
 
     @classmethod
-    def of(cls, schedule: Schedule, start: float, p: Array, e: Array) -> NumericSchedule:
+    def from_schedule(cls, schedule: Schedule, start: float, p: Array, e: Array) -> NumericSchedule:
         """Work a schedule out for parameters p (n_p,) and rows e (n_e,)."""
         positions_by_time: dict[float, list[int]] = {}
         group_time = np.nan
@@ -597,7 +601,7 @@ class NumericSchedule:
             )
             crossings.append(StageEndUpdate(jumps) if jumps else None)
             cause_time = e[jumps[0].time] if jumps else NEVER  # what follows at once is seen where its cause is
-            after_flags.append(any(instant.after for instant in jumps if e[instant.time] == cause_time))
+            after_flags.append(any(instant.is_measured_after for instant in jumps if e[instant.time] == cause_time))
         times = np.array(list(positions_by_time))
         return cls(start, times, tuple(crossings), np.array(after_flags, dtype=bool), np.array(parameter_rows), e)
 
@@ -620,8 +624,10 @@ class NumericSchedule:
         for time, k, of in entries:
             known_crossing = None if k < 0 else self.crossings[k]
             crossings.append(TriggeredStageUpdate((), known_crossing, tuple(of)) if of else known_crossing)
-            cause = of[0].after if of and known_crossing is None else k >= 0 and bool(self.after[k])
-            after_flags.append(cause or any(r.after for r in of if r.time == time))
+            cause = (
+                of[0].is_measured_after if of and known_crossing is None else k >= 0 and bool(self.is_measured_after[k])
+            )
+            after_flags.append(cause or any(r.is_measured_after for r in of if r.time == time))
             p_row += k >= 0
             p.append(self.p[p_row])
         times = np.array([time for time, _, _ in entries])
@@ -632,9 +638,9 @@ class NumericSchedule:
     @property
     def wanted_after(self) -> Array:
         """The times at which values are wanted after what happens."""
-        return self.times[self.after]
+        return self.times[self.is_measured_after]
 
-    def done(self, time: float, slack: float, *, at_start: bool) -> int:
+    def count_past_events(self, time: float, slack: float, *, at_start: bool) -> int:
         """Return the number of times that are past at a node; a node follows the events at its time.
 
         At the start of the experiment states are those before, so what changes them is still to come.

@@ -34,7 +34,7 @@ class _LinearRelations:
     A: Array
     lower: Array
     upper: Array
-    of: tuple[int, ...]
+    positions: tuple[int, ...]
 
 
 def _linear(relations: Sequence[Relation], guess: Array, lower: Array, upper: Array) -> _LinearRelations:
@@ -71,17 +71,17 @@ def contradictions(relations: Sequence[Relation], guess: Array, lower: Array, up
         return []
     unit = np.where(guess != 0.0, np.abs(guess), 1.0)
     linear, box = _linear(relations, guess, lower, upper), (lower / unit, upper / unit)
-    if not _solvable(linear, range(len(linear.of)), *box):
-        conflicting_rows = list(range(len(linear.of)))
+    if not _solvable(linear, range(len(linear.positions)), *box):
+        conflicting_rows = list(range(len(linear.positions)))
         for row in list(conflicting_rows):
             fewer = [r for r in conflicting_rows if r != row]
             if not _solvable(linear, fewer, *box):
                 conflicting_rows = fewer
-        names = [f"'{relations[linear.of[r]].name}'" for r in conflicting_rows]
+        names = [f"'{relations[linear.positions[r]].name}'" for r in conflicting_rows]
         if len(names) == 1:
             return [f"the constraint {names[0]} contradicts the bounds of the quantities; change one of them"]
         return [f"the constraints {join_with_and(names)} contradict each other; leave one of them out"]
-    nonlinear_indices = [i for i in range(len(relations)) if i not in linear.of]
+    nonlinear_indices = [i for i in range(len(relations)) if i not in linear.positions]
     if not nonlinear_indices:
         return []
     low, high = _box(linear, *box)
@@ -107,7 +107,7 @@ def redundant(relations: Sequence[Relation], guess: Array, lower: Array, upper: 
         return ()
     linear = _linear([relations[i] for i in equal], guess, lower, upper)
     basis, redundant_positions = np.empty((0, guess.size)), list[int]()
-    for row, i in zip(linear.A, linear.of, strict=True):
+    for row, i in zip(linear.A, linear.positions, strict=True):
         remainder = row - basis.T @ (basis @ row)
         length = float(np.linalg.norm(remainder))
         if length <= _SAME:
@@ -147,7 +147,7 @@ def _box(linear: _LinearRelations, lower: Array, upper: Array) -> tuple[Array, A
         for sign, limits in ((1.0, low), (-1.0, high)):
             cost = np.zeros(lower.size)
             cost[j] = sign
-            solution = _solve(linear, range(len(linear.of)), cost, lower, upper)
+            solution = _solve(linear, range(len(linear.positions)), cost, lower, upper)
             if solution.status == 0:
                 limits[j] = sign * float(solution.fun)
     return low, high
@@ -162,7 +162,7 @@ def _range(relation: Relation, low: Array, high: Array) -> tuple[float, float]:
     ]
     work: dict[int, tuple[float, float]] = {}
     result: tuple[float, float] = (-np.inf, np.inf)
-    f = part.first
+    f = part.jacobian_function
     for k in range(f.n_instructions()):
         op, targets, operands = f.instruction_id(k), list(f.instruction_output(k)), list(f.instruction_input(k))
         if op == ca.OP_OUTPUT:

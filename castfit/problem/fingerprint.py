@@ -47,7 +47,7 @@ def fingerprint(problem: Posable) -> dict[str, Any]:
         ]
         for q in problem.quantities
     }
-    terms = {f"prior on {term.what}": digest(*term.identity()) for term in problem.posed.prior_terms}
+    terms = {f"prior on {term.description}": digest(*term.identity()) for term in problem.posed.prior_terms}
     return {**question(problem), **quantities, **terms}
 
 
@@ -131,7 +131,7 @@ def _condition(condition: Condition) -> str:
         link.base,
         condition.z_guess,
         condition.theta,
-        link.of,
+        link.quantity_rows,
         *_parts(link),
         *_events(condition),
     )
@@ -142,13 +142,13 @@ def _parts(link: ParameterLink) -> list[Any]:
     entries: list[Any] = []
     for part in link.parts:
         if isinstance(part, MappedExpressions):
-            entries += [part.rows, part.names, part.source, part.numbers, *_graph(part.first)]
+            entries += [part.rows, part.names, part.source, part.numbers, *_graph(part.jacobian_function)]
         if isinstance(part, SteadyStateRows):
             inner = part.inner
-            entries += [part.rows, part.rest.u, part.rest.z_guess, inner.base, inner.of, *_parts(inner)]
+            entries += [part.rows, part.solver.u, part.solver.z_guess, inner.base, inner.quantity_rows, *_parts(inner)]
         if isinstance(part, ConsistentInitialRows):
             inner = part.inner
-            entries += [part.rows, part.guess, inner.base, inner.of, *_graph(part.equations), *_parts(inner)]
+            entries += [part.rows, part.guess, inner.base, inner.quantity_rows, *_graph(part.equations), *_parts(inner)]
     return entries
 
 
@@ -156,16 +156,16 @@ def _events(condition: Condition) -> list[Any]:
     schedule = condition.schedule
     entries: list[Any] = []
     for instant in schedule.instants:
-        change = () if instant.change is None else _graph(instant.change.first)
-        entries += [instant.time, instant.parameters, instant.after, *change]
+        change = () if instant.change is None else _graph(instant.change.jacobian_function)
+        entries += [instant.time, instant.parameters, instant.is_measured_after, *change]
         if instant.trigger is not None:
             trigger = instant.trigger
-            entries += [trigger.direction, trigger.parameters, *_graph(trigger.function.first)]
+            entries += [trigger.direction, trigger.parameters, *_graph(trigger.function.jacobian_function)]
             entries += [] if trigger.truth is None else [trigger.at_start, *_graph(trigger.truth)]
             if trigger.ordered:
                 entries += [trigger.persistent, trigger.rng]
             if trigger.priority is not None:
-                entries += [trigger.priority[1], *_graph(trigger.priority[0].first)]
+                entries += [trigger.priority[1], *_graph(trigger.priority[0].jacobian_function)]
     return [*entries, *((x.parameter, x.on, x.off, x.height, *([True] if x.sets else [])) for x in schedule.levels)]
 
 

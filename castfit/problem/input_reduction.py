@@ -44,14 +44,14 @@ class InputForm:
     `ways` holds "linear", "log" and "known".
     """
 
-    called: str
+    input_name: str
     degree: int
     ways: tuple[str, ...]
 
     @property
     def names(self) -> dict[str, str]:
         """The parameters that the model needs, by what they are."""
-        u = self.called
+        u = self.input_name
         labels = {"a": f"{u} at the left knot"}
         if self.degree:
             labels |= {"b": f"{u} at the right knot", "t": f"left knot of {u}", "r": f"rate between knots of {u}"}
@@ -76,7 +76,7 @@ class InputForm:
             out += symbols[way] * shapes[way] if len(self.ways) > 1 else shapes[way]
         return out
 
-    def known(self) -> dict[str, float]:
+    def build_known_values(self) -> dict[str, float]:
         """Return the parameters where the input is known."""
         return dict.fromkeys(self.names.values(), 0.0)
 
@@ -90,31 +90,31 @@ class _InputCurve:
     """One experiment's estimated input: the values at its knots as symbols, logarithms where these are meant."""
 
     form: InputForm
-    said: EstimatedInput
+    estimated_input: EstimatedInput
     theta: ca.SX
 
     @classmethod
-    def of(cls, form: InputForm, spec: EstimatedInput) -> _InputCurve:
-        values = [ca.SX.sym(n) for n in spec.names(form.called)]
+    def from_spec(cls, form: InputForm, spec: EstimatedInput) -> _InputCurve:
+        values = [ca.SX.sym(n) for n in spec.names(form.input_name)]
         return cls(form, spec, ca.vertcat(*(ca.log(v) if spec.log else v for v in values)))
 
-    def at(self, time: float) -> ca.SX:
+    def evaluate(self, time: float) -> ca.SX:
         """Return g at a number."""
-        return _combined(self.said.interpolation(time)[0], self.theta)
+        return _combined(self.estimated_input.interpolation(time)[0], self.theta)
 
-    def before(self, time: float) -> ca.SX:
+    def evaluate_before(self, time: float) -> ca.SX:
         """Return u just before a number, from which it is continuous but where it jumps."""
-        if self.said.kind == "piecewise_constant":
+        if self.estimated_input.kind == "piecewise_constant":
             time = float(np.nextafter(time, -np.inf))
-        g = self.at(max(time, float(self.said.knots[0])))
-        return ca.exp(g) if self.said.log else g
+        g = self.evaluate(max(time, float(self.estimated_input.knots[0])))
+        return ca.exp(g) if self.estimated_input.log else g
 
     def piece(self, k: int) -> dict[str, Any]:
         """Return the parameters between knots k and k + 1."""
-        t, n = self.said.knots, self.said.knots.size
+        t, n = self.estimated_input.knots, self.estimated_input.knots.size
         right_knot = min(k + 1, n - 1)
         a, b = self.theta[k], self.theta[right_knot]
-        constant = self.said.kind == "piecewise_constant"
+        constant = self.estimated_input.kind == "piecewise_constant"
         h = float(t[right_knot] - t[k]) if right_knot > k else 1.0
         piece_values: dict[str, Any] = {
             "a": a,
@@ -123,27 +123,27 @@ class _InputCurve:
             "r": 0.0 if constant else 1.0 / h,
         }
         if self.form.degree == 3:
-            if self.said.kind == "cubic_spline":
-                piece_values |= {"d": _combined(h * self.said.slopes[k], self.theta)}
-                piece_values |= {"e": _combined(h * self.said.slopes[right_knot], self.theta)}
+            if self.estimated_input.kind == "cubic_spline":
+                piece_values |= {"d": _combined(h * self.estimated_input.slopes[k], self.theta)}
+                piece_values |= {"e": _combined(h * self.estimated_input.slopes[right_knot], self.theta)}
             else:
                 piece_values |= dict.fromkeys("de", 0.0 if constant else b - a)
         names = self.form.names
         return {names[key]: value for key, value in piece_values.items() if key in names}
 
-    def first(self, start: float) -> int:
+    def find_first_piece(self, start: float) -> int:
         """Return the piece on which an experiment begins."""
-        t = self.said.knots
-        last_piece = t.size - 1 if self.said.kind == "piecewise_constant" else t.size - 2
+        t = self.estimated_input.knots
+        last_piece = t.size - 1 if self.estimated_input.kind == "piecewise_constant" else t.size - 2
         return int(np.clip(np.searchsorted(t, start, side="right") - 1, 0, last_piece))
 
     def settings(self, start: float) -> list[ParameterSwitch]:
         """Return the parameter switches at the knots after the start."""
-        t = self.said.knots
-        n = t.size if self.said.kind == "piecewise_constant" else t.size - 1
+        t = self.estimated_input.knots
+        n = t.size if self.estimated_input.kind == "piecewise_constant" else t.size - 1
         switches: list[ParameterSwitch] = []
-        current_piece = self.piece(self.first(start))
-        for k in range(self.first(start) + 1, n):
+        current_piece = self.piece(self.find_first_piece(start))
+        for k in range(self.find_first_piece(start) + 1, n):
             next_piece = self.piece(k)
             switches.append(
                 ParameterSwitch(float(t[k]), {n: v for n, v in next_piece.items() if not _same(v, current_piece[n])})
@@ -151,10 +151,10 @@ class _InputCurve:
             current_piece = next_piece
         return switches
 
-    def held(self, start: float) -> dict[str, Any]:
+    def build_constant_parameters(self, start: float) -> dict[str, Any]:
         """Return the parameters of an input that stands at its value at the start."""
-        constant_values = self.form.known() | self.form.choice(self.said)
-        return constant_values | {self.form.names["a"]: self.at(start)} | self._flat(self.at(start))
+        constant_values = self.form.build_known_values() | self.form.choice(self.estimated_input)
+        return constant_values | {self.form.names["a"]: self.evaluate(start)} | self._flat(self.evaluate(start))
 
     def _flat(self, value: ca.SX) -> dict[str, Any]:
         return {self.form.names["b"]: value} if self.form.degree else {}
@@ -185,10 +185,10 @@ def with_piecewise_inputs(statement: ProblemStatement) -> ProblemStatement:
     if not forms:
         return statement
     model = statement.model
-    symbols = {f.called: {key: ca.SX.sym(n) for key, n in f.names.items()} for f in forms}
+    symbols = {f.input_name: {key: ca.SX.sym(n) for key, n in f.names.items()} for f in forms}
     models_by_forms = _REDUCED.get(model, lambda _: {})
-    values = {f.called: f.value(symbols[f.called], model.system.t) for f in forms}
-    added = [s for f in forms for s in symbols[f.called].values()]
+    values = {f.input_name: f.value(symbols[f.input_name], model.system.t) for f in forms}
+    added = [s for f in forms for s in symbols[f.input_name].values()]
     if forms not in models_by_forms:
         models_by_forms[forms] = model.with_added_inputs(values, added)
     return replace(
@@ -221,16 +221,20 @@ def _reduced(experiment: Experiment, forms: Iterable[InputForm]) -> Experiment:
     steady_parameters: dict[str, Any] = {}
     steady = experiment.steady
     for form in forms:
-        source = inputs[form.called]
+        source = inputs[form.input_name]
         if not isinstance(source, EstimatedInput):
-            parameters |= form.known()
+            parameters |= form.build_known_values()
             continue
-        curve = curves[form.called] = _InputCurve.of(form, source)
-        inputs[form.called] = Placeholder.of(source, form.called)
-        parameters |= {**form.choice(source), **curve.piece(curve.first(experiment.start))}
+        curve = curves[form.input_name] = _InputCurve.from_spec(form, source)
+        inputs[form.input_name] = Placeholder.from_spec(source, form.input_name)
+        parameters |= {**form.choice(source), **curve.piece(curve.find_first_piece(experiment.start))}
         settings += curve.settings(experiment.start)
         if steady is not None:
-            steady_parameters |= form.known() if form.called in steady.inputs else curve.held(experiment.start)
+            steady_parameters |= (
+                form.build_known_values()
+                if form.input_name in steady.inputs
+                else curve.build_constant_parameters(experiment.start)
+            )
     events = [_exchanged_event(event, curves) for event in experiment.events]
     changes: dict[str, Any] = {"inputs": inputs, "parameters": parameters, "events": (*events, *settings)}
     if steady is not None:
@@ -244,7 +248,9 @@ def _exchanged_event(event: Any, curves: Mapping[str, _InputCurve]) -> Any:
         return event
     time = event.time
     symbols = [s for v in event.changes.values() if isinstance(v, ca.SX) for s in ca.symvar(v)]
-    values = {s.name(): s + curves[s.name()].before(time) for s in symbols if s.name() in curves}  # a known one adds
+    values = {
+        s.name(): s + curves[s.name()].evaluate_before(time) for s in symbols if s.name() in curves
+    }  # a known one adds
     if not values:
         return event
     new_changes = {n: substitute_by_name(v, values) if isinstance(v, ca.SX) else v for n, v in event.changes.items()}

@@ -90,7 +90,9 @@ def _uses(compiled_problem: CompiledProblem) -> Iterable[ScaledOutputUse]:
     """List all uses of scales and offsets that are entries of theta, whether or not they can be eliminated."""
     index_by_name = {n: i for i, n in enumerate(compiled_problem.model.parameters)}
     for i, condition in enumerate(compiled_problem.conditions):
-        of_row = {int(row): int(j) for j, row in zip(condition.theta, condition.link.of, strict=True) if row >= 0}
+        of_row = {
+            int(row): int(j) for j, row in zip(condition.theta, condition.link.quantity_rows, strict=True) if row >= 0
+        }
         for j, observed in enumerate(condition.observed):
             scaling = compiled_problem.model.scalings.get(compiled_problem.outputs[j])
             if scaling is None or observed is None:

@@ -50,7 +50,7 @@ class SteadyStateRows:
 
     rows: Index
     states: Index
-    rest: SteadyStateSolver
+    solver: SteadyStateSolver
     inner: ParameterLink
     names: tuple[str, ...]
 
@@ -63,22 +63,22 @@ class SteadyStateRows:
     def values(self, n: Array) -> tuple[Array, Array]:
         """Return the states (m,) and their derivatives by n (m, n_q); NaN where there is no steady state."""
         natural = self.inner.natural(n)
-        steady_state = self.rest.solve(natural.p, natural.a)
+        steady_state = self.solver.solve(natural.p, natural.a)
         if not steady_state.ok:
             return np.full(self.rows.size, np.nan), np.full((self.rows.size, n.size), np.nan)
-        slopes = self.rest.slopes(steady_state, natural.p, natural.dp, natural.da)
+        slopes = self.solver.slopes(steady_state, natural.p, natural.dp, natural.da)
         return steady_state.w[self.states], slopes[self.states]
 
     def curvature(self, n: Array, weight: Array) -> tuple[Array, Array]:
         """Return the weighted sums of first and second derivatives by n."""
         natural = self.inner.natural(n)
-        steady_state = self.rest.solve(natural.p, natural.a)
+        steady_state = self.solver.solve(natural.p, natural.a)
         if not steady_state.ok:
             return np.full(n.size, np.nan), np.full((n.size, n.size), np.nan)
-        slopes = self.rest.slopes(steady_state, natural.p, natural.dp, natural.da)
+        slopes = self.solver.slopes(steady_state, natural.p, natural.dp, natural.da)
         state_weights = np.zeros(steady_state.w.size)
         np.add.at(state_weights, self.states, weight)
-        p_weights, a_weights, bend = self.rest.adjoint(steady_state, natural.p, state_weights)
+        p_weights, a_weights, bend = self.solver.adjoint(steady_state, natural.p, state_weights)
         derivatives = np.concatenate([slopes, natural.dp])
         return state_weights @ slopes, derivatives.T @ bend @ derivatives + self.inner.curvature(
             n, p_weights, a_weights
@@ -88,15 +88,15 @@ class SteadyStateRows:
         """Describe the state without a steady-state value, the parameters, and the reason."""
         natural = self.inner.natural(n)
         failure = self.inner.failure(n, natural)
-        steady_state = self.rest.solve(natural.p, natural.a)
-        name = self.rest.states[int(self.states[row])]
+        steady_state = self.solver.solve(natural.p, natural.a)
+        name = self.solver.states[int(self.states[row])]
         why = failure or steady_state.reason
         where = f"{_format_values(self.names, natural.p)}{f' ({why})' if why else ''}"
         return f"the steady state of '{name}' before the experiment", where
 
-    def kept(self, keep: Index, n: Array) -> SteadyStateRows:
+    def restrict(self, keep: Index, n: Array) -> SteadyStateRows:
         """Return the part as a function of the entries `keep` of n, the others held at their value."""
-        return replace(self, inner=self.inner.kept(keep, n))
+        return replace(self, inner=self.inner.restrict(keep, n))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ class ConsistentInitialRows:
     parameter_names: tuple[str, ...]
 
     @classmethod
-    def of(
+    def from_system(
         cls,
         system: System,
         inner: ParameterLink,
@@ -163,7 +163,7 @@ class ConsistentInitialRows:
 
     def values(self, n: Array) -> tuple[Array, Array]:
         """Return the states (m,) and their derivatives by n (m, n_q); NaN where nothing consistent was found."""
-        P, dP = self._given(n)
+        P, dP = self._compute_arguments(n)
         w, is_converged = self._solve(P)
         if not is_converged:
             return np.full(self.rows.size, np.nan), np.full((self.rows.size, n.size), np.nan)
@@ -171,7 +171,7 @@ class ConsistentInitialRows:
 
     def curvature(self, n: Array, weight: Array) -> tuple[Array, Array]:
         """Return the weighted sums of first and second derivatives by n."""
-        P, dP = self._given(n)
+        P, dP = self._compute_arguments(n)
         w, is_converged = self._solve(P)
         if not is_converged:
             return np.full(n.size, np.nan), np.full((n.size, n.size), np.nan)
@@ -187,7 +187,7 @@ class ConsistentInitialRows:
 
     def reason(self, n: Array, row: int) -> tuple[str, str]:
         """Describe the state without a consistent value, the parameters, and the equation with the largest residual."""
-        P, _ = self._given(n)
+        P, _ = self._compute_arguments(n)
         parameter_values = np.append(P[: self.inner.n_p], P[P.size - self.inner.n_e :])
         where = _format_values(self.parameter_names, parameter_values)
         subject = f"the initial value of '{self.states[row]}' that is consistent with the algebraic equations"
@@ -198,11 +198,11 @@ class ConsistentInitialRows:
         residual_text = f"near its guess, the equation of {self.equation_names[i]} stays off by {g[i]:.2g}"
         return subject, f"{where} ({self.inner.failure(n, self.inner.natural(n)) or residual_text})"
 
-    def kept(self, keep: Index, n: Array) -> ConsistentInitialRows:
+    def restrict(self, keep: Index, n: Array) -> ConsistentInitialRows:
         """Return the part as a function of the entries `keep` of n, the others held at their value."""
-        return replace(self, inner=self.inner.kept(keep, n))
+        return replace(self, inner=self.inner.restrict(keep, n))
 
-    def _given(self, n: Array) -> tuple[Array, Array]:
+    def _compute_arguments(self, n: Array) -> tuple[Array, Array]:
         natural = self.inner.natural(n)
         return np.concatenate([natural.p, natural.a, natural.e]), np.concatenate(
             [natural.dp, natural.da, natural.de.reshape(natural.e.size, n.size)]

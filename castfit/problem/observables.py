@@ -65,7 +65,7 @@ class Observations:
     noise_parameters : those that move nothing but the noise
     """
 
-    said: ProblemStatement
+    statement: ProblemStatement
     observed: tuple[Mapping[str, ObservedOutput], ...]
     groups: tuple[str, ...]
     spreads: tuple[str, ...]
@@ -131,7 +131,7 @@ def work_out(statement: ProblemStatement) -> Observations:
     uses = list(unknowns(statement.experiments))
     eliminated: dict[str, bool] = {}
     for name, _, noise, sigma in uses:
-        eliminated[name] = eliminated.get(name, True) and noise.plain and sigma.plain
+        eliminated[name] = eliminated.get(name, True) and noise.plain and sigma.is_unspecified
     plan = _ObservableCollector(eliminated)
     observed = tuple({n: _observed(e, n, plan) for n in e.measured} for e in statement.experiments)
     if not plan.spreads:

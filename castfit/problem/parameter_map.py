@@ -52,45 +52,45 @@ class MappedExpressions:
     """
 
     rows: Index
-    what: tuple[str, ...]
+    labels: tuple[str, ...]
     names: tuple[str, ...]
     source: Index
     numbers: Array
-    first: ca.Function
-    second: ca.Function
+    jacobian_function: ca.Function
+    hessian_function: ca.Function
     support: Mask
     n_q: int
 
     @cached_property
-    def _known(self) -> Index:
+    def _variable_arguments(self) -> Index:
         return np.flatnonzero(self.source >= 0)
 
     @property
     def pattern(self) -> Mask:
         """Return the pattern of rows that can depend on entries of n, (m, n_q)."""
         out = np.zeros((self.rows.size, self.n_q), dtype=np.bool_)
-        out[:, self.source[self._known]] = self.support[:, self._known]
+        out[:, self.source[self._variable_arguments]] = self.support[:, self._variable_arguments]
         return out
 
     def _arguments(self, n: Array) -> Array:
         arguments = self.numbers.copy()
-        arguments[self._known] = n[self.source[self._known]]
+        arguments[self._variable_arguments] = n[self.source[self._variable_arguments]]
         return arguments
 
     def values(self, n: Array) -> tuple[Array, Array]:
         """Return the values (m,) and their derivatives by n (m, n_q)."""
-        values, slopes = self.first(self._arguments(n))
+        values, slopes = self.jacobian_function(self._arguments(n))
         jacobian = np.zeros((self.rows.size, self.n_q))
-        jacobian[:, self.source[self._known]] = slopes.full()[:, self._known]
+        jacobian[:, self.source[self._variable_arguments]] = slopes.full()[:, self._variable_arguments]
         return values.full()[:, 0], jacobian
 
     def curvature(self, n: Array, weight: Array) -> tuple[Array, Array]:
         """Return the weighted sums of first and second derivatives by n."""
-        slope, bend = self.second(self._arguments(n), weight)
+        slope, bend = self.hessian_function(self._arguments(n), weight)
         gradient, hessian = np.zeros(self.n_q), np.zeros((self.n_q, self.n_q))
-        indices = self.source[self._known]
-        gradient[indices] = slope.full()[0, self._known]
-        hessian[indices[:, None], indices] = bend.full()[self._known[:, None], self._known]
+        indices = self.source[self._variable_arguments]
+        gradient[indices] = slope.full()[0, self._variable_arguments]
+        hessian[indices[:, None], indices] = bend.full()[self._variable_arguments[:, None], self._variable_arguments]
         return gradient, hessian
 
     def reason(self, n: Array, row: int) -> tuple[str, str]:
@@ -98,9 +98,9 @@ class MappedExpressions:
         used_columns = np.flatnonzero(self.support[row])
         arguments = self._arguments(n)
         where = ", ".join(f"{self.names[j]} = {arguments[j]:.6g}" for j in used_columns)
-        return self.what[row], where
+        return self.labels[row], where
 
-    def kept(self, keep: Index, n: Array) -> MappedExpressions:
+    def restrict(self, keep: Index, n: Array) -> MappedExpressions:
         """Return the part as a function of the entries `keep` of n, the others held at their value."""
         new_positions = np.full(self.n_q + 1, -1, dtype=np.intp)  # the last entry is that of numbers
         new_positions[keep] = np.arange(keep.size)
@@ -138,7 +138,7 @@ class ParameterLink:
 
     n_p: int
     base: Array
-    of: Index
+    quantity_rows: Index
     log: Mask
     parts: tuple[MappedExpressions | SteadyStateRows | ConsistentInitialRows, ...] = ()
     flow: Mask | None = None
@@ -157,8 +157,8 @@ class ParameterLink:
     @cached_property
     def _direct(self) -> tuple[Index, Index]:
         """The entries of q that are rows, and these rows."""
-        entries = np.flatnonzero(self.of >= 0)
-        return entries, self.of[entries]
+        entries = np.flatnonzero(self.quantity_rows >= 0)
+        return entries, self.quantity_rows[entries]
 
     def natural(self, q: Array) -> NaturalValues:
         """Evaluate p(q), a(q) and their Jacobians; what cannot be computed is not finite (see `failure`)."""
@@ -210,7 +210,7 @@ class ParameterLink:
     @cached_property
     def pattern(self) -> Mask:
         """Return the pattern of rows of y that can depend on entries of q, (n_y, n_q)."""
-        out = np.zeros((self.base.size, self.of.size), dtype=np.bool_)
+        out = np.zeros((self.base.size, self.quantity_rows.size), dtype=np.bool_)
         entries, rows = self._direct
         out[rows, entries] = True
         for part in self.parts:
@@ -239,20 +239,20 @@ class ParameterLink:
         return np.logical_or.reduce(self.pattern[self._states], axis=0)
 
     @cached_property
-    def given(self) -> Mask:
+    def is_initial_fixed(self) -> Mask:
         """Return the mask of the initial states that do not depend on q, (n_x,)."""
         return np.logical_not(np.logical_or.reduce(self.pattern[self._states], axis=1))
 
     @property
     def parameter_of(self) -> Index:
         """The parameter that an entry of q is, by its position in p; -1 if it is none, (n_q,)."""
-        return np.where(self.of < self.n_p, self.of, -1)
+        return np.where(self.quantity_rows < self.n_p, self.quantity_rows, -1)
 
     @property
     def state_of(self) -> Index:
         """The initial state that an entry of q is; -1 if it is none, (n_q,)."""
-        among = (self.of >= self.n_p) & (self.of < self.base.size - self.n_e)
-        return np.where(among, self.of - self.n_p, -1)
+        among = (self.quantity_rows >= self.n_p) & (self.quantity_rows < self.base.size - self.n_e)
+        return np.where(among, self.quantity_rows - self.n_p, -1)
 
     @property
     def base_p(self) -> Array:
@@ -264,12 +264,12 @@ class ParameterLink:
         """The initial states that are numbers, (n_x,)."""
         return self.base[self._states]
 
-    def kept(self, keep: Index, q: Array) -> ParameterLink:
+    def restrict(self, keep: Index, q: Array) -> ParameterLink:
         """Return the link as a function of the entries `keep` of q, the others held at their value."""
         n = natural_value(q, self.log)
         entries, rows = self._direct
         is_fixed = ~np.isin(entries, keep)
         base = self.base.copy()
         base[rows[is_fixed]] = n[entries[is_fixed]]
-        parts = tuple(part.kept(keep, n) for part in self.parts)
-        return ParameterLink(self.n_p, base, self.of[keep], self.log[keep], parts, self.flow, self.n_e)
+        parts = tuple(part.restrict(keep, n) for part in self.parts)
+        return ParameterLink(self.n_p, base, self.quantity_rows[keep], self.log[keep], parts, self.flow, self.n_e)

@@ -49,7 +49,7 @@ class PriorRows:
 class _ScalarPriorRow:
     """A prior on one number that is computed from the quantities."""
 
-    what: str
+    description: str
     prior: PriorDistribution
 
     @property
@@ -67,34 +67,38 @@ class _ScalarPriorRow:
 class QuantityPrior(_ScalarPriorRow):
     """A prior on one quantity, by its position in theta."""
 
-    at: int
+    theta_index: int
     n_theta: int
 
     @property
     def informs(self) -> Mask:
         """Return the mask of the quantities on which the prior is informative."""
         is_informed = np.zeros(self.n_theta, dtype=np.bool_)
-        is_informed[self.at] = self.prior.rows > 0
+        is_informed[self.theta_index] = self.prior.rows > 0
         return is_informed
 
     def rows(self, n: Array) -> tuple[Array, SparseRows, float, str]:
         """Return r (m,), J (m, n_theta), the cost, and a failure message, empty if the cost is finite."""
-        m, x = self.prior.rows, float(n[self.at])
+        m, x = self.prior.rows, float(n[self.theta_index])
         if m == 0:
-            return np.zeros(0), in_columns(np.zeros((0, 1)), np.array([self.at]), self.n_theta), 0.0, ""
+            return np.zeros(0), in_columns(np.zeros((0, 1)), np.array([self.theta_index]), self.n_theta), 0.0, ""
         row = self.prior.row(x)
-        jacobian = in_columns(np.full((m, 1), row.j), np.array([self.at]), self.n_theta)
-        failure = "" if np.isfinite(row.cost) else f"the prior's density of {self.what} is 0 at {self.what} = {x:.6g}"
+        jacobian = in_columns(np.full((m, 1), row.j), np.array([self.theta_index]), self.n_theta)
+        failure = (
+            ""
+            if np.isfinite(row.cost)
+            else f"the prior's density of {self.description} is 0 at {self.description} = {x:.6g}"
+        )
         return np.array([row.r]), jacobian, row.cost, failure
 
-    def kept(self, keep: Index, n: Array) -> QuantityPrior | None:
+    def restrict(self, keep: Index, n: Array) -> QuantityPrior | None:
         """Return the term with another position of its quantity."""
-        positions = np.flatnonzero(keep == self.at)
-        return replace(self, at=int(positions[0]), n_theta=keep.size) if positions.size else None
+        positions = np.flatnonzero(keep == self.theta_index)
+        return replace(self, theta_index=int(positions[0]), n_theta=keep.size) if positions.size else None
 
     def identity(self) -> tuple[Any, ...]:
         """Return the parts that identify the prior."""
-        return self.at, str(self.prior.to_plain())
+        return self.theta_index, str(self.prior.to_plain())
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,19 +120,19 @@ class ExpressionPrior(_ScalarPriorRow):
         failure = ""
         if not (np.isfinite(row.cost) and np.isfinite(slopes).all()):
             where = self.expression.reason(n, 0)[1]
-            failure = f"the prior's density of {self.what} = {x:.6g} is 0, or cannot be computed, at {where}"
+            failure = f"the prior's density of {self.description} = {x:.6g} is 0, or cannot be computed, at {where}"
         with np.errstate(invalid="ignore"):  # where that is so
             return np.array([row.r]), row.j * slopes, row.cost, failure
 
-    def kept(self, keep: Index, n: Array) -> ExpressionPrior | None:
+    def restrict(self, keep: Index, n: Array) -> ExpressionPrior | None:
         """Return the term as one of the entries `keep` of n, the others held."""
-        expression = self.expression.kept(keep, n)
+        expression = self.expression.restrict(keep, n)
         return replace(self, expression=expression) if expression.pattern.any() else None
 
     def identity(self) -> tuple[Any, ...]:
         """Return the parts that identify the prior."""
         part = self.expression
-        return str(self.prior.to_plain()), part.what, part.names, part.source, part.numbers
+        return str(self.prior.to_plain()), part.labels, part.names, part.source, part.numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +142,8 @@ class _NormalRows:
     root (m, k), mean (k,), offset (m,); at (k,) positions in theta; log (k,) which z are logarithms.
     """
 
-    what: str
-    at: Index
+    description: str
+    theta_index: Index
     log: Mask
     mean: Array
     root: Array
@@ -161,32 +165,32 @@ class _NormalRows:
     def informs(self) -> Mask:
         """Return the mask of the quantities on which the prior is informative."""
         is_informed = np.zeros(self.n_theta, dtype=np.bool_)
-        is_informed[self.at] = np.any(self.root != 0.0, axis=0)
+        is_informed[self.theta_index] = np.any(self.root != 0.0, axis=0)
         return is_informed
 
     def rows(self, n: Array) -> tuple[Array, SparseRows, float, str]:
         """Return r (m,), J (m, n_theta), the cost, and a failure message, empty if r and J are finite."""
-        x = n[self.at]
+        x = n[self.theta_index]
         with np.errstate(divide="ignore", invalid="ignore"):
             z = np.where(self.log, np.log(np.where(self.log, x, 1.0)), x)
             r = self.factor * (self.root @ (z - self.mean) + self.offset)
             slopes = np.where(self.log, 1.0 / np.where(self.log, x, 1.0), 1.0)
-        jacobian = in_columns(self.factor * self.root * slopes, self.at, self.n_theta)
+        jacobian = in_columns(self.factor * self.root * slopes, self.theta_index, self.n_theta)
         finite = bool(np.isfinite(r).all() and np.isfinite(jacobian.entry).all())
         cost = 0.5 * float(r @ r) if finite else np.inf
-        return r, jacobian, cost, "" if finite else f"{self.what} cannot be computed"
+        return r, jacobian, cost, "" if finite else f"{self.description} cannot be computed"
 
-    def kept(self, keep: Index, n: Array) -> Self | None:
+    def restrict(self, keep: Index, n: Array) -> Self | None:
         """Return the term as one of the entries `keep` of n, the others held: the distribution given their values."""
         new_positions = {int(j): i for i, j in enumerate(keep)}
-        is_kept = np.array([int(j) in new_positions for j in self.at], dtype=np.bool_)
+        is_kept = np.array([int(j) in new_positions for j in self.theta_index], dtype=np.bool_)
         if not is_kept.any():
             return None
-        fixed_values = n[self.at[~is_kept]]
+        fixed_values = n[self.theta_index[~is_kept]]
         z = np.where(self.log[~is_kept], np.log(np.where(self.log[~is_kept], fixed_values, 1.0)), fixed_values)
         return replace(
             self,
-            at=np.array([new_positions[int(j)] for j in self.at[is_kept]], dtype=np.intp),
+            theta_index=np.array([new_positions[int(j)] for j in self.theta_index[is_kept]], dtype=np.intp),
             log=self.log[is_kept],
             mean=self.mean[is_kept],
             root=self.root[:, is_kept],
@@ -201,7 +205,7 @@ class JointPriorRows(_NormalRows):
 
     def identity(self) -> tuple[Any, ...]:
         """Return the parts that identify the prior."""
-        return self.at, self.log, self.mean, self.root, self.offset
+        return self.theta_index, self.log, self.mean, self.root, self.offset
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +230,7 @@ class SmoothnessPenalty(_NormalRows):
 
     def identity(self) -> tuple[Any, ...]:
         """Return the parts that identify the penalty; a weight that is chosen automatically is not one of them."""
-        return self.at, self.log, self.root, self.offset, None if self.chosen else self.weight
+        return self.theta_index, self.log, self.root, self.offset, None if self.chosen else self.weight
 
 
 Term = QuantityPrior | ExpressionPrior | JointPriorRows | SmoothnessPenalty

@@ -54,30 +54,30 @@ def _terms(statement: ProblemStatement, quantities: Sequence[Quantity]) -> Itera
             yield _joint(entry, quantities)
         elif isinstance(entry, Penalty):
             yield from _pulls(entry, quantities)
-        elif isinstance(entry.what, ca.SX):
-            yield from _of_expression(entry, entry.what, statement, quantities)
+        elif isinstance(entry.target, ca.SX):
+            yield from _of_expression(entry, entry.target, statement, quantities)
 
 
 def _smooth_terms(statement: ProblemStatement, quantities: Sequence[Quantity]) -> tuple[SmoothnessPenalty, ...]:
     """Return the penalties on estimated inputs, each function once."""
-    index_by_quantity = {(q.of, q.experiment): j for j, q in enumerate(quantities)}
+    index_by_quantity = {(q.symbol_name, q.experiment): j for j, q in enumerate(quantities)}
     penalties: dict[tuple[Any, ...], SmoothnessPenalty] = {}
     has_many_experiments = len({q.experiment for q in quantities if q.experiment is not None}) > 1
     for e in statement.experiments:
         for u in e.inputs.values():
-            if not isinstance(u, Placeholder) or u.said.smoothness == 0.0 or not u.said.roughness.size:
+            if not isinstance(u, Placeholder) or u.spec.smoothness == 0.0 or not u.spec.roughness.size:
                 continue
-            names, label = u.said.names(u.called), u.said.label(u.called)
+            names, label = u.spec.names(u.input_name), u.spec.label(u.input_name)
             values = np.array([fixed_value(statement.parameters[n], e.name) for n in names])
-            owner = e.name if u.said.per_experiment else None
+            owner = e.name if u.spec.per_experiment else None
             if (label, owner) in penalties:
                 continue
             term = _smooth_term(
-                u.said, label, values, [index_by_quantity.get((n, owner), -1) for n in names], len(quantities)
+                u.spec, label, values, [index_by_quantity.get((n, owner), -1) for n in names], len(quantities)
             )
             if term is not None:
                 where = f" in {e.name}" if owner is not None and has_many_experiments else ""
-                penalties[label, owner] = replace(term, what=f"the smoothness of {label}{where}")
+                penalties[label, owner] = replace(term, description=f"the smoothness of {label}{where}")
     return tuple(penalties.values())
 
 
@@ -138,7 +138,7 @@ def _differences(entry: Penalty, indices: Sequence[int], quantities: Sequence[Qu
     for j in indices[1:]:
         first_name, other_name = (quantities[i].name for i in (indices[0], j))
         a, b = ca.SX.sym(first_name), ca.SX.sym(other_name)
-        graph = Graph.of([b / a if entry.on == "log" else b - a], {})
+        graph = Graph.from_expressions([b / a if entry.on == "log" else b - a], {})
         label = f"{other_name} {'/' if entry.on == 'log' else '-'} {first_name}"
         prior = LaplacePrior(0.0, 1.0 / entry.weight, on=entry.on)
         yield ExpressionPrior(label, prior, graph.part([0], [label], {first_name: indices[0], other_name: j}, {}, n))
@@ -147,14 +147,14 @@ def _differences(entry: Penalty, indices: Sequence[int], quantities: Sequence[Qu
 def _meant(name: str, quantities: Sequence[Quantity]) -> list[int]:
     """Return the positions of the quantity of a name, or of all values of a local parameter or initial state."""
     exactly = [j for j, q in enumerate(quantities) if q.name == name]
-    return exactly or [j for j, q in enumerate(quantities) if q.of == name and q.experiment is not None]
+    return exactly or [j for j, q in enumerate(quantities) if q.symbol_name == name and q.experiment is not None]
 
 
 def _readings(
     names: Sequence[str], statement: ProblemStatement, quantities: Sequence[Quantity]
 ) -> list[SymbolMeanings]:
     def means(name: str, quantity: Quantity, experiment: str) -> bool:
-        return quantity.experiment == experiment and quantity.of == name
+        return quantity.experiment == experiment and quantity.symbol_name == name
 
     return meanings(names, [e.name for e in statement.experiments], statement.parameters, quantities, means)
 
@@ -162,7 +162,7 @@ def _readings(
 def _of_expression(
     entry: PriorTerm, expression: ca.SX, statement: ProblemStatement, quantities: Sequence[Quantity]
 ) -> Iterable[ExpressionPrior]:
-    graph = Graph.of([expression], {})
+    graph = Graph.from_expressions([expression], {})
     for reading in _readings(graph.names, statement, quantities):
         where = f" in {reading.experiment}" if reading.experiment and len(statement.experiments) > 1 else ""
         label = f"{entry.label}{where}"
@@ -175,7 +175,7 @@ def entry_mistakes(statement: ProblemStatement, quantities: Sequence[Quantity]) 
     """Find mistakes in priors on expressions, on several quantities, and by name."""
     mistakes: list[str] = []
     names = [q.name for q in quantities]
-    known_names = tuple(dict.fromkeys((*names, *(q.of for q in quantities))))
+    known_names = tuple(dict.fromkeys((*names, *(q.symbol_name for q in quantities))))
     for entry in statement.priors:
         if isinstance(entry, PriorTerm):
             mistakes += _belief_mistakes(entry, statement, quantities)
@@ -197,11 +197,11 @@ def entry_mistakes(statement: ProblemStatement, quantities: Sequence[Quantity]) 
 
 
 def _belief_mistakes(entry: PriorTerm, statement: ProblemStatement, quantities: Sequence[Quantity]) -> list[str]:
-    known_names = tuple(dict.fromkeys((*(q.name for q in quantities), *(q.of for q in quantities))))
-    if isinstance(entry.what, str):
-        matching_quantities = [quantities[j] for j in _meant(entry.what, quantities)]
+    known_names = tuple(dict.fromkeys((*(q.name for q in quantities), *(q.symbol_name for q in quantities))))
+    if isinstance(entry.target, str):
+        matching_quantities = [quantities[j] for j in _meant(entry.target, quantities)]
         if not matching_quantities:
-            return [f"priors names {entry.label}, which is not estimated: {suggest(entry.what, known_names)}"]
+            return [f"priors names {entry.label}, which is not estimated: {suggest(entry.target, known_names)}"]
         if any(q.prior is not entry.prior for q in matching_quantities):
             return [f"{entry.label} has two priors; leave one of them out"]
         return [
@@ -209,7 +209,7 @@ def _belief_mistakes(entry: PriorTerm, statement: ProblemStatement, quantities: 
             for q in matching_quantities
             for m in prior_bound_conflicts(f"'{q.name}'", q.guess, q.lower, q.upper, entry.prior)
         ]
-    symbols = list(dict.fromkeys(s.name() for s in ca.symvar(entry.what)))
+    symbols = list(dict.fromkeys(s.name() for s in ca.symvar(entry.target)))
     fixed = [n for n in every_parameter(statement.model, statement.parameters) if n in statement.parameters]
     unknown_symbols = [n for n in symbols if n not in known_names and n not in fixed]
     if unknown_symbols:

@@ -32,7 +32,7 @@ class Quantity:
 
     name: str
     kind: str
-    of: str
+    symbol_name: str
     experiment: str | None
     guess: float
     lower: float
@@ -116,7 +116,9 @@ def meanings(
     ``means(name, quantity, experiment)`` tells whether a name is that of a quantity there; parameters of which some
     experiment has its `local_names` value are not shared.
     """
-    shared = {q.name: j for j, q in enumerate(quantities) if not (q.experiment is None and q.of in local_names)}
+    shared = {
+        q.name: j for j, q in enumerate(quantities) if not (q.experiment is None and q.symbol_name in local_names)
+    }
     fixed = {n: p for n, p in parameters.items() if p.fixed and n not in local_names}
     entry = {n: shared[n] for n in names if n in shared}
     number = {n: fixed_value(fixed[n], "") for n in names if n in fixed and not isinstance(fixed[n].value, Mapping)}
@@ -141,7 +143,7 @@ def list_quantities(statement: ProblemStatement) -> tuple[Quantity, ...]:
         n: statement.parameters.get(n) for n in every_parameter(statement.model, statement.parameters)
     }
     free_parameters = {n: p for n, p in parameters_by_name.items() if p is not None and not p.fixed}
-    by_name = {b.what: b.prior for b in statement.priors if isinstance(b, PriorTerm) and isinstance(b.what, str)}
+    by_name = {b.target: b.prior for b in statement.priors if isinstance(b, PriorTerm) and isinstance(b.target, str)}
     for name, p in free_parameters.items():
         if not p.local:
             assert not isinstance(p.value, Mapping)

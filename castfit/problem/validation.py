@@ -356,7 +356,7 @@ def _input_mistakes(statement: ProblemStatement) -> list[str]:
             mistakes += [f"{e.name}: {m}" for m in _input_placement_mistakes(input_name, e)]
     model_names = {*statement.model.parameters, *statement.model.states, *statement.model.algebraic_states}
     for label, uses in uses_by_label.items():
-        if len({u.said for _, u, _ in uses}) > 1:
+        if len({u.identity for _, u, _ in uses}) > 1:
             mistakes.append(
                 f"the estimated input '{label}' is given in different ways; say the same wherever it is named, or give "
                 "names, name=, or per_experiment=True with the same knots"
@@ -507,7 +507,7 @@ def _side_mistakes(happens: Sequence[ScheduledEvent]) -> list[str]:
     """Find times at which something is to be measured before and after."""
     sides: dict[float, set[str]] = {}
     for o in happens:
-        if o.until is None and o.when is None and isinstance(o.time, float):
+        if o.end_time is None and o.when is None and isinstance(o.time, float):
             sides.setdefault(o.time, set()).add(o.measured)
     return [
         f"at t = {t:g} one event or jump is measured 'before' and another 'after'; give all of one time the same"
@@ -524,7 +524,7 @@ def name_mistakes(compiled_problem: CompiledProblem) -> list[str]:
     descriptions_by_name: dict[str, list[str]] = {}
     for q in compiled_problem.quantities:
         kind = f"{'local' if q.experiment is not None else 'shared'} parameter" if q.kind == "parameter" else q.kind
-        descriptions_by_name.setdefault(q.name, []).append(f"the {kind} '{q.of}'")
+        descriptions_by_name.setdefault(q.name, []).append(f"the {kind} '{q.symbol_name}'")
     return [
         f"the name '{name}' would mean {' and '.join(descriptions)}; rename the parameter, the state or the experiment"
         for name, descriptions in descriptions_by_name.items()

@@ -100,7 +100,7 @@ def _obstacles(compiled_problem: CompiledProblem) -> list[str]:
     if len(model.states) > _LARGEST:
         obstacles.append(f"the model has {len(model.states)} states; a page integrates up to {_LARGEST}")
     for c in compiled_problem.conditions:
-        if c.settled or any(not isinstance(part, MappedExpressions) for part in c.link.parts):
+        if c.is_steady_state or any(not isinstance(part, MappedExpressions) for part in c.link.parts):
             obstacles.append(f"{c.name} is at rest before it starts or is measured there, which the page cannot find")
         if c.schedule.triggers:
             obstacles.append(f"states trigger events in {c.name}, which the page does not watch for")
@@ -234,7 +234,7 @@ def _experiment(
         "start": c.start,
         "theta": c.theta.tolist(),
         "base": link.base.tolist(),
-        "of": link.of.tolist(),
+        "of": link.quantity_rows.tolist(),
         "events": link.n_e,
         "parts": [_part(part, functions) for part in link.parts if isinstance(part, MappedExpressions)],
         "edges": edges.tolist(),
@@ -245,7 +245,7 @@ def _experiment(
                 "time": i.time,
                 "moves": i.moves,
                 "parameters": i.parameters.tolist(),
-                "after": i.after,
+                "after": i.is_measured_after,
                 "change": None if i.change is None else functions.add(_first_output(i.change.graph)),
             }
             for i in c.schedule.instants
@@ -265,7 +265,7 @@ def _part(part: MappedExpressions, functions: _PageFunctions) -> dict[str, Any]:
         "rows": part.rows.tolist(),
         "source": part.source.tolist(),
         "numbers": [v if np.isfinite(v) else 0.0 for v in part.numbers.tolist()],
-        "f": functions.add(_first_output(part.first)),
+        "f": functions.add(_first_output(part.jacobian_function)),
     }
 
 

@@ -99,7 +99,7 @@ def experiments(compiled_problem: CompiledProblem) -> Markup:
     rows: list[list[Content]] = []
     for condition in compiled_problem.conditions:
         (experiment, start), points = experiments_by_name[condition.name], condition.points
-        times = "at rest" if condition.settled else f"{points.times.min():g} to {points.times.max():g}"
+        times = "at rest" if condition.is_steady_state else f"{points.times.min():g} to {points.times.max():g}"
         rows.append(
             [
                 condition.name,
@@ -214,5 +214,5 @@ def _limits(compiled_problem: CompiledProblem) -> Markup:
         low = "" if equal or np.isinf(c.lower) else f"{c.lower:g} ≤ "
         high = f" = {c.upper:g}" if equal else "" if np.isinf(c.upper) else f" ≤ {c.upper:g}"
         parts.append(tag("li", f"{c.name}: {low}", formula(c.expression), high))
-    parts += [tag("li", f"prior on {term.what}") for term in compiled_problem.prior_terms]
+    parts += [tag("li", f"prior on {term.description}") for term in compiled_problem.prior_terms]
     return joined(tag("h3", "Constraints and joint priors"), tag("ul", parts)) if parts else Markup("")

@@ -145,7 +145,9 @@ def _chapter(k: int, name: str, subject: Any, figures: Figures) -> Section:
     return Section(f"further-{k}", name, content)
 
 
-def _select_sections(result: ReportedResult, figures: Figures, title: str, notes: str) -> tuple[ReportHeader, list[Section]]:
+def _select_sections(
+    result: ReportedResult, figures: Figures, title: str, notes: str
+) -> tuple[ReportHeader, list[Section]]:
     if isinstance(result, Result):
         return result_sections.lead(result, title or "A fit", notes), result_sections.sections(result, figures)
     if isinstance(result, IncrementalResult):

@@ -32,7 +32,7 @@ class SketchPanel:
     bands: Sequence[tuple[Array, float]]
     marks: Sequence[tuple[float, float, str]]
 
-    def drawn(self, offset: float) -> list[Markup]:
+    def render(self, offset: float) -> list[Markup]:
         """Return the parts of the panel, moved to the right."""
         ends = np.concatenate([self.y, *(self.y + sign * reach for reach, _ in self.bands for sign in (-1, 1))])
         low, high = float(ends.min()), float(ends.max())
@@ -85,7 +85,7 @@ def ticks(low: float, high: float) -> Array:
 
 def sketch(panels: Sequence[SketchPanel]) -> Markup:
     """Return panels beside each other as a vector graphic."""
-    parts = [part for i, panel in enumerate(panels) for part in panel.drawn(i * WIDTH)]
+    parts = [part for i, panel in enumerate(panels) for part in panel.render(i * WIDTH)]
     return tag(
         "svg", tag("g", parts, font_family="sans-serif", font_size=12, fill=_DARK), role="img",
         viewBox=f"0 0 {len(panels) * WIDTH} {_HEIGHT}", preserveAspectRatio="xMidYMid meet",

@@ -349,10 +349,10 @@ def input_bands(
 
 
 def _times(condition: Condition, inputs: list[Placeholder], requested_times: Any, mistakes: list[str]) -> Array:
-    first_time, last_time = max(u.said.span[0] for u in inputs), min(u.said.span[1] for u in inputs)
+    first_time, last_time = max(u.spec.span[0] for u in inputs), min(u.spec.span[1] for u in inputs)
     if requested_times is None:
         grid = np.linspace(condition.start, condition.end, _POINTS + 1)
-        knots = np.concatenate([u.said.knots for u in inputs])
+        knots = np.concatenate([u.spec.knots for u in inputs])
         return np.unique(np.concatenate([grid, knots[(knots >= condition.start) & (knots <= condition.end)]]))
     t = read_reals(requested_times)
     label = f"the times of '{condition.name}'"
@@ -379,10 +379,10 @@ def _curve(
 ) -> dict[str, Array]:
     """Return an estimated input of one experiment with its limits, (n,) each."""
     spec, index_by_quantity = (
-        placeholder.said,
-        {(q.of, q.experiment): j for j, q in enumerate(compiled_problem.quantities)},
+        placeholder.spec,
+        {(q.symbol_name, q.experiment): j for j, q in enumerate(compiled_problem.quantities)},
     )
-    names = spec.names(placeholder.called)
+    names = spec.names(placeholder.input_name)
     indices = np.array(
         [index_by_quantity.get((n, condition.name), index_by_quantity.get((n, None), -1)) for n in names], dtype=np.intp
     )
@@ -405,5 +405,5 @@ def _curve(
     half_width = factor * np.sqrt(_propagated(slopes, covariance, j, np.ones(j.size)))
     with np.errstate(over="ignore"):
         low, middle, high = (np.exp(v) if spec.log else v for v in (g - half_width, g, g + half_width))
-    name = placeholder.called
+    name = placeholder.input_name
     return {name: middle, f"{name} lower": low, f"{name} upper": high}

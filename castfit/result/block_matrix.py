@@ -208,7 +208,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
         return product
 
     @cached_property
-    def _first(self) -> Index:
+    def _experiment_starts(self) -> Index:
         """Position of the first own quantity of the same experiment, for each own quantity, (n_o,)."""
         return np.arange(self.own.size) - self.position
 
@@ -216,7 +216,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
         """Yield, for every column k of P, the own quantities i and the k-th ones j of their experiments."""
         rows = np.arange(self.own.size)
         for k in range(self.P.shape[1]):
-            partners = self._first + k
+            partners = self._experiment_starts + k
             valid = partners < self.own.size
             valid[valid] = self.chain[partners[valid]] == self.chain[valid]
             yield k, rows[valid], partners[valid]
@@ -265,7 +265,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
         if n_o and n_b + width:
             row_entries = np.concatenate([mixed, neighbor_entries], axis=1)
             best_columns = np.argmax(np.abs(row_entries), axis=1)
-            positions = np.where(best_columns < n_b, 0, self._first + best_columns - n_b)
+            positions = np.where(best_columns < n_b, 0, self._experiment_starts + best_columns - n_b)
             local_partners = self.own[np.clip(positions, 0, n_o - 1)]
             shared_partners = self.common[np.minimum(best_columns, n_b - 1)] if n_b else local_partners
             partner[self.own], value[self.own] = (

@@ -66,7 +66,7 @@ class ConstraintTable:
     """
 
     rows: tuple[HeldConstraint, ...] = ()
-    what: str = "chi2"
+    objective_name: str = "chi2"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ class ConstraintTable:
     def __str__(self) -> str:
         if not self.rows:
             return "no constraints"
-        head = ("constraint", "value", "slack", "holds", f"d {self.what} / d bound")
+        head = ("constraint", "value", "slack", "holds", f"d {self.objective_name} / d bound")
         lines: list[tuple[str, ...]] = [head]
         for row in self.rows:
             times = "" if not row.times or not row.active else f" at t = {', '.join(f'{t:.4g}' for t in row.times[:4])}"
@@ -134,7 +134,8 @@ def constraint_table(
     objective_name = "chi2" if is_chi2 else "-2 log likelihood"
     return ConstraintTable(
         tuple(
-            _build_held_constraint(rows, objective_name) for rows in _collect_rows(compiled_problem, staged, linearization, mu, sides)
+            _build_held_constraint(rows, objective_name)
+            for rows in _collect_rows(compiled_problem, staged, linearization, mu, sides)
         ),
         objective_name,
     )

@@ -140,21 +140,23 @@ def statistics(
         condensed, informative_condensed, _times(information_of, informative_condensed.rows), active
     )
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
-    solution = finder.found(tolerance)
-    kinds = _RowKinds.of(layout, linearization)
+    solution = finder.solve(tolerance)
+    kinds = _RowKinds.from_layout(layout, linearization)
     is_penalty = np.zeros(rows.size, dtype=np.bool_)
     if penalty is not None:
         is_penalty[rows.size - penalty.size :] = penalty
     dof_by_kind = (
         kinds.sizes
-        - np.bincount(kinds.kind + 1, solution.known.leverage * kinds.datum, minlength=kinds.sizes.size + 1)[1:]
+        - np.bincount(
+            kinds.kind + 1, solution.fisher_information.leverage * kinds.datum, minlength=kinds.sizes.size + 1
+        )[1:]
     )
     ratio = kinds.unbiased(rows, dof_by_kind)
     is_weighted = bool(np.isfinite(ratio).all()) and np.unique(kinds.kind).size > 1
     unit = np.append(ratio, 1.0)[kinds.kind]
     unit[is_penalty] = ratio[0] if ratio.size == 1 else 1.0
     if is_weighted:  # rows of different kind are weighed against each other
-        solution = finder.weighed(1.0 / unit).found(tolerance)
+        solution = finder.weighed(1.0 / unit).solve(tolerance)
         spread = 1.0
     else:
         spread = float(ratio[0]) if ratio.size else 1.0
@@ -166,11 +168,11 @@ def statistics(
         units = kinds.sigma * (unit if is_weighted else 1.0)
         shift = solution.response(_of_rows(information_of, row_errors / units))
     n_linear_priors = int(is_linear_prior.sum())
-    dof = rows.size - n_linear_priors - solution.known.rank
+    dof = rows.size - n_linear_priors - solution.fisher_information.rank
     is_datum = kinds.datum & ~is_penalty
     if not is_datum.all():  # rows of computed spreads, and penalties, are no data
-        dof = round(float(np.sum((1.0 - solution.known.leverage)[is_datum]))) - n_linear_priors
-    covariance_parts = solution.combined(spread, errors_of_gaps, shift, finder.held[:n])
+        dof = round(float(np.sum((1.0 - solution.fisher_information.leverage)[is_datum]))) - n_linear_priors
+    covariance_parts = solution.combined(spread, errors_of_gaps, shift, finder.is_at_bound[:n])
     unit = unit if is_weighted else np.full(rows.size, spread)
     rate = np.where(np.isfinite(unit) & (unit > 0.0), 1.0 / np.where(unit > 0.0, unit, 1.0), 1.0) * ~is_linear_prior
     return Statistics(
@@ -187,14 +189,16 @@ def statistics(
         numerical_errors=np.where(
             np.isfinite(covariance_parts.errors), np.sqrt(covariance_parts.numerical), covariance_parts.errors
         ),
-        condition=solution.known.condition,
-        directions=solution.known.directions,
-        scale=solution.known.scale,
-        rank=solution.known.rank,
+        condition=solution.fisher_information.condition,
+        directions=solution.fisher_information.directions,
+        scale=solution.fisher_information.scale,
+        rank=solution.fisher_information.rank,
         root=covariance_parts.root,
-        leverage=solution.known.leverage[kinds.datum & (np.arange(rows.size) < rows.size - linearization.prior.size)],
-        by_priors=float(np.sum(solution.known.leverage[rows.size - linearization.prior.size :])),
-        held_back=solution.known.leverage[is_penalty],
+        leverage=solution.fisher_information.leverage[
+            kinds.datum & (np.arange(rows.size) < rows.size - linearization.prior.size)
+        ],
+        by_priors=float(np.sum(solution.fisher_information.leverage[rows.size - linearization.prior.size :])),
+        held_back=solution.fisher_information.leverage[is_penalty],
         inflation=float(ratio[0]) ** 2 if ratio.size == 1 and np.isfinite(ratio[0]) else 1.0,
     )
 
@@ -218,11 +222,11 @@ class _DenseCovariance:
     """Information in the data, as dense matrices."""
 
     finder: _RankFinder
-    known: FisherInformation
+    fisher_information: FisherInformation
 
     def response(self, du: Array) -> Array:
         """Compute the response of theta to errors (m,) of the rows, (n,)."""
-        return self.known.response @ du
+        return self.fisher_information.response @ du
 
     def combined(
         self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, is_at_bound: Mask
@@ -230,13 +234,13 @@ class _DenseCovariance:
         """Add what the noise causes, of a standard deviation `spread`, and the integration: gaps and a known error."""
         finder = self.finder
         numerical = numerical_error(
-            response_to_gaps(finder.condensed, self.known, finder.bounded, finder.path), errors_of_gaps
+            response_to_gaps(finder.condensed, self.fisher_information, finder.bounded, finder.path), errors_of_gaps
         )
         if shift is not None:
             numerical = numerical + shift[:, None] * shift
-        covariance = spread**2 * self.known.inverse + numerical
-        is_undetermined = self.known.undetermined
-        compact = _compact(spread * self.known.root, numerical)
+        covariance = spread**2 * self.fisher_information.inverse + numerical
+        is_undetermined = self.fisher_information.undetermined
+        compact = _compact(spread * self.fisher_information.root, numerical)
         covariance[is_at_bound] = covariance[:, is_at_bound] = np.nan
         covariance[is_undetermined] = covariance[:, is_undetermined] = np.nan
         covariance[is_undetermined, is_undetermined] = np.inf
@@ -260,23 +264,27 @@ class _BlockCovariance:
     """Information in the data, in blocks of experiments; dense matrices are built for few quantities only."""
 
     finder: _RankFinder
-    known: BlockFisherInformation
+    fisher_information: BlockFisherInformation
 
     @property
     def _few(self) -> bool:
-        return self.known.scale.size <= WRITTEN_OUT
+        return self.fisher_information.scale.size <= WRITTEN_OUT
 
     def response(self, du: Array) -> Array:
-        return self.known.response(du)
+        return self.fisher_information.response(du)
 
     def combined(
         self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, is_at_bound: Mask
     ) -> _CovarianceParts:
         finder = self.finder
-        numerical = self.known.numerical(finder.condensed, errors_of_gaps, finder.bounded, finder.path, shift)
-        is_undetermined = self.known.undetermined
+        numerical = self.fisher_information.numerical(
+            finder.condensed, errors_of_gaps, finder.bounded, finder.path, shift
+        )
+        is_undetermined = self.fisher_information.undetermined
         covariance = replace(
-            self.known.inverse.plus(numerical, spread**2), held=is_at_bound & ~is_undetermined, open=is_undetermined
+            self.fisher_information.inverse.plus(numerical, spread**2),
+            held=is_at_bound & ~is_undetermined,
+            open=is_undetermined,
         )
         errors = np.sqrt(covariance.diagonal())
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -288,13 +296,15 @@ class _BlockCovariance:
             return _CovarianceParts(cast("Array", covariance), cast("Array", correlation), *parts, np.empty((0, 0)))
         dense = correlation.dense
         np.fill_diagonal(dense, np.where(np.isfinite(errors), 1.0, np.nan))
-        return _CovarianceParts(covariance.dense, dense, *parts, _compact(spread * self.known.root, numerical.dense))
+        return _CovarianceParts(
+            covariance.dense, dense, *parts, _compact(spread * self.fisher_information.root, numerical.dense)
+        )
 
     def squares(self, rows: BlockRows) -> Array:
         from castfit.result.fisher_information_arrow import of_squares
         from castfit.solve.arrow import arrow
 
-        matrix = of_squares(arrow(rows, np.ones(rows.width)), self.known.inverse.names)
+        matrix = of_squares(arrow(rows, np.ones(rows.width)), self.fisher_information.inverse.names)
         return matrix.dense if self._few else cast("Array", matrix)
 
     def written(self, rows: BlockRows, is_selected: Mask) -> Array:
@@ -320,10 +330,10 @@ class _RankFinder:
 
     condensed: Condensed
     rows: BlockRows
-    held: Mask
+    is_at_bound: Mask
     bounded: NDArray[np.intp]
     path: NDArray[np.intp]
-    of: ArrowMatrix | None
+    arrow_matrix: ArrowMatrix | None
     equations: Array
     d: Array
 
@@ -340,7 +350,9 @@ class _RankFinder:
             from castfit.solve.arrow import arrow
 
             lower, upper = condensed.layout.path_limits
-            near_indices = np.flatnonzero(_find_near_constraints(condensed)[0] | _find_near_constraints(condensed)[1] | (lower == upper))
+            near_indices = np.flatnonzero(
+                _find_near_constraints(condensed)[0] | _find_near_constraints(condensed)[1] | (lower == upper)
+            )
             candidate_arrow = arrow(
                 rows, 1.0 / d, _chains_with_local_equations(condensed, bounds.positions, near_indices)
             )
@@ -349,32 +361,33 @@ class _RankFinder:
         columns = slice(None) if border is None else border
         closure = np.vstack([condensed.closure.dense, bounds.rows])[:, columns]
         path = _path_rows(condensed, is_at_bound[columns], closure, d[columns], border)
-        equations = np.vstack([closure, condensed.path.taken(path)[:, columns]])
+        equations = np.vstack([closure, condensed.path.take_rows(path)[:, columns]])
         return cls(condensed, rows, is_at_bound, bounds.positions, path, arrow_rows, equations, d)
 
     def weighed(self, factors: Array) -> _RankFinder:
         """Return a copy with the rows multiplied by factors."""
         rows = self.rows.scaled(factors)
-        if self.of is None:
+        if self.arrow_matrix is None:
             return replace(self, rows=rows)
         from castfit.solve.arrow import arrow
 
-        return replace(self, rows=rows, of=arrow(rows, self.of.scale, ~self.of.free))
+        return replace(self, rows=rows, arrow_matrix=arrow(rows, self.arrow_matrix.scale, ~self.arrow_matrix.free))
 
-    def found(self, tolerance: float) -> _DenseCovariance | _BlockCovariance:
+    def solve(self, tolerance: float) -> _DenseCovariance | _BlockCovariance:
         """Decide the rank, and invert what can be."""
         n = self.condensed.layout.n_theta
-        if self.of is None:
+        if self.arrow_matrix is None:
             E = self.rows.dense
             fisher_information = information(
-                E, self.equations, self.held, n_theta=n, scale=self.d, rank_tolerance=tolerance
+                E, self.equations, self.is_at_bound, n_theta=n, scale=self.d, rank_tolerance=tolerance
             )
             return _DenseCovariance(self, fisher_information)
         from castfit.result.fisher_information_arrow import own_information
 
-        scaled, names = self.equations * self.of.scale[self.of.border], self.condensed.layout.names
+        scaled, names = self.equations * self.arrow_matrix.scale[self.arrow_matrix.border], self.condensed.layout.names
         return _BlockCovariance(
-            self, own_information(self.rows, self.of, scaled, self.held, names, rank_tolerance=tolerance)
+            self,
+            own_information(self.rows, self.arrow_matrix, scaled, self.is_at_bound, names, rank_tolerance=tolerance),
         )
 
 
@@ -463,7 +476,7 @@ class _RowKinds:
     datum: Mask
 
     @classmethod
-    def of(cls, layout: Layout, linearization: Linearization) -> _RowKinds:
+    def from_layout(cls, layout: Layout, linearization: Linearization) -> _RowKinds:
         priors = np.full(linearization.prior.size, -1)
         group = np.concatenate([*(c.group[c.row_mask] for c in layout.chains), priors])
         spread = np.concatenate([*(c.spread[c.row_mask] for c in layout.chains), priors])
@@ -604,7 +617,7 @@ def _chains_with_local_equations(condensed: Condensed, bounded: NDArray[np.intp]
     is_coupled = np.array([part.e.size > 0 for part in condensed.chains], dtype=np.bool_)
     path_rows = condensed.path
     is_coupled[np.unique(np.searchsorted(path_rows.starts, path[path < path_rows.starts[-1]], side="right") - 1)] = True
-    tail = path_rows.tail.taken(path[path >= path_rows.starts[-1]] - path_rows.starts[-1])
+    tail = path_rows.tail.select_rows(path[path >= path_rows.starts[-1]] - path_rows.starts[-1])
     is_bounded = np.zeros(condensed.layout.n_v, dtype=np.bool_)
     is_bounded[bounded] = True
     is_private = np.zeros(path_rows.width, dtype=np.bool_)
@@ -634,7 +647,10 @@ def _path_rows(
     if near_indices.size == 0:
         return np.flatnonzero(equal)
     columns = slice(None) if border is None else border
-    pinned, C = condensed.path.taken(np.flatnonzero(equal))[:, columns], condensed.path.taken(near_indices)[:, columns]
+    pinned, C = (
+        condensed.path.take_rows(np.flatnonzero(equal))[:, columns],
+        condensed.path.take_rows(near_indices)[:, columns],
+    )
     Z, _ = free_basis(np.vstack([equations, pinned]) / d, is_at_bound)
     gradient = condensed.rows.transposed(condensed.u)[columns] / d @ Z
     outward = np.where(below[near_indices], -1.0, 1.0)[:, None] * C / d @ Z

@@ -120,7 +120,7 @@ def suggestions(
             i = int(np.argmax(gain))
             remaining_variance = max(current_variance - float(gain[i]), 0.0)
             if (name in observed_names) not in best or remaining_variance < best[name in observed_names].variance:
-                time = np.inf if condition.settled else float(condition_responses.times[i])
+                time = np.inf if condition.is_steady_state else float(condition_responses.times[i])
                 count = _values_to_halve(current_variance, float(squared_covariance[i]), float(response_variance[i]))
                 best[name in observed_names] = _MeasurementCandidate(
                     remaining_variance, name, condition.name, time, count

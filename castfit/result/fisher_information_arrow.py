@@ -87,7 +87,7 @@ class BlockFisherInformation:
         local_root = np.zeros((self.arrow.scale.size, raw.own.size))
         offset = 0
         for batch, root in zip(self.arrow.batches, self.roots, strict=True):
-            for indices, block in zip(batch.own, root, strict=True):
+            for indices, block in zip(batch.local_unknowns, root, strict=True):
                 local_root[indices[:, None], offset + np.arange(batch.o)] = block
                 offset += batch.o
         full_root = np.hstack([_followed(self.border.root, raw), local_root])
@@ -176,11 +176,11 @@ def own_information(
     largest, n_b, n_x = arrow.largest, arrow.n_b, arrow.scale.size
     limit = rank_tolerance * largest
     parts: list[_BatchFactors] = []
-    border = [arrow.rest]
+    border = [arrow.border_rows]
     factors = arrow.compressed(np.zeros(rows.height)).factors
     min_singular_value, rank, n_free = np.inf, 0, 0
     for batch, R in zip(arrow.batches, factors, strict=True):
-        o, batch_at_bound = batch.o, is_at_bound[batch.own]
+        o, batch_at_bound = batch.o, is_at_bound[batch.local_unknowns]
         local_block, B = np.where(batch_at_bound[:, None, :], 0.0, R[:, :o, :o]), R[:, :o, o:-1]
         fixing = np.eye(o) * (batch_at_bound * max(largest, 1.0))[:, :, None]
         U, w, Vt = np.linalg.svd(np.concatenate([local_block, fixing], axis=1), full_matrices=False)
@@ -191,17 +191,17 @@ def own_information(
         parts.append(
             _BatchFactors(inverse, root, -(inverse @ B), np.where(is_determined[:, None, :], 0.0, Vt.swapaxes(1, 2)))
         )
-        border.append(at_border(R[:, o:, o:], batch.seen, n_b)[:, :-1])
+        border.append(at_border(R[:, o:, o:], batch.border_entries, n_b)[:, :-1])
         if batch_at_bound.any() or not is_determined.all():
             remaining_rows = np.concatenate([B + local_block @ parts[-1].response, np.zeros((*B.shape[:2], 1))], axis=2)
-            border.append(at_border(remaining_rows, batch.seen, n_b)[:, :-1])
+            border.append(at_border(remaining_rows, batch.border_entries, n_b)[:, :-1])
         rank += int(is_determined.sum()) - int(batch_at_bound.sum())
         n_free += int((~batch_at_bound).sum())
         min_singular_value = min(min_singular_value, float(w.min(initial=np.inf)))
     metric = np.eye(n_b)
     for batch, part in zip(arrow.batches, parts, strict=True):
         products = part.response.swapaxes(1, 2) @ part.response
-        np.add.at(metric, (batch.seen[:, :, None], batch.seen[:, None, :]), products)
+        np.add.at(metric, (batch.border_entries[:, :, None], batch.border_entries[:, None, :]), products)
     border_information = information(
         triangle(np.concatenate(border)),
         equations,
@@ -236,17 +236,21 @@ def of_squares(arrow: ArrowMatrix, names: tuple[str, ...]) -> BlockMatrix:
     """Return E^T E of an arrow in its own units, over theta."""
     local_indices, chain, position, width = _order(arrow)
     n_b = arrow.n_b
-    C, X, P = arrow.rest.T @ arrow.rest, np.zeros((local_indices.size, n_b)), np.zeros((local_indices.size, width))
+    C, X, P = (
+        arrow.border_rows.T @ arrow.border_rows,
+        np.zeros((local_indices.size, n_b)),
+        np.zeros((local_indices.size, width)),
+    )
     offset = 0
     for batch in arrow.batches:
-        o, count = batch.o, batch.own.size
+        o, count = batch.o, batch.local_unknowns.size
         products = batch.E.swapaxes(1, 2) @ batch.E
         row_range = slice(offset, offset + count)
         P[row_range, :o] = products[:, :o, :o].reshape(-1, o)
         np.put_along_axis(
-            X[row_range], np.repeat(batch.seen, o, axis=0), products[:, :o, o:].reshape(count, -1), axis=1
+            X[row_range], np.repeat(batch.border_entries, o, axis=0), products[:, :o, o:].reshape(count, -1), axis=1
         )
-        np.add.at(C, (batch.seen[:, :, None], batch.seen[:, None, :]), products[:, o:, o:])
+        np.add.at(C, (batch.border_entries[:, :, None], batch.border_entries[:, None, :]), products[:, o:, o:])
         offset += count
     no_rows = np.zeros(arrow.scale.size, dtype=np.bool_)
     return BlockMatrix(
@@ -268,9 +272,11 @@ def of_squares(arrow: ArrowMatrix, names: tuple[str, ...]) -> BlockMatrix:
 def _order(arrow: ArrowMatrix) -> tuple[Index, Index, Index, int]:
     """Return own unknowns chain by chain: positions, chains, as which of their chain's; and the most of a chain."""
     none = np.empty(0, dtype=np.intp)
-    local_indices = np.concatenate([none, *(batch.own.ravel() for batch in arrow.batches)])
+    local_indices = np.concatenate([none, *(batch.local_unknowns.ravel() for batch in arrow.batches)])
     chain = np.concatenate([none, *(np.repeat(batch.chains, batch.o) for batch in arrow.batches)])
-    position = np.concatenate([none, *(np.tile(np.arange(batch.o), len(batch.own)) for batch in arrow.batches)])
+    position = np.concatenate(
+        [none, *(np.tile(np.arange(batch.o), len(batch.local_unknowns)) for batch in arrow.batches)]
+    )
     return local_indices, chain, position, max((batch.o for batch in arrow.batches), default=0)
 
 
@@ -280,11 +286,11 @@ def _raw(arrow: ArrowMatrix, parts: Sequence[_BatchFactors], C: Array, n_x: int)
     L, P = np.zeros((local_indices.size, arrow.n_b)), np.zeros((local_indices.size, width))
     offset = 0
     for batch, part in zip(arrow.batches, parts, strict=True):
-        row_range = slice(offset, offset + batch.own.size)
-        response = part.response.reshape(batch.own.size, -1)
-        np.put_along_axis(L[row_range], np.repeat(batch.seen, batch.o, axis=0), response, axis=1)
+        row_range = slice(offset, offset + batch.local_unknowns.size)
+        response = part.response.reshape(batch.local_unknowns.size, -1)
+        np.put_along_axis(L[row_range], np.repeat(batch.border_entries, batch.o, axis=0), response, axis=1)
         P[row_range, : batch.o] = (part.root @ part.root.swapaxes(1, 2)).reshape(-1, batch.o)
-        offset += batch.own.size
+        offset += batch.local_unknowns.size
     no_rows = np.zeros(n_x, dtype=np.bool_)
     names = tuple(map(str, range(n_x)))
     return BlockMatrix(
@@ -317,13 +323,13 @@ def _undetermined_directions(
     squares = np.sum(shared**2, axis=1)
     directions: list[Array] = []
     for batch, part in zip(arrow.batches, parts, strict=True):
-        squares[batch.own] += np.sum(part.null**2, axis=2)
+        squares[batch.local_unknowns] += np.sum(part.null**2, axis=2)
         undetermined_chains = np.flatnonzero(part.null.any(axis=(1, 2)))
         for c in undetermined_chains[: max(MAX_DIRECTIONS_LISTED - len(directions), 0)].tolist():
             vectors = part.null[c][:, part.null[c].any(axis=0)]
             for direction in sparse_basis(vectors):
                 full_direction = np.zeros(n)
-                full_direction[batch.own[c]] = direction
+                full_direction[batch.local_unknowns[c]] = direction
                 directions.append(full_direction)
     if border.null.size:
         directions += list(sparse_basis(shared[:n]))
@@ -342,7 +348,7 @@ def _leverage(arrow: ArrowMatrix, parts: Sequence[_BatchFactors], border: Fisher
     leverage = np.zeros(m + 1)
     for batch, part in zip(arrow.batches, parts, strict=True):
         E_o, E_b = batch.E[:, :, : batch.o], batch.E[:, :, batch.o :]
-        shared = (E_b + E_o @ part.response) @ border.root[batch.seen]
+        shared = (E_b + E_o @ part.response) @ border.root[batch.border_entries]
         leverage[batch.rows] = np.sum((E_o @ part.root) ** 2, axis=2) + np.sum(shared**2, axis=2)
-    leverage[arrow.at] = np.sum((arrow.rest @ border.root) ** 2, axis=1)
+    leverage[arrow.border_row_indices] = np.sum((arrow.border_rows @ border.root) ** 2, axis=1)
     return leverage[:m]

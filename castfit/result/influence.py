@@ -56,7 +56,7 @@ class InfluentialValue:
     quantity: str
     shift: float
 
-    def named(self, *, experiment: bool = True) -> str:
+    def describe(self, *, experiment: bool = True) -> str:
         """Name it by output, experiment and time, and say what it does."""
         place = f" in {self.experiment}" if experiment else ""
         value = f"{self.output}{place} at t = {self.time:g}"
@@ -65,7 +65,7 @@ class InfluentialValue:
         return f"removing {value} would change {self.quantity} by {self.shift:+.2g} standard errors"
 
     def __str__(self) -> str:
-        text = self.named()
+        text = self.describe()
         return f"{text[0].upper()}{text[1:]} (leverage {self.leverage:.2g}, Cook's distance {self.distance:.2g})."
 
 

@@ -156,7 +156,7 @@ def _forwards(
 
     Return the predicted and the updated density of each node, the derivatives of stages, and log L.
     """
-    chain, evaluation = chain_likelihood.chain, chain_likelihood.still(q, sigma)
+    chain, evaluation = chain_likelihood.chain, chain_likelihood.build_constant_point(q, sigma)
     K, n, _ = chain.shape
     m, cov, log_l = evaluation.natural.a.copy(), chain_likelihood.S @ chain_likelihood.S.T, 0.0
     rows_of = rows_by_node(chain.node, K)

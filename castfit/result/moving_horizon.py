@@ -84,7 +84,7 @@ class _EstimationWindow:
     u: list[Array]
     c: list[Array]
     lam: list[Array]
-    first: Array
+    initial_deviations: Array
 
 
 class MovingHorizon:
@@ -140,7 +140,7 @@ class MovingHorizon:
             cov[j], cov[:, j] = 0.0, 0.0
             cov[j, j] = value.deviation**2 if isinstance(value, Normal) else 0.0
         w.root = np.diag(np.sqrt(np.diag(cov)))
-        w.first = np.zeros(w.mean.size)
+        w.initial_deviations = np.zeros(w.mean.size)
         self._start = self._start if start is None else start
 
     @property
@@ -286,7 +286,7 @@ class MovingHorizon:
             z = np.array(w.z).reshape(len(w.t), -1)
             f, F, second_derivatives = self._stage(x[:-1], c, t[:-1, None], h, inputs, z[:-1], lam[1:])
             gradient, hessian = self._nodes(x)
-            d = np.concatenate([(w.mean + S @ w.first - x[0])[None], f - x[1:]])
+            d = np.concatenate([(w.mean + S @ w.initial_deviations - x[0])[None], f - x[1:]])
             g = np.concatenate([gradient[:-1], c], axis=1)
             H = second_derivatives.copy()
             H[:, :n, :n] += hessian[:-1]
@@ -299,15 +299,17 @@ class MovingHorizon:
                 H[:, n:, n:] = np.eye(m)
                 factor = riccati(F, H, hessian[-1], S)
             assert factor is not None  # expected curvatures are never negative
-            step = factor.solve(g, gradient[-1], d, w.first)
+            step = factor.solve(g, gradient[-1], d, w.initial_deviations)
             if self._bounds:
                 factor, step = self._enforce_bounds(factor, F, H, hessian[-1], g, gradient[-1], d, x, c, h[:, 0])
             w.x, w.c = list(x + step.x), list(c + step.u)
-            w.first, w.lam = w.first + step.first, list(step.multipliers)
+            w.initial_deviations, w.lam = w.initial_deviations + step.initial_variables, list(step.multipliers)
             if z.shape[1]:
                 p, u = self._p, np.array(w.u)
                 w.z = list(self._chain.functions.algebraic(t[:, None], np.array(w.x), p, u, z)[..., 0].copy())
-            step_size = max(float(np.abs(step.u).max(initial=0.0)), float(np.abs(step.first).max(initial=0.0)))
+            step_size = max(
+                float(np.abs(step.u).max(initial=0.0)), float(np.abs(step.initial_variables).max(initial=0.0))
+            )
             step_size = max(step_size, float((np.abs(step.x) / (1.0 + np.abs(x))).max()))
             if step_size < _STEP_TOLERANCE_SD or self._chain.quadratic:
                 break
@@ -323,7 +325,7 @@ class MovingHorizon:
         weight = _BOUND_WEIGHT_FACTOR * np.maximum(
             np.abs(np.diagonal(factor.V, axis1=1, axis2=2)).max(axis=0), 1.0 / (1.0 + x[-1] ** 2)
         )
-        step = factor.solve(g, g_end, d, w.first)
+        step = factor.solve(g, g_end, d, w.initial_deviations)
         for _ in range(_MAX_ACTIVE_SET_CHANGES):
             H2, end2, g2, g_end2 = H.copy(), end.copy(), g.copy(), g_end.copy()
             for (kind, k, j), bound in self._held.items():
@@ -339,7 +341,7 @@ class MovingHorizon:
             bounded_factor = riccati(F, H2, end2, w.root)
             if bounded_factor is None:
                 return factor, step
-            factor, step = bounded_factor, bounded_factor.solve(g2, g_end2, d, w.first)
+            factor, step = bounded_factor, bounded_factor.solve(g2, g_end2, d, w.initial_deviations)
             active_bounds, new_states, new_noise = dict(self._held), x + step.x, c + step.u
             for (kind, k, j), bound in self._held.items():  # released where it would come back
                 new_value = new_noise[k, j] if kind == "mode" else new_states[k, j]
@@ -386,7 +388,7 @@ class MovingHorizon:
         for part in (w.t, w.x, w.z, w.u, w.data, w.c, w.lam):
             del part[0]
         # Where the new prior has no spread, the path cannot deviate from its mean either.
-        w.first = np.divide(vectors.T @ (w.x[0] - w.mean), sizes, out=np.zeros(n), where=sizes > 0.0)
+        w.initial_deviations = np.divide(vectors.T @ (w.x[0] - w.mean), sizes, out=np.zeros(n), where=sizes > 0.0)
         self._held = {(kind, k - 1, j): b for (kind, k, j), b in self._held.items() if k > 0}
 
     def _estimate(self, factor: RiccatiFactor, iterations: int) -> OnlineEstimate:

@@ -550,7 +550,7 @@ class PathResult(TabularReport):
         def blank_if_unknown(e: Estimate, cell: str) -> str:
             return cell if np.isfinite(e.standard_error) and e.verdict != "may be 0" else ""
 
-        table = TextTable.of(
+        table = TextTable.from_items(
             self,
             ("", lambda e: e.name),
             (">estimate", lambda e: format_to_error(e.value, e.standard_error if blank_if_unknown(e, "-") else np.nan)),

@@ -47,7 +47,7 @@ class ResidualTable:
     deviations: Array
 
     @classmethod
-    def of(
+    def from_evaluation(
         cls, problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, noise: Array | None
     ) -> ResidualTable:
         """Evaluate a solution; `noise` (n_groups,) are the estimates of the sigmas that are eliminated."""
@@ -100,7 +100,7 @@ def residual_table(problem: Posable, residual_values: ResidualTable) -> dict[str
         row, output = np.nonzero(mask)
         columns["experiment"].append(np.full(row.size, condition.name))
         columns["output"].append(np.array(problem.outputs)[output])
-        columns["time"].append(np.where(condition.settled, np.inf, points.times[row]))
+        columns["time"].append(np.where(condition.is_steady_state, np.inf, points.times[row]))
         columns["replicate"].append(replicates(points.times, mask)[mask])
         columns["value"].append(points.values[mask])
     table = {name: np.concatenate(pieces) for name, pieces in columns.items()}

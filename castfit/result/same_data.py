@@ -98,6 +98,6 @@ def _measured(compiled_problem: CompiledProblem, condition: Condition) -> dict[s
     for j, name in enumerate(compiled_problem.outputs):
         is_measured = points.mask[:, j]
         if is_measured.any():
-            times = np.full(int(is_measured.sum()), np.inf) if condition.settled else points.times[is_measured]
+            times = np.full(int(is_measured.sum()), np.inf) if condition.is_steady_state else points.times[is_measured]
             data[name] = np.column_stack([times, points.values[is_measured, j]])
     return data

@@ -73,7 +73,7 @@ class StructuralRank:
         """Whether everything is determined, near almost any values; None if that is not known."""
         return None if self.rank < 0 else self.rank == len(self.names)
 
-    def of(self, name: str) -> ConfoundedQuantities | None:
+    def find_combination(self, name: str) -> ConfoundedQuantities | None:
         """Return the combination in which a quantity is hidden; None if it is determined."""
         return next((c for c in self.combinations if name in c.names), None)
 
@@ -96,7 +96,7 @@ def structure(
     may_continue : asked before each further draw; False ends the test with what is known
     """
     is_examined = np.array(
-        [q.of not in compiled_problem.noise_parameters for q in compiled_problem.quantities], dtype=np.bool_
+        [q.symbol_name not in compiled_problem.noise_parameters for q in compiled_problem.quantities], dtype=np.bool_
     )
     names = tuple(q.name for q, keep in zip(compiled_problem.quantities, is_examined, strict=True) if keep)
     fine_options = replace(options, relative_tolerance=_TOLERANCE, absolute_tolerance=1e-2 * _TOLERANCE)
@@ -211,7 +211,7 @@ def magnitudes_of(compiled_problem: CompiledProblem, theta: Array, options: Inte
 def dense_times(condition: Condition) -> Array:
     """Return times (n,) from start to end: those measured, those between, evenly spaced ones, and many early ones."""
     measured = np.unique(condition.points.times)
-    if condition.settled:
+    if condition.is_steady_state:
         return measured
     span = condition.end - condition.start
     early = condition.start + span * np.geomspace(

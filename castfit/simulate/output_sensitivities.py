@@ -57,7 +57,7 @@ class ResponseFunction:
     staged: StagedProblem
 
     @classmethod
-    def of(
+    def from_condition(
         cls,
         compiled_problem: CompiledProblem,
         condition: Condition,
@@ -96,7 +96,7 @@ def responses(
     outputs: Sequence[str] | None = None,
 ) -> OutputSensitivities | None:
     """Evaluate a `ResponseFunction` once. Return None if the integration fails."""
-    return ResponseFunction.of(compiled_problem, condition, times, theta, options, outputs)(theta)
+    return ResponseFunction.from_condition(compiled_problem, condition, times, theta, options, outputs)(theta)
 
 
 def natural_responses(
@@ -153,7 +153,9 @@ def simulated(
     unmeasured_problem = replace(
         compiled_problem,
         experiments=tuple(e for e in compiled_problem.experiments if e.name == condition.name),
-        conditions=(replace(condition, points=unmeasured, watched=np.empty(0), observed=(observable,) * len(names)),),
+        conditions=(
+            replace(condition, points=unmeasured, watched_times=np.empty(0), observed=(observable,) * len(names)),
+        ),
         outputs=tuple(names),
         groups=(),
         spreads=(),

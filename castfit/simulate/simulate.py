@@ -406,7 +406,7 @@ def _cases(
     """Go through the experiments whose output times are chosen."""
     for condition, experiment_nodes in zip(problem.conditions, nodes, strict=True):
         if condition.name in output_times:
-            yield SimulationCase.of(
+            yield SimulationCase.from_condition(
                 problem.posed, condition, theta, experiment_nodes, output_times[condition.name], options
             )
 
@@ -558,7 +558,7 @@ def trace(
     tables: list[tuple[Array, Array, Array]] = []
     for condition, experiment_nodes in zip(problem.conditions, nodes, strict=True):
         ends = np.array([condition.start, condition.end])
-        case = SimulationCase.of(problem, condition, theta, experiment_nodes, ends, integrator)
+        case = SimulationCase.from_condition(problem, condition, theta, experiment_nodes, ends, integrator)
         event_times = np.empty(0) if case.timetable is None else case.timetable.times
         inner_event_times = event_times[(event_times > condition.start) & (event_times < condition.end)]
         edges = merge(
@@ -601,7 +601,7 @@ class SimulationCase:
     timetable: NumericSchedule | None = None
 
     @classmethod
-    def of(
+    def from_condition(
         cls, problem: CompiledProblem, condition: Condition, theta: Array, nodes: TrajectoryNodes, times: Array,
         options: IntegratorOptions, *, free: bool = False,
     ) -> SimulationCase:  # fmt: skip
@@ -651,7 +651,7 @@ def states_at(
 
     Raises SimulationError: if the integration stops.
     """
-    return _states(SimulationCase.of(problem, condition, theta, nodes, times, options, free=free))
+    return _states(SimulationCase.from_condition(problem, condition, theta, nodes, times, options, free=free))
 
 
 def _states(case: SimulationCase) -> tuple[Array, Array, Array, Array]:
@@ -718,7 +718,7 @@ def _read_theta(problem: Posable, parameters: Any) -> tuple[Posable, Array, list
     fixed: dict[str, Any] = {}
     mistakes: list[str] = []
     for name, value in read_mapping("parameters", parameters, mistakes).items():
-        owners = [j for j, quantity in enumerate(problem.quantities) if name in (quantity.name, quantity.of)]
+        owners = [j for j, quantity in enumerate(problem.quantities) if name in (quantity.name, quantity.symbol_name)]
         number = read_real(value)
         if number is None or not np.isfinite(number):
             mistakes.append(f"'{name}' is {shorten_repr(value)}; give a finite number")

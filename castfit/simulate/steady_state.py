@@ -177,7 +177,7 @@ def steady_state(
     mistakes += _moving(inputs)
     signals, p, a, z = read_model("steady_state", model, parameters, initial, inputs, 0.0, mistakes)
     u = np.array([float(signal(0.0)) for signal in signals])
-    solver = SteadyStateSolver.of(model.settling, u, z, p, a, np.ones(p.size, dtype=bool))
+    solver = SteadyStateSolver.from_system(model.settling, u, z, p, a, np.ones(p.size, dtype=bool))
     solution = solver.solve(p, a)
     if not solution.ok:
         raise SteadyStateError(f"No steady state was found: {solution.reason}.")
@@ -188,7 +188,7 @@ def steady_state(
     names = [n for n in (*model.states, *model.algebraic_states) if n in model.outputs]
     observe = system.function("outputs", ca.densify(ca.vertcat(*model.outputs.values())))
     values: Any = observe(0.0, solution.w[:n_x], solution.w[n_x:], p, u)
-    sums = solver.laws.shown(model.states)
+    sums = solver.laws.describe(model.states)
     totals = solver.laws.coefficients @ a
     return SteadyState(
         dict(zip(names, solution.w[state_indices].tolist(), strict=True)),

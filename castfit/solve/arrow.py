@@ -61,15 +61,15 @@ class ChainBatch:
     """
 
     chains: Index
-    own: Index
-    seen: Index
+    local_unknowns: Index
+    border_entries: Index
     rows: Index
     E: Array
 
     @property
     def o(self) -> int:
         """Number of own unknowns of each chain."""
-        return self.own.shape[1]
+        return self.local_unknowns.shape[1]
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class ArrowMatrix:
     border: Index
     place: Index
     scale: Array
-    rest: Array
-    at: Index
+    border_rows: Array
+    border_row_indices: Index
     free: Mask
 
     @property
@@ -98,34 +98,34 @@ class ArrowMatrix:
     @property
     def trivial(self) -> bool:
         """Check whether there are too few own unknowns for elimination to be worthwhile."""
-        return sum(batch.own.size for batch in self.batches) <= MAX_DENSE_LOCAL_UNKNOWNS
+        return sum(batch.local_unknowns.size for batch in self.batches) <= MAX_DENSE_LOCAL_UNKNOWNS
 
     def compressed(self, u: Array) -> FactoredArrow:
         """Factor every chain with the residuals u (m,)."""
         residuals = np.append(u, 0.0)
         factors = [batched_qr(np.concatenate([b.E, residuals[b.rows][:, :, None]], axis=2)) for b in self.batches]
-        return FactoredArrow(self, tuple(factors), np.column_stack([self.rest, u[self.at]]))
+        return FactoredArrow(self, tuple(factors), np.column_stack([self.border_rows, u[self.border_row_indices]]))
 
     @cached_property
     def largest(self) -> float:
         """The largest singular value of the scaled matrix, to a percent or so."""
-        local_x = [np.ones(batch.own.shape) for batch in self.batches]
+        local_x = [np.ones(batch.local_unknowns.shape) for batch in self.batches]
         border, size = np.ones(self.n_b), 1.0
         for _ in range(_POWER):
             norm = np.sqrt(sum(float(np.vdot(x, x)) for x in local_x) + float(border @ border))
             if not norm > 0.0:
                 return 0.0
             local_x, border = [x / norm for x in local_x], border / norm
-            product = self.rest @ border
-            new_border = self.rest.T @ product
+            product = self.border_rows @ border
+            new_border = self.border_rows.T @ product
             square = float(product @ product)
             for i, batch in enumerate(self.batches):
-                chain_x = np.concatenate([local_x[i], border[batch.seen]], axis=1)
+                chain_x = np.concatenate([local_x[i], border[batch.border_entries]], axis=1)
                 rows = (batch.E @ chain_x[:, :, None])[:, :, 0]
                 square += float(np.vdot(rows, rows))
                 gradient = (batch.E.swapaxes(1, 2) @ rows[:, :, None])[:, :, 0]
                 local_x[i] = gradient[:, : batch.o]
-                np.add.at(new_border, batch.seen, gradient[:, batch.o :])
+                np.add.at(new_border, batch.border_entries, gradient[:, batch.o :])
             border, size = new_border, np.sqrt(square)
         return float(size)
 
@@ -170,7 +170,7 @@ def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> ArrowMa
         tail_rows = tail_rows_by_chain.get(i)
         if tail_rows:
             combined_block, border_columns = _with_tail(
-                combined_block, local_columns, border_columns, tail.taken(np.array(tail_rows)), column_positions
+                combined_block, local_columns, border_columns, tail.select_rows(np.array(tail_rows)), column_positions
             )
             row_positions = np.concatenate([row_positions, first_of_tail + np.array(tail_rows, dtype=np.intp)])
         scaled = combined_block * scale[np.concatenate([local_columns, border[border_columns]])]
@@ -192,7 +192,7 @@ def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> ArrowMa
             ChainBatch(chains, local_columns, border_columns.reshape(len(members), -1), row_positions, stacked)
         )
     common_rows = np.flatnonzero(row_owner < 0)
-    common_tail = tail.taken(common_rows)
+    common_tail = tail.select_rows(common_rows)
     tail_block = SparseRows(
         (common_rows.size, border.size), common_tail.row, column_positions[common_tail.column], common_tail.entry
     ).dense
@@ -253,7 +253,7 @@ class FactoredArrow:
 
     arrow: ArrowMatrix
     factors: tuple[Array, ...]
-    rest: Array
+    border_rows: Array
 
     def with_rows(self, local_rows: Sequence[Array], border: Array) -> FactoredArrow:
         """Add rows of residual zero: of own unknowns per batch (N, k, o), and of the border with residuals."""
@@ -265,12 +265,12 @@ class FactoredArrow:
             padded_rows = np.zeros((len(R), batch_rows.shape[1], R.shape[2]))
             padded_rows[:, :, : batch.o] = batch_rows
             factors.append(batched_qr(np.concatenate([R, padded_rows], axis=1)))
-        return FactoredArrow(self.arrow, tuple(factors), np.concatenate([self.rest, border]))
+        return FactoredArrow(self.arrow, tuple(factors), np.concatenate([self.border_rows, border]))
 
     def factored(self, signs: Sequence[Signs], lower: Sequence[Array], upper: Sequence[Array]) -> ArrowFactors:
         """Eliminate the own unknowns, those at bounds (N, o) fixed there."""
         parts: list[EliminatedBatch] = []
-        rows = [self.rest]
+        rows = [self.border_rows]
         for i, (batch, R) in enumerate(zip(self.arrow.batches, self.factors, strict=True)):
             o = batch.o
             top, below = R[:, :o], R[:, o:, o:]
@@ -283,19 +283,19 @@ class FactoredArrow:
                 top, extra_rows = stacked_factor[:, :o], stacked_factor[:, o:, o:]
                 below = np.concatenate([below, extra_rows], axis=1)
             parts.append(EliminatedBatch(batch, top[:, :, :o], top[:, :, o:-1], top[:, :, -1]))
-            rows.append(at_border(below, batch.seen, self.arrow.n_b))
+            rows.append(at_border(below, batch.border_entries, self.arrow.n_b))
         return ArrowFactors(self.arrow, tuple(parts), triangle(np.concatenate(rows)))
 
     def best(
         self, border: Array, lower: Sequence[Array], upper: Sequence[Array], guess: Sequence[Signs]
     ) -> tuple[float, list[Array], list[Signs]]:
         """Return the least value of half the squares for a given border, and where own unknowns are then."""
-        square = float(np.sum((self.rest @ np.append(border, 1.0)) ** 2))
+        square = float(np.sum((self.border_rows @ np.append(border, 1.0)) ** 2))
         xs: list[Array] = []
         signs: list[Signs] = []
         for i, (batch, R) in enumerate(zip(self.arrow.batches, self.factors, strict=True)):
             o = batch.o
-            border_vector = np.concatenate([border[batch.seen], np.ones((len(R), 1))], axis=1)
+            border_vector = np.concatenate([border[batch.border_entries], np.ones((len(R), 1))], axis=1)
             r = (R[:, :, o:] @ border_vector[:, :, None])[:, :, 0]
             x, sign = solve_boxed_batch(R[:, :o, :o], r[:, :o], lower[i], upper[i], guess[i])
             local_residual = r[:, :o] + (R[:, :o, :o] @ x[:, :, None])[:, :, 0]
@@ -309,7 +309,7 @@ class FactoredArrow:
         gradients: list[Array] = []
         for batch, R, x in zip(self.arrow.batches, self.factors, local_x, strict=True):
             o = batch.o
-            chain_x = np.concatenate([x, border[batch.seen], np.ones((len(R), 1))], axis=1)
+            chain_x = np.concatenate([x, border[batch.border_entries], np.ones((len(R), 1))], axis=1)
             residual = (R[:, :o] @ chain_x[:, :, None])[:, :, 0]
             gradients.append((R[:, :o, :o].swapaxes(1, 2) @ residual[:, :, None])[:, :, 0])
         return gradients
@@ -354,9 +354,9 @@ class EliminatedBatch:
         """Values of own unknowns, (N, o), if those of the border are zero."""
         return -(self.inverse @ self.c[:, :, None])[:, :, 0]
 
-    def own(self, border: Array) -> Array:
+    def recover_local_unknowns(self, border: Array) -> Array:
         """Return the scaled own unknowns (N, o) that belong to a border (n_b,)."""
-        return self.offset + (self.response @ border[self.batch.seen][:, :, None])[:, :, 0]
+        return self.offset + (self.response @ border[self.batch.border_entries][:, :, None])[:, :, 0]
 
 
 @dataclass(frozen=True)
@@ -376,7 +376,7 @@ class ArrowFactors:
         M = np.eye(self.arrow.n_b)
         for part in self.parts:
             products = part.response.swapaxes(1, 2) @ part.response
-            border_columns = part.batch.seen
+            border_columns = part.batch.border_entries
             np.add.at(M, (border_columns[:, :, None], border_columns[:, None, :]), products)
         return M
 
@@ -385,7 +385,7 @@ class ArrowFactors:
         """sum_i L_i^T l_i, (n_b,)."""
         out = np.zeros(self.arrow.n_b)
         for part in self.parts:
-            np.add.at(out, part.batch.seen, (part.response.swapaxes(1, 2) @ part.offset[:, :, None])[:, :, 0])
+            np.add.at(out, part.batch.border_entries, (part.response.swapaxes(1, 2) @ part.offset[:, :, None])[:, :, 0])
         return out
 
     def gathered(self, local_x: Sequence[Array], border: Array) -> Array:
@@ -393,7 +393,7 @@ class ArrowFactors:
         x = np.zeros(self.arrow.scale.size)
         x[self.arrow.border] = border
         for part, values in zip(self.parts, local_x, strict=True):
-            x[part.batch.own] = values
+            x[part.batch.local_unknowns] = values
         return x * self.arrow.scale
 
 

@@ -53,7 +53,7 @@ class DirectionHold:
     condition : the largest singular value over the smallest
     """
 
-    own: tuple[Array, ...]
+    local_rows: tuple[Array, ...]
     directions: Array
     stiffness: float
     count: int
@@ -80,7 +80,7 @@ def find_singular_directions(
     smallest_value, n_singular = np.inf, 0
     for batch, R in zip(arrow.batches, compressed.factors, strict=True):
         o = batch.o
-        is_batch_fixed = is_fixed[batch.own]
+        is_batch_fixed = is_fixed[batch.local_unknowns]
         block = np.where(is_batch_fixed[:, None, :], np.eye(o) * max(largest, 1.0), R[:, :o, :o])
         _, w, Vt = np.linalg.svd(block)
         singular = w <= max(threshold, NULL_SINGULAR_FRACTION) * largest
@@ -107,8 +107,8 @@ def find_singular_directions(
 
 def _build_fixed_bounds(arrow: ArrowMatrix, is_fixed: Mask) -> tuple[list[Signs], list[Array], list[Array]]:
     """Return signs and bounds of own unknowns, per batch (N, o), with the fixed ones at a step of zero."""
-    zeros = [np.zeros(batch.own.shape) for batch in arrow.batches]
-    return [np.where(is_fixed[batch.own], -1, 0).astype(np.int8) for batch in arrow.batches], zeros, zeros
+    zeros = [np.zeros(batch.local_unknowns.shape) for batch in arrow.batches]
+    return [np.where(is_fixed[batch.local_unknowns], -1, 0).astype(np.int8) for batch in arrow.batches], zeros, zeros
 
 
 def solve(
@@ -128,14 +128,16 @@ def solve(
     """
     arrow = compressed.arrow
     D, border_indices = arrow.scale, arrow.border
-    lows = [(lower / D)[batch.own] for batch in arrow.batches]
-    highs = [(upper / D)[batch.own] for batch in arrow.batches]
-    held_system = compressed.with_rows(holding.own, np.empty((0, arrow.n_b + 1)))
+    lows = [(lower / D)[batch.local_unknowns] for batch in arrow.batches]
+    highs = [(upper / D)[batch.local_unknowns] for batch in arrow.batches]
+    held_system = compressed.with_rows(holding.local_rows, np.empty((0, arrow.n_b + 1)))
     if holding.directions.shape[1]:
         factors = held_system.factored(*_build_fixed_bounds(arrow, lower == upper))
-        held_system = replace(held_system, rest=np.concatenate([held_system.rest, holding.border_rows(factors)]))
+        held_system = replace(
+            held_system, border_rows=np.concatenate([held_system.border_rows, holding.border_rows(factors)])
+        )
     if damping is not None:
-        local_values = [_diagonal((damping * D)[batch.own]) for batch in arrow.batches]
+        local_values = [_diagonal((damping * D)[batch.local_unknowns]) for batch in arrow.batches]
         held_system = held_system.with_rows(
             local_values, np.column_stack([np.diag((damping * D)[border_indices]), np.zeros(border_indices.size)])
         )
@@ -143,7 +145,7 @@ def solve(
     low, high = lower[border_indices] / D[border_indices], upper[border_indices] / D[border_indices]
 
     signs = [np.where(np.isfinite(np.where(s < 0, lo, hi)), s, 0).astype(np.int8)
-             for s, lo, hi in zip((bounds_active[b.own] for b in arrow.batches), lows, highs, strict=True)]  # fmt: skip
+             for s, lo, hi in zip((bounds_active[b.local_unknowns] for b in arrow.batches), lows, highs, strict=True)]  # fmt: skip
     signs = [np.where(lo == hi, -1, s).astype(np.int8) for s, lo, hi in zip(signs, lows, highs, strict=True)]
     guess, guess_rows = bounds_active[border_indices], rows_active
     border, value, n_iterations = np.zeros(0), np.inf, 0
@@ -178,8 +180,8 @@ def solve(
     for batch, pull, sign, lo, hi in zip(
         arrow.batches, held_system.pull(local_values, border), signs, lows, highs, strict=True
     ):
-        multipliers[batch.own] = np.where(sign != 0, -pull, 0.0) / D[batch.own]
-        active[batch.own] = np.where(lo == hi, 0, sign)
+        multipliers[batch.local_unknowns] = np.where(sign != 0, -pull, 0.0) / D[batch.local_unknowns]
+        active[batch.local_unknowns] = np.where(lo == hi, 0, sign)
     clipped_x = np.clip(np.where(active < 0, lower, np.where(active > 0, upper, x)), lower, upper)
     return BoundedLsqSolution(
         x=clipped_x if border_solution.feasible else np.where(arrow.place < 0, clipped_x, x),
@@ -187,7 +189,7 @@ def solve(
         row_multipliers=border_solution.row_multipliers,
         bounds_active=active,
         rows_active=border_solution.rows_active,
-        rank=border_solution.rank + sum(batch.own.size for batch in arrow.batches),
+        rank=border_solution.rank + sum(batch.local_unknowns.size for batch in arrow.batches),
         iterations=n_iterations,
         violation=border_solution.violation,
         feasible=border_solution.feasible,

@@ -138,14 +138,14 @@ class EntryScatter:
         key = columns * shape[0] + rows  # column-major order, as CasADi stores nonzeros
         unique, self._slot = np.unique(key, return_inverse=True)
         self._count = unique.size
-        self._plain = self._count == key.size
+        self._has_unique_entries = self._count == key.size
         column, row = np.divmod(unique, max(shape[0], 1))
         starts = np.searchsorted(column, np.arange(shape[1] + 1))
         self.sparsity = ca.Sparsity(shape[0], shape[1], starts.tolist(), row.tolist())
 
     def __call__(self, values: Array) -> Array:
         """Return the nonzeros of the matrix that these values make."""
-        if self._plain:
+        if self._has_unique_entries:
             nonzeros = np.empty(self._count)
             nonzeros[self._slot] = values
             return nonzeros
@@ -153,7 +153,7 @@ class EntryScatter:
 
     def graph(self, values: ca.MX) -> ca.MX:
         """Do the same to values in a graph: return the sparse matrix."""
-        if self._plain:
+        if self._has_unique_entries:
             return ca.MX(self.sparsity, values[np.argsort(self._slot).tolist()])
         order = np.arange(self._slot.size)
         adds = ca.DM.triplet(self._slot.tolist(), order.tolist(), ca.DM.ones(order.size), self._count, order.size)

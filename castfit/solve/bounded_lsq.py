@@ -123,10 +123,10 @@ def bounded_lsq(
     D = column_scale(matrix) if scale is None else scale
 
     # From here on R, a triangle with |R x + u_R|^2 = |E x + u|^2 - constant, stands for E.
-    R, u_R = _factored(matrix, u) if tall_factors is None else (tall_factors.R, tall_factors.seen(u))
+    R, u_R = _factored(matrix, u) if tall_factors is None else (tall_factors.R, tall_factors.project(u))
     has_guess = (bounds_active is not None and bounds_active.any()) or (rows_active is not None and rows_active.any())
     if not (has_guess or (lower == upper).any() or (rows.lower == rows.upper).any()):
-        coordinates = UnitCoordinates.of(R * D) if tall_factors is None else tall_factors.whitened(D)
+        coordinates = UnitCoordinates.from_matrix(R * D) if tall_factors is None else tall_factors.whitened(D)
         x, rank, p = D * (coordinates.T @ coordinates.target(u_R)), coordinates.rank, rows.g.size
         value = rows.g + rows.G @ x if p else rows.g
         if ((lower <= x) & (x <= upper)).all() and ((rows.lower <= value) & (value <= rows.upper)).all():
@@ -142,7 +142,9 @@ def bounded_lsq(
     inverse, Z = split(constraints.A[is_equality])
     xi_e = inverse @ constraints.lower[is_equality]
     free = tall_factors is not None and not is_equality.any()
-    coordinates = tall_factors.whitened(D) if tall_factors is not None and free else UnitCoordinates.of(R * D, Z)
+    coordinates = (
+        tall_factors.whitened(D) if tall_factors is not None and free else UnitCoordinates.from_matrix(R * D, Z)
+    )
     T, target, rank = (
         coordinates.T if free else Z @ coordinates.T,
         coordinates.target(u_R + R @ (D * xi_e)),

@@ -62,7 +62,7 @@ class NodeElimination(ABC):
     (K, n_s, n_e), and as many closure rows are left, whose derivatives by y are `closure` (n_e, n_e).
     """
 
-    kept: Index
+    kept_nodes: Index
     basis: Array
     closure: Array
 
@@ -85,7 +85,7 @@ class Substitution(NodeElimination):
     def __init__(self, X: Array) -> None:
         stages, n_s = X.shape[0] + 1, X.shape[2]
         self.X = X
-        self.kept = np.empty(0, dtype=np.intp)
+        self.kept_nodes = np.empty(0, dtype=np.intp)
         self.basis = np.empty((stages, n_s, 0))
         self.closure = np.empty((0, 0))
 
@@ -135,7 +135,7 @@ def eliminate_inner(jacobians: Jacobians, d: Array, unit: Array | None = None) -
     unit (K, n_w) : typical magnitudes of these
     """
     j = jacobians
-    factors = BlockLU.of(j.D_w, unit)
+    factors = BlockLU.factorize(j.D_w, unit)
     if not j.D_w.size:
         return Stages(factors, d, j.D_s, j.D_q, j.X_s[:-1], j.X_q[:-1], j.R_s, j.R_q, j.C_s, j.C_q, singular=())
     W = factors.solve(np.concatenate([j.D_s, j.D_q, d[:, :, None]], axis=2))
@@ -291,14 +291,14 @@ def condense(
         nodes = node_elimination(chain, stages.X)
         gaps = _gaps(chain, jacobians, values, stages.h, linearization.v)
         S, closure = nodes.solve(np.concatenate([np.concatenate([jacobians.A[None], stages.P]), gaps], axis=2))
-        columns = np.concatenate([chain.theta, np.arange(n_x, n_x + nodes.kept.size * chain.n_s)])
+        columns = np.concatenate([chain.theta, np.arange(n_x, n_x + nodes.kept_nodes.size * chain.n_s)])
         G = np.concatenate([S[:, :, :-1], nodes.basis], axis=2)
         F = np.concatenate([closure[:, :-1], nodes.closure], axis=1)
         parts.append(
             CondensedChain(chain, jacobians, stages, nodes, columns, G, F, S[:, :, -1], stages.h, closure[:, -1])
         )
-        n_x += nodes.kept.size * chain.n_s
-    retained_positions = [part.chain.nodes[part.nodes.kept].ravel() for part in parts]
+        n_x += nodes.kept_nodes.size * chain.n_s
+    retained_positions = [part.chain.nodes[part.nodes.kept_nodes].ravel() for part in parts]
     residuals = [
         (part.columns, part.chain.whitened(part.follow(part.stages.R_s, part.stages.R_q))[part.chain.row_mask])
         for part in parts

@@ -62,7 +62,7 @@ def supports_dense_descent(staged: StagedProblem) -> bool:
     layout = staged.layout
     zeros = sum(chain.row_mask.sum() * (layout.n_theta**2 - chain.theta.size**2) for chain in layout.chains)
     is_theta_only = layout.n_v == layout.n_theta and not layout.constrained
-    return is_theta_only and Linearization in staged.gives and bool(zeros < _ZEROS)
+    return is_theta_only and Linearization in staged.capabilities and bool(zeros < _ZEROS)
 
 
 @np.errstate(all="ignore")  # wild trial points overflow
@@ -101,18 +101,18 @@ def minimize_in_trust_region(
 
 class _DescentState:
     def __init__(self, staged: StagedProblem, rule: TrustRegion, min_decrease: float) -> None:
-        self.staged, self.rule, self._least = staged, rule, min_decrease
+        self.staged, self.rule, self._min_decrease = staged, rule, min_decrease
         self.best, self.lowest, self.promise = staged.start, np.inf, np.inf
         self.values = self.jacobians = 0
         self._free = np.zeros(staged.layout.n_theta, dtype=np.bool_)
         self._free[staged.eliminated] = True
         self._ground: DenseEvaluator = staged.dense_evaluator or _StagedRows(staged)
-        self._at: DenseRows | None = None
+        self._current_rows: DenseRows | None = None
         self._best_at: DenseRows | None = None
-        self._known: list[float] = []
+        self._recent_costs: list[float] = []
         self._ends: Signs | None = None  # which held the last step
         self._memory = rule.memory
-        self._mark, self._since, self._delta = np.inf, 0, rule.first
+        self._mark, self._since, self._delta = np.inf, 0, rule.initial_radius
 
     def begin(self, v: Array) -> None:
         self.best = v
@@ -128,25 +128,25 @@ class _DescentState:
     def _accept(self, linear: DenseRows | None) -> None:
         if linear is None:
             return
-        self._at = linear
-        self._known = [linear.cost, *self._known][: self._memory]
+        self._current_rows = linear
+        self._recent_costs = [linear.cost, *self._recent_costs][: self._memory]
         if linear.cost < self.lowest:
             self.best, self.lowest, self._best_at = linear.v, linear.cost, linear
 
     def _back(self) -> bool:
         """Return to the best point if the walk left it in vain; from there on the cost always falls."""
-        if self._at is self._best_at or self._memory == 1:
+        if self._current_rows is self._best_at or self._memory == 1:
             return False
-        self._at, self._known, self._memory = self._best_at, [self.lowest], 1
-        self._mark, self._since, self._delta = np.inf, 0, self.rule.first
+        self._current_rows, self._recent_costs, self._memory = self._best_at, [self.lowest], 1
+        self._mark, self._since, self._delta = np.inf, 0, self.rule.initial_radius
         return True
 
     def step(self) -> bool:
         """Go one step; tell whether there was one, and another may pay."""
-        point, rule, staged = self._at, self.rule, self.staged
+        point, rule, staged = self._current_rows, self.rule, self.staged
         if point is None:
             return False
-        if self.lowest < self._mark - self._least - rule.progress * point.half_square:
+        if self.lowest < self._mark - self._min_decrease - rule.progress * point.half_square:
             self._mark, self._since = self.lowest, 0
         elif self._since >= rule.patience:
             return self._back()
@@ -160,7 +160,7 @@ class _DescentState:
         H[np.diag_indices_from(H)] += RIDGE[0] + RIDGE[1] * trace
         low, high = (staged.lower - point.v) / unit, (staged.upper - point.v) / unit
         min_predicted_decrease = _MIN_PREDICTED_DECREASE * (1.0 + point.half_square)
-        while self._delta > rule.least:
+        while self._delta > rule.min_radius:
             max_step = np.where(self._free, np.inf, self._delta)
             lower_step, upper_step = np.maximum(low, -max_step), np.minimum(high, max_step)
             s = minimize_in_box(H, c, lower_step, upper_step, self._ends)
@@ -173,12 +173,12 @@ class _DescentState:
             self.values += 1
             trial = np.clip(point.v + unit * s, staged.lower, staged.upper)
             cost = self._ground.cost(trial)
-            ratio = -np.inf if cost is None else (max(self._known) - cost) / predicted_decrease
+            ratio = -np.inf if cost is None else (max(self._recent_costs) - cost) / predicted_decrease
             linear = self._rows(trial) if ratio > rule.accepted else None
             if linear is not None:
                 self._accept(linear)
                 radius_factor = 2.0 if ratio > rule.good else 0.5 if ratio < rule.poor else 1.0
-                self._delta = min(radius_factor * self._delta, rule.most)
+                self._delta = min(radius_factor * self._delta, rule.max_radius)
                 return True
             self._delta *= rule.refused
         return self._back()

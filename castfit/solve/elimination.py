@@ -139,19 +139,19 @@ class OrthogonalReduction(NodeElimination):
             is_retained[conditions.nodes[pairs[~is_determined] + 1]] = True
             merge, conditions = _merge(conditions, pairs[is_determined], Y[is_determined], N[is_determined])
             self.merges.append(merge)
-        self.kept = conditions.nodes[1:]
+        self.kept_nodes = conditions.nodes[1:]
         self.from_first = conditions.L[0]
-        n_e = self.kept.size * n_s
-        unit = np.tile(scale, self.kept.size)
+        n_e = self.kept_nodes.size * n_s
+        unit = np.tile(scale, self.kept_nodes.size)
         closure = np.zeros((n_e, n_e))
-        for i in range(self.kept.size):
+        for i in range(self.kept_nodes.size):
             block = slice(i * n_s, (i + 1) * n_s)
             closure[block, block] = conditions.U[i]
             if i > 0:
                 closure[block, (i - 1) * n_s : i * n_s] = conditions.L[i]
         self.closure = closure / unit
         s = np.zeros((count + 1, n_s, n_e))
-        s[self.kept] = np.eye(n_e).reshape(-1, n_s, n_e)
+        s[self.kept_nodes] = np.eye(n_e).reshape(-1, n_s, n_e)
         self.basis = self._descend(s, None) * self.scale / unit
 
     def solve(self, b: Array) -> tuple[Array, Array]:
@@ -176,7 +176,7 @@ class OrthogonalReduction(NodeElimination):
         for m in self.merges:
             node_gradients[m.left] += m.from_left.swapaxes(1, 2) @ node_gradients[m.middle]
             node_gradients[m.right] += m.from_right.swapaxes(1, 2) @ node_gradients[m.middle]
-        condition_multipliers = closure.reshape(self.kept.size, n_s, p)
+        condition_multipliers = closure.reshape(self.kept_nodes.size, n_s, p)
         for m in reversed(self.merges):
             positions = m.pairs - np.arange(m.pairs.size)  # the pair's condition, once earlier pairs have merged
             pair_multipliers = (

@@ -56,7 +56,7 @@ class FallbackThresholds:
     far_decrease: float = 1e-3
     closer: float = 0.6
     idle: int = 2
-    away: float = 2.0
+    divergence_factor: float = 2.0
     noisy_gap: float = 1e-5
     noisy_decrease: float = 1e-7
     stationary: float = 1e-5

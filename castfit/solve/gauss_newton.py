@@ -141,7 +141,7 @@ class GaussNewton:
             ),
             ("regularisation", part, is_within(part, 0, 1) and part != 1, "give a number from 0 to below 1"),
         )
-        if not mistakes and self.homotopy == "always" and not self._control.rescued:
+        if not mistakes and self.homotopy == "always" and not self._control.uses_fallback:
             mistakes.append(f"homotopy is 'always', but {type(self._control).__name__} goes straight; leave it out")
         raise_if_mistakes("GaussNewton", mistakes)
 
@@ -225,7 +225,7 @@ class GaussNewton:
             self.init(ledger),
             self.step,
             self.max_iter,
-            rescued=soft and self._control.rescued,
+            rescued=soft and self._control.uses_fallback,
             always=self.homotopy == "always" and soft,
             roughly=self._searches(ledger),
         )
@@ -239,7 +239,7 @@ class GaussNewton:
             If the step control cannot deal with this kind of problem.
         """
         staged = ledger.staged
-        scalar = MatchingProducts in staged.gives
+        scalar = MatchingProducts in staged.capabilities
         remedy = "matching conditions are scalars, from which no nodes can be eliminated; use Sqp() or Ipopt()"
         raise_if_mistakes("GaussNewton", [remedy] if scalar else [])
         raise_if_mistakes(f"GaussNewton({self.step_control!r})", self._control.mistakes(staged.layout))
@@ -247,33 +247,35 @@ class GaussNewton:
         if self._searches(ledger) and self.homotopy != "always":
             evaluation = ledger.search.evaluate(start, begins=True)
             if evaluation.ok and ledger.search.linearize(start).ok:
-                return GaussNewtonState(0, "straight", evaluation, rough=True)
+                return GaussNewtonState(0, "straight", evaluation, is_low_accuracy=True)
         evaluation = ledger.evaluate(start, begins=True)
         if not evaluation.ok or not ledger.linearize(start).ok:
-            return GaussNewtonState(0, "straight", evaluation, status=Status.START_FAILED, detail=staged.explain(start))
+            return GaussNewtonState(
+                0, "straight", evaluation, status=Status.START_FAILED, detail=staged.describe_failure(start)
+            )
         return GaussNewtonState(0, "straight", evaluation)
 
     def step(self, ledger: CountingProblem, state: GaussNewtonState) -> GaussNewtonState:
         """Do one iteration; where values of full accuracy are needed for it, only these are returned."""
         staged = ledger.staged
         rule = self._rule(staged, state)
-        linear = (ledger.search if state.rough else ledger).linearize(state.v)
+        linear = (ledger.search if state.is_low_accuracy else ledger).linearize(state.v)
         if not linear.ok:
-            return self._closely(ledger, state) if state.rough else end_failed_attempt(state, linear)
-        threshold = self.regularisation if rule.holds else 0.0
+            return self._closely(ledger, state) if state.is_low_accuracy else end_failed_attempt(state, linear)
+        threshold = self.regularisation if rule.holds_singular_directions else 0.0
         local = local_problem(staged, linear, warm=state.active, regularisation=threshold)
         if not local.finite:
-            if state.rough:
+            if state.is_low_accuracy:
                 return self._closely(ledger, state)
             return replace(state, status=Status.LINEAR_ALGEBRA_FAILED, detail="Derivatives overflow.")
         step = rule.step(local, state.progress.memory)
-        if state.rough and _deserves_accuracy(staged, linear, step.decrease):
+        if state.is_low_accuracy and _deserves_accuracy(staged, linear, step.decrease):
             return self._closely(ledger, state)
         gap = infeasibility(staged.layout, staged.scale, linear)
         report = _figures(local, step, gap)
         tolerance = max(self.tolerance * (_SCORING_STEP_RTOL if _scores(linear, staged) else 1.0), ledger.control.rough)
         is_flickering = is_small_decrease(staged, linear, state.progress.closest[1], tolerance)
-        near_decrease = RESCUE.near_decrease if rule.holds else RESCUE.noisy_decrease
+        near_decrease = RESCUE.near_decrease if rule.holds_singular_directions else RESCUE.noisy_decrease
         progress = _closing_in(
             state.progress, step, gap, linear.informing_square, near_decrease, is_flickering=is_flickering
         )
@@ -283,18 +285,23 @@ class GaussNewton:
             is_good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square
             status = Status.CONVERGED if is_converged or is_good else Status.ACCEPTABLE
             return self._arrive(ledger, replace(state, local=step, progress=progress, report=report), local, status)
-        search = LineSearch(ledger.search if state.rough else ledger, local, step, linear, progress.memory)
-        is_close = rule.holds and staged.least_squares and progress.near and not progress.is_divergent
+        search = LineSearch(ledger.search if state.is_low_accuracy else ledger, local, step, linear, progress.memory)
+        is_close = (
+            rule.holds_singular_directions
+            and staged.least_squares
+            and progress.is_near_solution
+            and not progress.is_divergent
+        )
         # This close, level functions see little but integration errors.
         full_step_evaluation, is_closing = (
-            search.trial(_extrapolate_step(search, progress.before)) if is_close else None,
+            search.trial(_extrapolate_step(search, progress.previous_points)) if is_close else None,
             False,
         )
         if full_step_evaluation is not None and search.ledger.linearize(full_step_evaluation.v).ok:
             advance = StepOutcome(full_step_evaluation, 1.0, search.memory)
         else:
             advance = rule.advance(search)
-            is_closing = state.rough and _is_near_convergence(staged, step, advance)
+            is_closing = state.is_low_accuracy and _is_near_convergence(staged, step, advance)
             for _ in range(_HALVINGS):  # a point whose sensitivities cannot be integrated would be a dead end
                 if advance.to is None or is_closing or search.ledger.linearize(advance.to.v).ok:
                     break
@@ -307,9 +314,9 @@ class GaussNewton:
             advance.damping == 1.0 and abs(length - state.report.get("step", np.inf)) <= RESCUE.same_length * length
         )
         is_stuck = advance.to is None or same_point(advance.to.v, linear.v)
-        if is_stuck and state.rough:
+        if is_stuck and state.is_low_accuracy:
             return self._closely(ledger, replace(state, local=step, progress=progress))
-        is_damped = not is_stuck and advance.damping < RESCUE.damped and not progress.near
+        is_damped = not is_stuck and advance.damping < RESCUE.damped and not progress.is_near_solution
         new_state = replace(
             state,
             iteration=state.iteration + 1,
@@ -323,7 +330,9 @@ class GaussNewton:
                 steps=progress.steps + 1,
                 stalled=progress.stalled + is_damped,
                 circling=progress.circling + 1 if is_cycling else 0,
-                before=() if state.phase == HELD_BACK else (*progress.before[-1:], (linear.v, step.dv)),
+                previous_points=()
+                if state.phase == HELD_BACK
+                else (*progress.previous_points[-1:], (linear.v, step.dv)),
             ),
         )
         if is_stuck:
@@ -353,7 +362,7 @@ class GaussNewton:
         lower.
         """
         staged, evaluation, ledger.arrived = ledger.staged, state.evaluation, local
-        holds_directions = self._rule(staged, state).holds
+        holds_directions = self._rule(staged, state).holds_singular_directions
         if not is_small_decrease(staged, evaluation, local.promise, max(RESCUE.stationary, ledger.control.rough)):
             return _let_go(state) if holds_directions else replace(state, status=Status.STEP_TOO_SMALL)
         if not holds_directions and "back" not in state.progress.memory:
@@ -373,20 +382,24 @@ class GaussNewton:
         if "back" in search.memory:  # once is enough, or this would go on for ever
             memory = {**state.progress.memory, "back": 1.0}
             state = replace(state, progress=replace(state.progress, memory=memory))
-        rule, square = self._rule(staged, state), search.at.informing_square
+        rule, square = self._rule(staged, state), search.evaluation.informing_square
         if (
             state.report["gap"] <= MATCHING_TOLERANCE
-            and step.decrease <= (1e-6 if rule.holds else RESCUE.stationary) * square
+            and step.decrease <= (1e-6 if rule.holds_singular_directions else RESCUE.stationary) * square
         ):
-            good = not rule.holds and step.decrease <= RESCUE.noisy_decrease * square
+            good = not rule.holds_singular_directions and step.decrease <= RESCUE.noisy_decrease * square
             return self._arrive(ledger, state, search.local, Status.CONVERGED if good else Status.ACCEPTABLE)
-        if not rule.holds and not search.local.staged.layout.chains[0].n_s and "back" not in state.progress.memory:
+        if (
+            not rule.holds_singular_directions
+            and not search.local.staged.layout.chains[0].n_s
+            and "back" not in state.progress.memory
+        ):
             lowest = _lowest(ledger, state)
             if not same_point(lowest.v, state.v):
                 return _gone_back(state, lowest)
         probe = search.trial(_MIN_DAMPING * step.dv)
         if not probe.ok:
-            return replace(state, status=Status.EVALUATION_FAILED, detail=staged.explain(probe.v))
+            return replace(state, status=Status.EVALUATION_FAILED, detail=staged.describe_failure(probe.v))
         return replace(state, status=Status.STEP_TOO_SMALL if step.feasible else Status.INFEASIBLE)
 
 
@@ -400,7 +413,7 @@ def _extrapolate_step(search: LineSearch, previous_steps: tuple[tuple[Array, Arr
     f, active, layout = search.step.dv, search.step.active, search.local.staged.layout
     if not previous_steps or layout.n_v > layout.n_theta or active.variables.any() or active.path.any():
         return f
-    v, steps = zip(*previous_steps, (search.at.v, f), strict=True)
+    v, steps = zip(*previous_steps, (search.evaluation.v, f), strict=True)
     v_changes, step_changes = np.diff(v, axis=0), np.diff(steps, axis=0)
     F = np.array([search.in_units(change) for change in step_changes]).T
     gamma: Any = np.linalg.lstsq(F, search.in_units(f), rcond=_STEP_DIRECTION_RTOL)[0]
@@ -473,14 +486,18 @@ def _closing_in(
 ) -> AttemptProgress:
     """Count the steps near the solution that bring it no closer; a promise that is small enough only flickers."""
     if not (gap <= RESCUE.near_gap and step.decrease <= near_decrease * half_square):
-        return replace(progress, idle=0, closest=(np.inf, np.inf)) if progress.near or progress.idle else progress
+        return (
+            replace(progress, idle=0, closest=(np.inf, np.inf))
+            if progress.is_near_solution or progress.idle
+            else progress
+        )
     least_gap, least_decrease = progress.closest
     is_closer = MATCHING_TOLERANCE < gap < RESCUE.closer * least_gap or (
         step.decrease < RESCUE.closer * least_decrease and not is_flickering
     )
     closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if is_closer else progress.closest
     is_divergent = progress.is_divergent or step.decrease > max(
-        RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square
+        RESCUE.divergence_factor * least_decrease, RESCUE.noisy_decrease * half_square
     )
     return replace(progress, idle=0 if is_closer else progress.idle + 1, closest=closest, is_divergent=is_divergent)
 
@@ -507,4 +524,4 @@ def _cause(control: SolveControl, iteration: Iteration, watch: Deadline) -> Stat
 
 def _cut_off(course: SolveStates, state: GaussNewtonState, cause: Status) -> GaussNewtonState:
     """End; because the time is over, at an optimum that was found before if there is one."""
-    return course.ended(state, cause) if cause is Status.MAX_TIME else replace(state, status=cause)
+    return course.end_search(state, cause) if cause is Status.MAX_TIME else replace(state, status=cause)

@@ -69,19 +69,19 @@ class AttemptProgress:
     is_divergent: bool = False
     circling: int = 0
     unheld: bool = False
-    before: tuple[tuple[Array, Array], ...] = ()
+    previous_points: tuple[tuple[Array, Array], ...] = ()
 
     @property
-    def near(self) -> bool:
+    def is_near_solution(self) -> bool:
         """Whether the last local problem said that the solution is close."""
         return self.closest[0] < np.inf
 
     @property
-    def lost(self) -> bool:
+    def needs_rescue(self) -> bool:
         """Whether there were too many steps, or damped ones, on the way to a solution that is not in sight."""
         straight = self.station < 0
         slow = self.steps >= (RESCUE.straight_iterations if straight else RESCUE.exact_iterations)
-        return not (self.near or self.unheld) and (slow or (straight and self.stalled >= RESCUE.stalled))
+        return not (self.is_near_solution or self.unheld) and (slow or (straight and self.stalled >= RESCUE.stalled))
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class GaussNewtonState:
     status: Status | None = None
     detail: str = ""
     local: Step | None = None
-    rough: bool = False
+    is_low_accuracy: bool = False
     progress: AttemptProgress = field(default_factory=AttemptProgress)
 
     @property
@@ -138,8 +138,8 @@ class GaussNewtonState:
 
         Reset the circling count and discard earlier points of lower accuracy.
         """
-        progress = replace(self.progress, memory=memory, circling=0, before=())
-        return replace(self, rough=False, evaluation=evaluation, progress=progress)
+        progress = replace(self.progress, memory=memory, circling=0, previous_points=())
+        return replace(self, is_low_accuracy=False, evaluation=evaluation, progress=progress)
 
 
 class SolveStates:
@@ -164,7 +164,7 @@ class SolveStates:
         always: bool,
         roughly: bool,
     ) -> None:
-        self.ledger, self.first, self.step, self.max_iter = ledger, first_state, step, max_iter
+        self.ledger, self.first_state, self.step, self.max_iter = ledger, first_state, step, max_iter
         self.rescued, self.always, self.roughly = rescued, always, roughly
         self.optimum: GaussNewtonState | None = None  # the best so far, if it was suspicious and the search went on
         self._others = self._tries()
@@ -172,28 +172,32 @@ class SolveStates:
 
     def __iter__(self) -> Iterator[GaussNewtonState]:
         """Yield the state at the start and after every iteration; the last one says how it ended."""
-        state = self.first
+        state = self.first_state
         if self.always and state.status is None:
             state = next(self._others)
         yield state
         while state.status is None:
             if state.iteration >= self.max_iter:
-                state = self.ended(state, Status.MAX_ITERATIONS)
+                state = self.end_search(state, Status.MAX_ITERATIONS)
             else:
                 with np.errstate(over="ignore", invalid="ignore"):  # what overflows is noticed where it matters
                     while True:  # the method may ask for values of full accuracy instead of moving
                         new_state = self._soft_step(state) if state.soft else self.step(self.ledger, state)
-                        if new_state.rough and self._circles(new_state):
+                        if new_state.is_low_accuracy and self._circles(new_state):
                             accurate_evaluation = self.ledger.evaluate(new_state.v, begins=True)
                             state = new_state.at_full_accuracy(accurate_evaluation, new_state.progress.memory)
-                        elif state.rough and not new_state.rough and new_state.iteration == state.iteration:
+                        elif (
+                            state.is_low_accuracy
+                            and not new_state.is_low_accuracy
+                            and new_state.iteration == state.iteration
+                        ):
                             state = new_state
                         else:
                             break
                     state = self._following(state, new_state)
             yield state
 
-    def ended(self, state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewtonState:
+    def end_search(self, state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewtonState:
         """End, at the optimum found before the search went on if there is one."""
         if self.optimum is None:
             return replace(state, status=status, detail=detail)
@@ -207,10 +211,10 @@ class SolveStates:
                 return new_state
             if self._circles(new_state):
                 return _start_attempt(new_state, HELD_BACK, new_state.evaluation)
-            return (self._next(new_state) if new_state.progress.lost else None) or new_state
+            return (self._next(new_state) if new_state.progress.needs_rescue else None) or new_state
         if new_state.status.success:
-            return self._settled(new_state)
-        return self._next(new_state) or self.ended(new_state, new_state.status, new_state.detail)
+            return self._accept_optimum(new_state)
+        return self._next(new_state) or self.end_search(new_state, new_state.status, new_state.detail)
 
     def _circles(self, state: GaussNewtonState) -> bool:
         """Check whether full steps cycle around an optimum without converging to it."""
@@ -218,7 +222,7 @@ class SolveStates:
         free = self.rescued and state.phase != HELD_BACK
         return round_ and free and not has_implausible_residuals(self.ledger.staged, state.evaluation)
 
-    def _settled(self, state: GaussNewtonState) -> GaussNewtonState:
+    def _accept_optimum(self, state: GaussNewtonState) -> GaussNewtonState:
         """Accept an optimum, unless it is suspicious and something is left to try."""
         best = state
         if self.optimum is not None and self.optimum.evaluation.cost <= state.evaluation.cost:
@@ -248,7 +252,7 @@ class SolveStates:
             evaluation = ledger.evaluate(within_bounds(staged, compute_second_start()), begins=True)
             if evaluation.ok:
                 origin = evaluation.v
-                yield GaussNewtonState(0, "second start", evaluation, rough=self.roughly)
+                yield GaussNewtonState(0, "second start", evaluation, is_low_accuracy=self.roughly)
         for stations, initial_v in ((RESCUE.stations, origin), (RESCUE.slow_stations, start)):
             self._stations = stations
             evaluation = self.ledger.coarse.evaluate(initial_v, begins=True)

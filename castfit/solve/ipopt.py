@@ -197,13 +197,13 @@ class Ipopt:
 
     def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         """Solve; never raises for a fit that fails.  `warm` starts with a small barrier, close to the start."""
-        has_exact_hessian = HessianBlocks in staged.gives and HessianBlocks in self.takes
+        has_exact_hessian = HessianBlocks in staged.capabilities and HessianBlocks in self.takes
         if self.hessian == "exact" and not has_exact_hessian:
             raise_if_mistakes(
                 "Ipopt", ["this transcription has no exact Hessian; choose hessian='gauss-newton' or Collocation"]
             )
-        has_gradient = GradientEvaluation in staged.gives and GradientEvaluation in self.takes
-        if staged.gives == (GradientEvaluation,) and not has_gradient:
+        has_gradient = GradientEvaluation in staged.capabilities and GradientEvaluation in self.takes
+        if staged.capabilities == (GradientEvaluation,) and not has_gradient:
             raise_if_mistakes(
                 "Ipopt", ["this transcription gives only the gradient of the cost; choose hessian='limited-memory'"]
             )
@@ -214,7 +214,7 @@ class Ipopt:
             try:
                 is_linearizable = (ledger.gradient if has_gradient else ledger.linearize)(start).ok
                 if not (ledger.evaluate(start).ok and is_linearizable):
-                    return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
+                    return ledger.solution(start, Status.START_FAILED, detail=staged.describe_failure(start))
                 run = _IpoptRun(self, staged, ledger, watch, has_exact_hessian, history, has_gradient=has_gradient)
                 solution = run.solve(start, warm=warm)
                 return run.finish(solution) if has_gradient else solution
@@ -290,18 +290,20 @@ class _IpoptRun:
         self.history = history
         self.iterations = 0
         self.errors: list[BaseException] = []
-        self.stopped: Status | None = None
-        self.idle, self.least = 0, np.inf  # iterations that promise little, and no less: errors of integration
+        self.stop_status: Status | None = None
+        self.idle, self.min_decrease = 0, np.inf  # iterations that promise little, and no less: errors of integration
         self.by_promise = not staged.least_squares or ledger.control.rough > 0.0
         self.end: tuple[Array, Array] | None = None  # where a step promises nothing more: v, multipliers of bounds
         self.objective = _Objective()
-        self.scalar = MatchingProducts in staged.gives
+        self.scalar = MatchingProducts in staged.capabilities
         self.rows = ConstraintRows(staged.layout, staged.scale, scalar=self.scalar)
         self.jacobian = JacobianMap(staged.layout, self.rows, staged.scale)
         self.of_theta = _pattern(staged, ledger)
         self.hessian = HessianMap(staged.layout, staged.scale, scalar=self.scalar, of_theta=self.of_theta)
-        self._along: Linearization | None = None
-        self._known: Sequence[Jacobians] | None = None  # Jacobians of the ends of stages, as far as gradients tell
+        self._directional_linearization: Linearization | None = None
+        self._approximate_jacobians: Sequence[Jacobians] | None = (
+            None  # Jacobians of the ends of stages, as far as gradients tell
+        )
 
     def solve(self, start: Array, *, warm: bool) -> Solution:
         """Solve with sigma held at what the signal suggests, and then with sigma profiled if that moves the optimum.
@@ -418,9 +420,9 @@ class _IpoptRun:
         if code == "Invalid_Option":
             raise_if_mistakes("Ipopt", [f"IPOPT refuses its options {dict(self.options.options)}"])
         self.iterations += int(stats["iter_count"])
-        status = self.stopped or IPOPT_STATUS.get(code, Status.SOLVER_ERROR)
-        if self.end is not None and self.stopped is None:
-            return self._ended(*self.end)
+        status = self.stop_status or IPOPT_STATUS.get(code, Status.SOLVER_ERROR)
+        if self.end is not None and self.stop_status is None:
+            return self._build_solution(*self.end)
         v = np.asarray(ipopt_output["x"]).ravel() * scale
         v = np.clip(v, staged.lower, staged.upper)
         active = _active(v, staged, np.asarray(ipopt_output["lam_x"]).ravel())
@@ -461,8 +463,8 @@ class _IpoptRun:
         predicted_decrease = (
             0.5 * float(u @ u) - step.predicted
         )  # with what bounds hold, of the size of IPOPT's barrier
-        if step.decrease < RESCUE.closer * self.least:
-            self.least, self.idle = step.decrease, 0
+        if step.decrease < RESCUE.closer * self.min_decrease:
+            self.min_decrease, self.idle = step.decrease, 0
         elif is_small_decrease(staged, linear, step.decrease, RESCUE.noisy_decrease):
             self.idle += 1
         if self.idle <= RESCUE.idle and not (
@@ -473,7 +475,7 @@ class _IpoptRun:
         self.end = v, step.bound_multipliers
         return True
 
-    def _ended(self, v: Array, multiplier: Array) -> Solution:
+    def _build_solution(self, v: Array, multiplier: Array) -> Solution:
         """Return the solution where a step promises nothing, with theta on the bounds where the step ends."""
         staged, n_theta = self.staged, self.staged.layout.n_theta
         v_end = v.copy()
@@ -546,13 +548,17 @@ class _IpoptRun:
         """Linearize; scalar matching conditions along their gaps only."""
         if not self.scalar:
             return self.ledger.linearize(v)
-        if self._along is None or not np.array_equal(self._along.v, v):
-            if self._known is None:
-                self._known = self.ledger.linearize(v).jacobians
-            self._along = self.ledger.linearize_along(v, self.rows.directions(self.ledger.evaluate(v)))
-            if self._along.ok:
-                self._known = from_gradients(self.staged.layout, self.staged.scale, self._known, self._along)
-        return self._along
+        if self._directional_linearization is None or not np.array_equal(self._directional_linearization.v, v):
+            if self._approximate_jacobians is None:
+                self._approximate_jacobians = self.ledger.linearize(v).jacobians
+            self._directional_linearization = self.ledger.linearize_along(
+                v, self.rows.directions(self.ledger.evaluate(v))
+            )
+            if self._directional_linearization.ok:
+                self._approximate_jacobians = from_gradients(
+                    self.staged.layout, self.staged.scale, self._approximate_jacobians, self._directional_linearization
+                )
+        return self._directional_linearization
 
     def _gradient(self, x: Array, p: Array) -> Sequence[Any]:
         if self.graded:
@@ -591,12 +597,16 @@ class _IpoptRun:
         else:
             blocks = gauss_newton_blocks(self.staged.layout, linear.jacobians, weight)
         if self.objective.sigma is None and self.staged.layout.n_groups:
-            full_linear = replace(linear, jacobians=tuple(self._known)) if self._known is not None else linear
+            full_linear = (
+                replace(linear, jacobians=tuple(self._approximate_jacobians))
+                if self._approximate_jacobians is not None
+                else linear
+            )
             theta += float(lam_f[0]) * self.objective.factor * _profile_curvature(self.staged.layout, full_linear)
         squares: Sequence[Array] = ()
-        if self._known is not None:
+        if self._approximate_jacobians is not None:
             layout, matching_multipliers = self.staged.layout, self.rows.multipliers(lam_g)
-            squares = squares_blocks(layout, self.staged.scale, self._known, matching_multipliers)
+            squares = squares_blocks(layout, self.staged.scale, self._approximate_jacobians, matching_multipliers)
         if self.staged.layout.correlated:
             squares = [*squares, *self.hessian.coupled(self.staged.layout, linear.jacobians, weight)]
         return [self.hessian.nonzeros(blocks, theta, squares)]
@@ -630,9 +640,9 @@ class _IpoptRun:
         if self.control.callback is not None:
             with release_output():
                 if self.control.callback(iteration):
-                    self.stopped = Status.STOPPED_BY_CALLBACK
-        self.stopped = self.watch.cause or self.stopped
-        return [float(self.stopped is not None or self._promises_nothing(v))]
+                    self.stop_status = Status.STOPPED_BY_CALLBACK
+        self.stop_status = self.watch.cause or self.stop_status
+        return [float(self.stop_status is not None or self._promises_nothing(v))]
 
 
 def _stepped(staged: StagedProblem, linear: Linearization) -> tuple[Array, Step] | None:

@@ -109,7 +109,7 @@ class BlockRows:
             product[columns] += r[start : start + len(block)] @ block
         return product
 
-    def taken(self, rows: Index) -> Array:
+    def take_rows(self, rows: Index) -> Array:
         """Return some rows, in ascending order, as a dense matrix (k, n)."""
         matrix = np.zeros((rows.size, self.tail.shape[1]))
         if not rows.size:
@@ -120,7 +120,7 @@ class BlockRows:
             positions = np.flatnonzero((block_indices == i) & (rows < tail_start))
             matrix[positions[:, None], self.columns[i]] = self.blocks[i][rows[positions] - self.starts[i]]
         is_tail = rows >= tail_start
-        matrix[is_tail] = self.tail.taken(rows[is_tail] - tail_start).dense
+        matrix[is_tail] = self.tail.select_rows(rows[is_tail] - tail_start).dense
         return matrix
 
     @property
@@ -271,7 +271,7 @@ class UnitCoordinates:
     rank: int
 
     @classmethod
-    def of(
+    def from_matrix(
         cls, M: Array, Z: Array | None = None, decomposition: tuple[Array, Array, Array] | None = None
     ) -> UnitCoordinates:
         """Compute the coordinates; without Z for all directions. `decomposition` is the singular value decomposition of M Z."""
@@ -313,7 +313,7 @@ class TallFactors:
         self._whitened: tuple[bytes, UnitCoordinates] | None = None
 
     @cached_property
-    def alone(self) -> TallFactors:
+    def triangle_factors(self) -> TallFactors:
         """The triangle itself, as the tall matrix that it is."""
         return TallFactors(self.R, triangular=True)
 
@@ -328,10 +328,10 @@ class TallFactors:
         """Return the coordinates in which R D is the identity, with column scaling D (n,), computed once likewise."""
         key = scale.tobytes()
         if self._whitened is None or self._whitened[0] != key:
-            self._whitened = key, UnitCoordinates.of(self.R * scale, decomposition=self.svd(scale))
+            self._whitened = key, UnitCoordinates.from_matrix(self.R * scale, decomposition=self.svd(scale))
         return self._whitened[1]
 
-    def seen(self, u: Array) -> Array:
+    def project(self, u: Array) -> Array:
         """Return Q^T u (k,): what E can change of u (m,)."""
         for Q in self._slices:
             of_slices = Q.shape[0] * Q.shape[1]
@@ -366,13 +366,13 @@ class BlockLU:
     units: tuple[Array, Array] | None = None
 
     @classmethod
-    def of(cls, D: Array, unit: Array | None = None) -> BlockLU:
+    def factorize(cls, D: Array, unit: Array | None = None) -> BlockLU:
         """Factorize D (K, n, n); `unit` (K, n) are typical magnitudes of x."""
         if unit is not None and unit.size and unit.max() > _DECADES * unit.min():
             C = np.exp2(np.round(np.log2(unit)))
             largest = np.abs(D * C[:, None]).max(axis=2)
             R = np.exp2(np.round(np.log2(np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0))))
-            return replace(cls.of(D * C[:, None] / R[:, :, None]), units=(R, C))
+            return replace(cls.factorize(D * C[:, None] / R[:, :, None]), units=(R, C))
         count, n = D.shape[:2]
         work, pivots, failed = np.array(D, order="C"), np.zeros((count, n), dtype=np.int32), False
         for k in range(count if n else 0):

@@ -61,7 +61,7 @@ class SearchCoordinates:
     floor: Array
 
     @classmethod
-    def of(cls, layout: Layout, positive: Mask, magnitude: Array) -> SearchCoordinates:
+    def from_layout(cls, layout: Layout, positive: Mask, magnitude: Array) -> SearchCoordinates:
         """Return the coordinates for states that stay `positive`, of some `magnitude`, both (n_x + n_z,)."""
         logarithmic, unit = np.zeros(layout.n_v, dtype=bool), np.ones(layout.n_v)
         for chain in layout.chains:

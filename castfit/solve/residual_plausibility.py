@@ -104,7 +104,7 @@ def _beyond_signal(staged: StagedProblem, evaluation: Evaluation, *, noisy: bool
     group = _groups(staged)[mask]
     squares = np.concatenate([r.ravel() for r in rows_in_units(staged.layout, evaluation)])[mask] ** 2
     signals = np.concatenate([s.ravel() for s in staged.signal])[mask] ** 2
-    typical = _by_median if staged.forgiving else np.mean
+    typical = _by_median if staged.tolerates_failures else np.mean
     groups = range(staged.layout.n_groups)
     large = any(
         float(typical(squares[group == g])) > MAX_UNEXPLAINED_SIGNAL * float(np.mean(signals[group == g]))

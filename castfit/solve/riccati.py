@@ -51,7 +51,7 @@ class ChainStep:
 
     x: Array
     u: Array
-    first: Array
+    initial_variables: Array
     multipliers: Array
 
 

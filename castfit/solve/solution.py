@@ -165,7 +165,7 @@ class CountingProblem:
         is_separate: bool = False,
     ) -> None:
         self.staged = staged
-        self._apart = is_separate
+        self._is_separate = is_separate
         self.control = SolveControl() if control is None else control
         self._parent = parent
         self.evaluations: Counter[str] = Counter() if parent is None else parent.evaluations
@@ -173,9 +173,9 @@ class CountingProblem:
         self._best: Array | None = None
         self._best_merit = _NOTHING
         self._entered: object = None
-        self._last: Evaluation | None = None
+        self._last_evaluation: Evaluation | None = None
         self._linear: Linearization | None = None
-        self._asked: Array | None = None
+        self._requested_v: Array | None = None
         self._requested_linear_v: Array | None = None
         self.arrived: LocalProblem | None = None
         """The local problem that said that an optimum is reached, which whoever judges it need not solve again."""
@@ -187,13 +187,13 @@ class CountingProblem:
 
         What is eliminated is so for the weights of the exact problem, which are not those of softened ones.
         """
-        rough = self.staged.coarse().explicit()
+        rough = self.staged.low_accuracy().explicit()
         return self if rough is self.staged else CountingProblem(rough, self.control, self)
 
     @cached_property
     def search(self) -> CountingProblem:
         """The ledger of the problem at the accuracy of a search far from the solution; it has its own best point."""
-        rough = self.staged.coarse()
+        rough = self.staged.low_accuracy()
         return self if rough is self.staged else CountingProblem(rough, self.control, self, is_separate=True)
 
     @property
@@ -213,14 +213,14 @@ class CountingProblem:
 
     def evaluate(self, v: Array, *, begins: bool = False) -> Evaluation:
         """Evaluate, reusing the last result at the same point; derivatives follow where something `begins`."""
-        if self._last is None or not self._same(self._last, v, self._asked):
+        if self._last_evaluation is None or not self._same(self._last_evaluation, v, self._requested_v):
             check_deadline()
             if begins:
                 self.staged.expect_derivatives()
-            self._last, self._asked = self.staged.evaluate(v), v
+            self._last_evaluation, self._requested_v = self.staged.evaluate(v), v
             self.evaluations["values"] += 1
-            self._record(self._last)
-        return self._last
+            self._record(self._last_evaluation)
+        return self._last_evaluation
 
     def linearize(self, v: Array) -> Linearization:
         """Linearize, reusing the last result at the same point."""
@@ -256,7 +256,7 @@ class CountingProblem:
     def _record(self, evaluation: Evaluation) -> None:
         if evaluation.failures:
             self.failures.update(failure.cause for failure in evaluation.failures)
-        if self._parent is not None and not self._apart:
+        if self._parent is not None and not self._is_separate:
             self._parent._enter(evaluation)
         self._enter(evaluation)
 

@@ -117,7 +117,7 @@ class Sqp:
             try:
                 start = np.clip(staged.start, staged.lower, staged.upper)
                 if not (ledger.evaluate(start).ok and ledger.linearize(start).ok):
-                    return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
+                    return ledger.solution(start, Status.START_FAILED, detail=staged.describe_failure(start))
                 state = _SqpState(ledger.linearize(start))
                 while state.status is None:
                     state = self._step(ledger, state, history)
@@ -199,7 +199,7 @@ class _SqpState:
     confirming: bool = False
     active: ActiveSet | None = None
     bounds: Array | None = None
-    least: tuple[float, float] = (np.inf, np.inf)
+    min_gap_and_decrease: tuple[float, float] = (np.inf, np.inf)
     idle: int = 0
     report: Mapping[str, float] = field(default_factory=dict[str, float])
     status: Status | None = None
@@ -222,7 +222,7 @@ def _verdict(ledger: CountingProblem, state: _SqpState, step: Step, gap: float, 
 def _progress(state: _SqpState, step: Step, gap: float) -> dict[str, Any]:
     """Count iterations near the solution that come no closer: only errors of integration are left."""
     is_near = gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * state.linear.informing_square
-    least_gap, least_decrease = state.least
+    least_gap, least_decrease = state.min_gap_and_decrease
     is_closer = MATCHING_TOLERANCE < gap < RESCUE.closer * least_gap or step.decrease < RESCUE.closer * least_decrease
     smallest_progress = (min(gap, least_gap), min(step.decrease, least_decrease))
     return {"idle": state.idle + 1 if is_near and not is_closer else 0, "least": smallest_progress}
@@ -248,7 +248,7 @@ def _relinearized(ledger: CountingProblem, state: _SqpState, advance: StepOutcom
 def _linearized(ledger: CountingProblem, state: _SqpState, v: Array) -> _SqpState:
     """Linearize at v: with all derivatives of the matching conditions, or with one more row of each."""
     staged = ledger.staged
-    if MatchingProducts not in staged.gives or state.idle > RESCUE.idle:
+    if MatchingProducts not in staged.capabilities or state.idle > RESCUE.idle:
         return replace(state, linear=ledger.linearize(v), exact=True, confirming=False)
     layout, scale = staged.layout, staged.scale
     units = unit_directions(layout, ledger.evaluate(v), scale, state.units, state.iteration)
@@ -271,9 +271,9 @@ def _confirmed(ledger: CountingProblem, state: _SqpState) -> _SqpState:
 def _stuck(ledger: CountingProblem, search: LineSearch, gap: float) -> dict[str, Any]:
     """Return the status, and a detail, that explain why no step improves the merit."""
     step = search.step
-    if gap <= MATCHING_TOLERANCE and step.decrease <= 1e-6 * search.at.informing_square:
+    if gap <= MATCHING_TOLERANCE and step.decrease <= 1e-6 * search.evaluation.informing_square:
         return {"status": Status.ACCEPTABLE}
     probe = search.trial(1e-6 * step.dv)
     if not probe.ok:
-        return {"status": Status.EVALUATION_FAILED, "detail": ledger.staged.explain(probe.v)}
+        return {"status": Status.EVALUATION_FAILED, "detail": ledger.staged.describe_failure(probe.v)}
     return {"status": Status.STEP_TOO_SMALL if step.feasible else Status.INFEASIBLE}

@@ -578,9 +578,9 @@ class StagedProblem(ABC):
     start: Array
     signal: tuple[Array, ...]
     least_sigma: Array
-    gives: tuple[type, ...] = (Linearization,)
+    capabilities: tuple[type, ...] = (Linearization,)
     least_squares: bool = True
-    forgiving: bool = False
+    tolerates_failures: bool = False
     integrated: bool = False
     integration_rtol: float = 0.0
     logarithmic: Mask = np.empty(0, dtype=np.bool_)
@@ -651,7 +651,7 @@ class StagedProblem(ABC):
             np.add.at(squares, chain.group, size**2)
         return squares
 
-    def coarse(self) -> StagedProblem:
+    def low_accuracy(self) -> StagedProblem:
         """Return the same problem with functions of accuracy `COARSE_RTOL`, if that is faster; layout and start agree."""
         return self
 
@@ -659,7 +659,7 @@ class StagedProblem(ABC):
         """Return the same problem with all of theta as search variables; layout and start agree."""
         return self
 
-    def explain(self, v: Array) -> str:
+    def describe_failure(self, v: Array) -> str:
         """Describe the cause and place of a failed evaluation of the functions at v; empty if it succeeded."""
         return "; ".join(f"{f.chain}, stage {f.stage + 1}: {f.detail}" for f in self.linearize(v).failures[:3])
 

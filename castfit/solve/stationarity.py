@@ -56,7 +56,7 @@ def nonstationary_quantities(local: LocalProblem) -> tuple[str, ...]:
     with np.errstate(over="ignore", invalid="ignore"):
         if not local.finite:
             return ()  # nothing can be told
-        step = local.within(1.0)
+        step = local.compute_trust_region_step(1.0)
         if not is_small_decrease(staged, linear, step.decrease, RESCUE.stationary):
             share = np.abs(local.gradient * step.dv[local.positions])
         else:
@@ -84,7 +84,7 @@ def without_invisible_slopes(solution: Solution, local: LocalProblem) -> tuple[S
         if steepest > 1.0 and not is_small_decrease(staged, linear, local.promise, RESCUE.stationary):
             return solution, local  # far from any
         while steepest > 1.0 and n_steps < _STEPS and radius > _MIN_STEP_UNITS:
-            step = local.within(radius)
+            step = local.compute_trust_region_step(radius)
             new_linear = staged.linearize(np.clip(linear.v + step.dv, staged.lower, staged.upper))
             n_steps += 1
             new_local = local_problem(staged, new_linear) if new_linear.ok else local

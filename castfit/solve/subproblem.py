@@ -124,9 +124,9 @@ class LocalProblem:
         self._regularisation = regularisation
         self._arrows: dict[bytes, ArrowMatrix] = {}
         self._holds: dict[bytes, DirectionHold] = {}
-        self._reached: dict[float, Step] = {}
+        self._steps_by_radius: dict[float, Step] = {}
 
-    def moved(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
+    def with_linearization(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
         """Return the problem at the same point with other bounds or constants of rows; derivatives are the same."""
         is_same_point = linearization is self.linearization
         condensed = self.condensed if is_same_point else recondense(self.condensed, linearization)
@@ -180,7 +180,7 @@ class LocalProblem:
         return self._arrows[key]
 
     @cached_property
-    def _tied(self) -> Mask:
+    def _is_tied(self) -> Mask:
         """Chains that have nodes which stay unknown, equations along the path, or constraints that were active."""
         layout = self.staged.layout
         is_tied = np.array([part.e.size > 0 for part in self.condensed.chains], dtype=np.bool_)
@@ -200,7 +200,7 @@ class LocalProblem:
         path_rows = self.condensed.path
         for i in range(len(is_tied)):
             is_tied[i] |= bool(path[path_rows.starts[i] : path_rows.starts[i + 1]].any())
-        path_tail = path_rows.tail.taken(np.flatnonzero(path[int(path_rows.starts[-1]) :]))
+        path_tail = path_rows.tail.select_rows(np.flatnonzero(path[int(path_rows.starts[-1]) :]))
         is_involved = np.zeros(path_rows.width, dtype=np.bool_)
         is_involved[path_tail.column] = True
         is_involved &= self._arrow(np.zeros_like(is_tied)).place < 0
@@ -214,24 +214,28 @@ class LocalProblem:
 
     def _factored(self, u: Array, damping: Array | None) -> tuple[Array, TallFactors]:
         """Return residuals u (m,) and rows of the dense problem, with those that hold singular directions or damp."""
-        tall_factors, held_rows = self._tall, self._held
+        tall_factors, held_rows = self._tall, self._regularised_factors
         if damping is not None:
             extra_rows = np.concatenate([self._singular[0], np.diag(damping)])
             held_rows = TallFactors(np.concatenate([tall_factors.R, extra_rows]))
-        projected_u, n_extra = tall_factors.seen(u), held_rows.m - len(tall_factors.R)
+        projected_u, n_extra = tall_factors.project(u), held_rows.m - len(tall_factors.R)
         return np.concatenate([projected_u, np.zeros(n_extra)]) if n_extra else projected_u, held_rows
 
     @cached_property
-    def _held(self) -> TallFactors:
+    def _regularised_factors(self) -> TallFactors:
         """The triangle of the rows with those that hold singular directions."""
         tall_factors, extra_rows = self._tall, self._singular[0]
-        return TallFactors(np.concatenate([tall_factors.R, extra_rows])) if len(extra_rows) else tall_factors.alone
+        return (
+            TallFactors(np.concatenate([tall_factors.R, extra_rows]))
+            if len(extra_rows)
+            else tall_factors.triangle_factors
+        )
 
     @cached_property
     def _eliminates(self) -> bool:
         if self.condensed.n_x <= MAX_DENSE_LOCAL_UNKNOWNS:  # this is no work
             return False
-        return self.condensed.rows.own_count > MAX_DENSE_LOCAL_UNKNOWNS and not self._arrow(self._tied).trivial
+        return self.condensed.rows.own_count > MAX_DENSE_LOCAL_UNKNOWNS and not self._arrow(self._is_tied).trivial
 
     @cached_property
     def _singular(self) -> tuple[Array, Array, float]:
@@ -251,7 +255,7 @@ class LocalProblem:
             deficiency = find_rank_deficiency(rows, threshold=self._regularisation, scale=np.ones(int(Z.shape[1])))
             damping, directions = deficiency.damping @ Z.T / D, Z @ deficiency.directions
         else:  # by the decomposition that the step needs, too
-            deficiency = find_rank_deficiency(self._tall.alone, threshold=self._regularisation, scale=D)
+            deficiency = find_rank_deficiency(self._tall.triangle_factors, threshold=self._regularisation, scale=D)
             damping, directions = deficiency.damping, deficiency.directions
         w = deficiency.singular_values
         condition = float(w[0] / w[-1]) if w.size and w[-1] > 0 else np.inf
@@ -262,7 +266,7 @@ class LocalProblem:
     @property
     def _determining(self) -> Array:
         """Closure rows, and path constraints that determine directions, (k, n_x)."""
-        return np.concatenate([self.condensed.closure.dense, self.condensed.path.taken(self._pinned)])
+        return np.concatenate([self.condensed.closure.dense, self.condensed.path.take_rows(self._pinned)])
 
     @property
     def _pinned(self) -> Index:
@@ -280,7 +284,7 @@ class LocalProblem:
 
             condensed, arrow_matrix = self.condensed, self._arrow(is_tied)
             positions = condensed.positions
-            pinned_rows = np.concatenate([condensed.closure.dense, condensed.path.taken(self._pinned)])[
+            pinned_rows = np.concatenate([condensed.closure.dense, condensed.path.take_rows(self._pinned)])[
                 :, arrow_matrix.border
             ]
             self._holds[key] = find_singular_directions(
@@ -304,12 +308,12 @@ class LocalProblem:
     @property
     def condition(self) -> float:
         """Condition number of the column-scaled condensed Jacobian; an estimate where own unknowns are eliminated."""
-        return self._hold(self._tied).condition if self._eliminates else self._singular[2]
+        return self._hold(self._is_tied).condition if self._eliminates else self._singular[2]
 
     @property
     def held_directions(self) -> int:
         """Number of singular directions that are held."""
-        return self._hold(self._tied).count if self._eliminates else self._singular[1].shape[1]
+        return self._hold(self._is_tied).count if self._eliminates else self._singular[1].shape[1]
 
     @property
     def finite(self) -> bool:
@@ -330,18 +334,18 @@ class LocalProblem:
 
     def direction(self, *, damping: Array | None = None) -> Step:
         """Return the Gauss-Newton step, with rows  damping[j] x[j]  appended to E, (n_x,) (Levenberg-Marquardt)."""
-        if self._alone:
+        if self._is_theta_only:
             return self._of_theta(self._u, self.linearization, damping)
         return self._solve(self.condensed, self.linearization, damping)
 
-    def within(self, radius: float) -> Step:
+    def compute_trust_region_step(self, radius: float) -> Step:
         """Compute the step of least cost of the linear model within `radius` search units.
 
         Singular directions stay free.
 
         A ridge of `RIDGE` makes it unique.
         """
-        cached_step = self._reached.get(radius)
+        cached_step = self._steps_by_radius.get(radius)
         if cached_step is not None:
             return cached_step
         unit, ridge = self._unit, min(self._ridge, _LARGEST)
@@ -355,28 +359,28 @@ class LocalProblem:
             R = self._tall.R * unit
             low, high = ((end - self.linearization.v)[positions] for end in (self.staged.lower, self.staged.upper))
             low, high = np.maximum(low, -max_step) / unit, np.minimum(high, max_step) / unit
-            H, c = R.T @ R + ridge * np.eye(unit.size), R.T @ self._tall.seen(self._u)
+            H, c = R.T @ R + ridge * np.eye(unit.size), R.T @ self._tall.project(self._u)
             with suppress(np.linalg.LinAlgError):  # not positive definite but for rounding
                 guess = active_signs(minimize_in_box(H, c, low, high), low, high)
-            if self._alone and unit.size and not guess.any():
+            if self._is_theta_only and unit.size and not guess.any():
                 interior_step = self._ridged(R, unit, np.sqrt(ridge), (low, high))
                 if interior_step is not None:
-                    self._reached[radius] = interior_step
+                    self._steps_by_radius[radius] = interior_step
                     return interior_step
         reach = TrustRegionBounds(max_step, unit, guess)
         damping = np.sqrt(ridge) / unit
-        if self._alone:
+        if self._is_theta_only:
             step = local._of_theta(self._u, self.linearization, damping, reach=reach)
         else:
             step = local._solve(self.condensed, self.linearization, damping, reach=reach)
-        self._reached[radius] = step
+        self._steps_by_radius[radius] = step
         return step
 
     def _ridged(self, R: Array, unit: Array, root: float, ends: tuple[Array, Array]) -> Step | None:
         """Return the step of R (k, n), in units of the search, with a ridge; None if an end of the box holds it."""
         n, low, high = unit.size, *ends
         Q, T = thin(np.concatenate([R, root * np.eye(n)]))
-        x = triangular_solution(T, -(self._tall.seen(self._u) @ Q[: len(R)]))
+        x = triangular_solution(T, -(self._tall.project(self._u) @ Q[: len(R)]))
         if not ((low < x) & (x < high)).all():
             return None
         return self._free_step(self._u, unit * x, is_in_box=True)
@@ -409,7 +413,7 @@ class LocalProblem:
         What singular directions promise beyond that, data cannot tell from nothing.  Infinite where numbers overflow:
         nothing is taken for an optimum there.
         """
-        return self.within(1.0).decrease if np.isfinite(self._ridge) else np.inf
+        return self.compute_trust_region_step(1.0).decrease if np.isfinite(self._ridge) else np.inf
 
     def correction(self, evaluation: Evaluation, similar_step: Step | None = None) -> Step | None:
         """Return the simplified Gauss-Newton step from another point: its values, the matrices of this one (Eq. 15).
@@ -422,7 +426,7 @@ class LocalProblem:
             recondensed = recondense(self.condensed, evaluation)
         if not (self._finite and self._constants_finite(recondensed)):
             return None
-        if self._alone:
+        if self._is_theta_only:
             return self._of_theta(recondensed.u, evaluation, None, active)
         return self._solve(recondensed, evaluation, None, active)
 
@@ -434,7 +438,7 @@ class LocalProblem:
     @cached_property
     def _path_rows(self) -> Array:
         """Derivatives of the finite path constraints with respect to the unknowns; corrections share them."""
-        return self.condensed.path.taken(self._path)
+        return self.condensed.path.take_rows(self._path)
 
     def _constants_finite(self, condensed: Condensed) -> bool:
         return squares_are_finite(
@@ -464,7 +468,7 @@ class LocalProblem:
         lower, upper = staged.lower - evaluation.v, staged.upper - evaluation.v
         limits = lower[condensed.positions], upper[condensed.positions]
         if reach is not None:
-            limits = np.maximum(limits[0], -reach.most), np.minimum(limits[1], reach.most)
+            limits = np.maximum(limits[0], -reach.max_steps), np.minimum(limits[1], reach.max_steps)
         slack = _FEASIBILITY * np.maximum(staged.scale, np.abs(evaluation.v))
         is_unknown = np.zeros(evaluation.v.size, dtype=bool)
         is_unknown[condensed.positions] = True
@@ -478,12 +482,12 @@ class LocalProblem:
             active = ActiveSet(active.variables.copy(), active.path)
             active.variables[condensed.positions] = reach.guess
         is_chosen = (active.variables != 0) & ~is_unknown
-        is_tied = self._tied.copy() if self._eliminates else np.zeros(0, dtype=np.bool_)
+        is_tied = self._is_tied.copy() if self._eliminates else np.zeros(0, dtype=np.bool_)
         scale = self.column_scale if reach is None else reach.unit
         dense = None if self._eliminates else self._factored(condensed.u, damping)
         while True:
             path = self._path if dense is not None else self._of_border(self._arrow(is_tied), is_tied)
-            slopes = self._path_rows if path is self._path else condensed.path.taken(path)
+            slopes = self._path_rows if path is self._path else condensed.path.take_rows(path)
             rows, bound_positions = _rows(staged, condensed, lower, upper, is_chosen, path, slopes)
             bound_slice, path_slice = (
                 slice(bound_positions.size),
@@ -547,7 +551,7 @@ class LocalProblem:
         )
 
     @property
-    def _alone(self) -> bool:
+    def _is_theta_only(self) -> bool:
         """Whether nothing but theta varies, within bounds and nothing else, and no unknown is worth eliminating."""
         return self.staged.layout.of_theta and not self._eliminates
 
@@ -571,7 +575,7 @@ class LocalProblem:
             if bool(((low <= dv) & (dv <= high) & (low < high)).all()):
                 return self._free_step(u, dv)
         if reach is not None:
-            low, high = np.maximum(lower, -reach.most), np.minimum(upper, reach.most)
+            low, high = np.maximum(lower, -reach.max_steps), np.minimum(upper, reach.max_steps)
             scale, signs = reach.unit, reach.guess
         solution = bounded_lsq(*self._factored(u, damping), lower=low, upper=high, scale=scale, bounds_active=signs)
         dv, bound_signs, no_multipliers = solution.x, solution.bounds_active, _NONE
@@ -597,7 +601,7 @@ class LocalProblem:
         """Return the step (n_x,) of the dense problem without bounds."""
         projected_u, rows = self._factored(u, None)
         coordinates = rows.whitened(self.column_scale)
-        return self.column_scale * (coordinates.T @ coordinates.target(rows.seen(projected_u)))
+        return self.column_scale * (coordinates.T @ coordinates.target(rows.project(projected_u)))
 
     def _free_step(self, u: Array, dv: Array, *, is_in_box: bool = False) -> Step:
         """Return a step that no bound holds, with what it promises in a box if it is one."""
@@ -653,7 +657,7 @@ class DenseProblem(LocalProblem):
         return False
 
     @property
-    def _alone(self) -> bool:
+    def _is_theta_only(self) -> bool:
         return True
 
     @cached_property
@@ -664,14 +668,14 @@ class DenseProblem(LocalProblem):
     def _u(self) -> Array:
         return theta_residuals(self.staged.layout, self.linearization)
 
-    def moved(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
+    def with_linearization(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
         """Return the problem at the same point with other bounds or constants of rows."""
         return DenseProblem(staged, linearization, regularisation=self._regularisation)
 
     @cached_property
     def _spectrum(self) -> tuple[Array, Array] | None:
         """V S^-1 U^T of the scaled triangle, and S; None where directions are singular, or bounds fix a quantity."""
-        U, S, Vt = self._tall.alone.svd(self.column_scale)
+        U, S, Vt = self._tall.triangle_factors.svd(self.column_scale)
         if not 0 < S.size == len(Vt) or np.logical_or.reduce(self.staged.lower == self.staged.upper):
             return None
         min_singular_value = max(self._regularisation * float(S[0]), RANK_TOLERANCE * euclidean_norm(S))
@@ -680,7 +684,7 @@ class DenseProblem(LocalProblem):
     def _unbounded(self, u: Array) -> Array:
         if self._spectrum is None:
             return super()._unbounded(u)
-        return -self.column_scale * (self._spectrum[0] @ self._tall.seen(u))
+        return -self.column_scale * (self._spectrum[0] @ self._tall.project(u))
 
     @property
     def condition(self) -> float:
@@ -764,7 +768,7 @@ def choose(layout: Layout, linearization: Linearization, scale: Array | None = N
 class TrustRegionBounds:
     """A box around a point: how far unknowns may move, their units, which ends are likely to hold them, (n_x,) each."""
 
-    most: Array
+    max_steps: Array
     unit: Array
     guess: Signs
 

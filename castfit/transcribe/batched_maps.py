@@ -45,13 +45,13 @@ class BatchedLinks:
     base: Array
     direct: tuple[Index, Index, Index]
     numbers: Array
-    known: tuple[Index, Index]
+    argument_sources: tuple[Index, Index]
     values: Index
     slopes: tuple[Index, Index, Index]
     starts: Index
     evaluate: BufferedFunction | None
 
-    def at(self, n: Array) -> tuple[Array, Array] | None:
+    def compute_values(self, n: Array) -> tuple[Array, Array] | None:
         """Return y (C, n_y) at natural values n, and the derivatives of expressions there, which `slopes_at` wants.
 
         None if an expression cannot be computed.
@@ -63,7 +63,7 @@ class BatchedLinks:
         if self.evaluate is None:
             return y, np.empty(0)
         arguments = self.numbers.copy()
-        arguments[self.known[0]] = n[self.known[1]]
+        arguments[self.argument_sources[0]] = n[self.argument_sources[1]]
         self.evaluate.arguments["a"][0] = arguments
         self.evaluate()
         values = self.evaluate.results["values"][0]
@@ -91,12 +91,14 @@ def batch_links(model: Model, conditions: Sequence[Condition]) -> BatchedLinks |
     n_y = links[0].base.size
     if any(link.base.size != n_y for link in links):
         return None
-    starts = np.concatenate([[0], np.cumsum([n_y * link.of.size for link in links])]).astype(np.intp)
+    starts = np.concatenate([[0], np.cumsum([n_y * link.quantity_rows.size for link in links])]).astype(np.intp)
     direct: list[Index] = []
     for i, (link, c) in enumerate(zip(links, conditions, strict=True)):
-        q = np.flatnonzero(link.of >= 0)
-        rows = link.of[q]
-        direct.append(np.array([c.theta[q], i * n_y + rows, starts[i] + rows * link.of.size + q], dtype=np.intp))
+        q = np.flatnonzero(link.quantity_rows >= 0)
+        rows = link.quantity_rows[q]
+        direct.append(
+            np.array([c.theta[q], i * n_y + rows, starts[i] + rows * link.quantity_rows.size + q], dtype=np.intp)
+        )
     parts = [(i, part) for i, link in enumerate(links) for part in link.parts if isinstance(part, MappedExpressions)]
     numbers, argument_sources, values, slopes = _arranged(links, conditions, parts, starts)
     return BatchedLinks(
@@ -131,7 +133,7 @@ def _arranged(
     argument = derivative = 0
     for i, part in parts:
         link, theta = links[i], conditions[i].theta
-        n_y, n_q, m, n_a = link.base.size, link.of.size, part.rows.size, part.source.size
+        n_y, n_q, m, n_a = link.base.size, link.quantity_rows.size, part.rows.size, part.source.size
         j = np.flatnonzero(part.source >= 0)
         q = part.source[j]
         at_known.append(argument + j)
@@ -161,10 +163,10 @@ def _arranged(
 
 def _function(model: Model, parts: Sequence[MappedExpressions]) -> BufferedFunction:
     cache = _FUNCTIONS.get(model, lambda _: {})
-    key = tuple(id(part.first) for part in parts)
+    key = tuple(id(part.jacobian_function) for part in parts)
     if key not in cache:
         arguments = [ca.SX.sym("a", part.source.size) for part in parts]
-        evaluated = [cast("list[ca.SX]", part.first(a)) for part, a in zip(parts, arguments, strict=True)]
+        evaluated = [cast("list[ca.SX]", part.jacobian_function(a)) for part, a in zip(parts, arguments, strict=True)]
         function = ca.Function(
             "linked",
             [ca.vertcat(*arguments)],
@@ -175,5 +177,5 @@ def _function(model: Model, parts: Sequence[MappedExpressions]) -> BufferedFunct
             ["a"],
             ["values", "slopes"],
         )
-        cache[key] = tuple(part.first for part in parts), BufferedFunction(function, ("values", "slopes"))
+        cache[key] = tuple(part.jacobian_function for part in parts), BufferedFunction(function, ("values", "slopes"))
     return cache[key][1]

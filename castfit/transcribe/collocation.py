@@ -175,7 +175,7 @@ class Collocation:
         self, problem: CompiledProblem, edges: list[Array], theta: Array, start: Trajectory
     ) -> CollocationProblem:
         return collocation_problem(
-            problem, edges, theta=theta, trajectories=[partial(start.at, i) for i in range(len(edges))],
+            problem, edges, theta=theta, trajectories=[partial(start.interpolate, i) for i in range(len(edges))],
             unit=np.max(start.units, axis=0), degree=self.degree, scheme=self.scheme,
         )  # fmt: skip
 

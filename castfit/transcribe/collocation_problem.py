@@ -93,7 +93,7 @@ def collocation_problem(
     equations = _EQUATIONS.get(problem, _equations)
     refined = [merge(e, snap_times(c.breakpoints, e)) for e, c in zip(edges, problem.conditions, strict=True)]
     divisions = divide_all(problem, refined, theta)
-    stagings = [arrange(c, d.edges, d.after) for c, d in zip(problem.conditions, divisions, strict=True)]
+    stagings = [arrange(c, d.edges, d.is_measured_after) for c, d in zip(problem.conditions, divisions, strict=True)]
     elements = [
         _elements(problem, i, staging, division, scheme_table, relative=equations.relative)
         for i, (staging, division) in enumerate(zip(stagings, divisions, strict=True))
@@ -156,7 +156,7 @@ class QuantitySlopes:
 class CollocationProblem(TranscribedProblem):
     """A staged problem of collocation elements; build it with `collocation_problem`."""
 
-    gives = (Linearization, HessianBlocks)
+    capabilities = (Linearization, HessianBlocks)
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class CollocationProblem(TranscribedProblem):
     def _forget(self) -> None:
         self._memory = _PointCache()
 
-    def _apart(self) -> CollocationProblem:
+    def _copy_without_cache(self) -> CollocationProblem:
         other = copy(self)
         other._forget()
         return other
@@ -209,7 +209,7 @@ class CollocationProblem(TranscribedProblem):
     def times(self, v: Array) -> tuple[Array, ...]:
         """Return the element boundaries at v, per chain (K + 1,)."""
         pairs = zip(self.divisions, self._recall(v).naturals, strict=True)
-        return tuple(division.at(natural.e) for division, natural in pairs)
+        return tuple(division.compute_boundaries(natural.e) for division, natural in pairs)
 
     def disarranged(self, v: Array) -> bool:
         """Whether estimated times of events are no longer where the elements have them."""
@@ -266,7 +266,9 @@ class CollocationProblem(TranscribedProblem):
             ]
             failures += [] if evaluation.failures else self._unlinked(v, memory.naturals, slopes=True)
             blocks, measured = (jacobians for _, jacobians in derivatives), (e.measured for e in self.elements)
-            memory.linearization = self._linearization(evaluation, blocks, failures, measured, lambda: self._seen(v))
+            memory.linearization = self._linearization(
+                evaluation, blocks, failures, measured, lambda: self._iterate_observables(v)
+            )
         return memory.linearization
 
     def by_quantities(self, v: Array) -> Iterator[QuantitySlopes]:
@@ -279,10 +281,13 @@ class CollocationProblem(TranscribedProblem):
                 inner = e.inner_by_quantities(self.equations, natural, s, w)
             yield QuantitySlopes(rows, inner, ends, natural.da)
 
-    def _seen(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
+    def _iterate_observables(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
         naturals = self._recall(v).naturals
         for elements, chain, natural in zip(self.elements, self.layout.chains, naturals, strict=True):
-            yield elements.measured, elements.seen(self.equations, elements.parameters(natural), *chain.local(v)[1:])
+            yield (
+                elements.measured,
+                elements.evaluate_outputs(self.equations, elements.parameters(natural), *chain.local(v)[1:]),
+            )
 
     def hessian(
         self,
@@ -329,7 +334,7 @@ class CollocationProblem(TranscribedProblem):
         def observe(of_p: Sequence[Array]) -> Iterator[tuple[MeasurementRows, Array]]:
             for e, chain, natural, p in zip(self.elements, self.layout.chains, naturals, of_p, strict=True):
                 parameters = e.parameters(replace(natural, p=p))
-                yield e.measured, e.seen(self.equations, parameters, *chain.local(v)[1:]).copy()
+                yield e.measured, e.evaluate_outputs(self.equations, parameters, *chain.local(v)[1:]).copy()
 
         with np.errstate(all="ignore"):
             return self._projection.projected(v, naturals, observe)
@@ -343,7 +348,9 @@ class CollocationProblem(TranscribedProblem):
         flow = values.d.reshape(stages, -1, elements.n_e)
         observed = np.concatenate([b.reshape(*elements.tau.shape, -1) for b in (values.r, values.c)], axis=2)
         is_finite = bool(np.isfinite(observed).all())
-        observed_values = None if is_finite else elements.seen(self.equations, elements.parameters(natural), s, w)
+        observed_values = (
+            None if is_finite else elements.evaluate_outputs(self.equations, elements.parameters(natural), s, w)
+        )
         failures = self._explain(i, flow, observed, "", observed_values)
         reason = condition.failure(q, natural)
         if reason:
@@ -462,7 +469,11 @@ def _elements(
     if relative:
         controls = np.concatenate([edges[:-1, None], cubics.reshape(h.size, -1)], axis=1)[:, None]
         times, inputs = np.broadcast_to(scheme_table.points[:, None], times.shape), controls
-        point_times, point_inputs, lengths = tau[..., None], _replace_late_inputs(controls, point_inputs, condition), np.ones(h.size)
+        point_times, point_inputs, lengths = (
+            tau[..., None],
+            _replace_late_inputs(controls, point_inputs, condition),
+            np.ones(h.size),
+        )
     basis = np.zeros((*tau.shape, scheme_table.degree + 1, n_x + n_z))
     basis[..., :n_x] = scheme_table.state_basis(tau)[..., None]
     basis[:, :, 1:, n_x:] = scheme_table.algebraic_basis(tau)[..., None]

@@ -51,7 +51,7 @@ class TriggerFunctions:
         sizes = [all_triggers.graph.size1_in(i) for i in range(4)]
         t, x, u, c = arguments = [ca.SX.sym(n, size) for n, size in zip("txuc", sizes, strict=True)]
         dx, du = ca.SX.sym("dx", x.numel()), ca.SX.sym("du", u.numel())
-        outputs: Any = all_triggers.first(*arguments)
+        outputs: Any = all_triggers.jacobian_function(*arguments)
         g, slopes = cast("ca.SX", outputs[0]), cast("ca.SX", outputs[1])[:, : 1 + x.numel() + u.numel()]
         entries, gradients = ca.vertsplit(g), ca.vertsplit(slopes)
         moving_variables = ca.vertcat(t, x, u)
@@ -62,7 +62,7 @@ class TriggerFunctions:
         )
         self._linear: Mask = self.smooth & is_linear
         rows = np.flatnonzero(~is_linear)
-        self.bent = rows, EventUpdate.of(arguments, g[rows.tolist()]) if rows.size else None
+        self.nonlinear_rows = rows, EventUpdate.from_expressions(arguments, g[rows.tolist()]) if rows.size else None
         self._enclosed: dict[int, tuple[Enclosure, Enclosure, Index]] = {}
         for k in np.flatnonzero(~self._linear).tolist():
             all_variables = ca.vertcat(t, x, u, dx, du, c)
@@ -229,7 +229,7 @@ class _IntervalPolynomials:
         slopes = self._slopes
         bounds = [(self.moving.min(axis=1), slopes.min(axis=1)), (self.moving.max(axis=1), slopes.max(axis=1))]
         low, high = (
-            self._placed(constant_values, places, n, t, *bound)
+            self._assemble_arguments(constant_values, places, n, t, *bound)
             for t, bound in zip((self.begin, self.end), bounds, strict=True)
         )
         return low, high
@@ -239,7 +239,7 @@ class _IntervalPolynomials:
         slopes = self._slopes
         return np.concatenate(
             [
-                self._placed(constant_values, places, n, t, self.moving[:, i], slopes[:, i])
+                self._assemble_arguments(constant_values, places, n, t, self.moving[:, i], slopes[:, i])
                 for t, i in ((self.begin, 0), (self.end, -1))
             ]
         )
@@ -248,7 +248,9 @@ class _IntervalPolynomials:
     def _slopes(self) -> Array:
         return 4.0 * np.diff(self.moving, axis=1) / (self.end - self.begin)[:, None, None]
 
-    def _placed(self, constant_values: Array, places: Index, n: int, t: Array, values: Array, slopes: Array) -> Array:
+    def _assemble_arguments(
+        self, constant_values: Array, places: Index, n: int, t: Array, values: Array, slopes: Array
+    ) -> Array:
         out = np.repeat(constant_values[None], t.size, axis=0)
         out[:, 0], out[:, places], out[:, n + places] = t, values, slopes
         return out

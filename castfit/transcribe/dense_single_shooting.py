@@ -50,9 +50,9 @@ class ShootingData:
     scale : (n_theta,);  sigma : floor and ceiling of unknown ones, (n_groups,) each
     """
 
-    posed: CompiledProblem
+    compiled_problem: CompiledProblem
     layout: Layout
-    laid: IntegrationPlan
+    integration_plan: IntegrationPlan
     expressions: PointwiseExpressions
     units: Sequence[Array]
     z_start: Sequence[Array]
@@ -72,18 +72,18 @@ class _IntegrationGroup:
     whole : whether all outputs of all lanes are the points of all experiments, in their order
     """
 
-    of: Index
+    experiments: Index
     lanes: RepeatedLanes
     lane: Index
-    at: Index
+    output_index: Index
     points: Index
     directions: tuple[Index, Index]
     size: Array
-    whole: bool
+    covers_all_points: bool
 
     def seeds(self, dy: Array, n_y: int) -> Array:
         """Return the derivatives of the lanes' p and x0 by the quantities, in units of these, (L, n_y, w)."""
-        seeds = np.zeros((self.of.size, n_y, self.size.shape[2]))
+        seeds = np.zeros((self.experiments.size, n_y, self.size.shape[2]))
         source, place = self.directions
         seeds.reshape(-1)[place] = dy[source]
         seeds *= self.size
@@ -91,9 +91,9 @@ class _IntegrationGroup:
 
     def picked(self, of_outputs: Array) -> Array:
         """Return the values at the points, (n, ...), from those at all outputs of the lanes (L, m, ...)."""
-        if self.whole:
+        if self.covers_all_points:
             return of_outputs.reshape(of_outputs.shape[0] * of_outputs.shape[1], *of_outputs.shape[2:])
-        return of_outputs[self.lane, self.at]
+        return of_outputs[self.lane, self.output_index]
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class _IntegratedStates:
     natural: Array
     y: Array
     by_n: Array
-    found: tuple[tuple[Lanes, Trajectories], ...]
+    lane_trajectories: tuple[tuple[Lanes, Trajectories], ...]
     x: Array
     z: Array
     g: Array
@@ -163,7 +163,7 @@ class PointData:
     half_square: float
     excess: float
     surplus: float
-    beyond: Sequence[float]
+    experiment_excess: Sequence[float]
     prior: PriorRows
 
 
@@ -174,8 +174,12 @@ class DenseSingleShooting:
     """
 
     def __init__(self, shooting_data: ShootingData, links: BatchedLinks) -> None:
-        self._given, self._links = shooting_data, links
-        problem, layout, chains = shooting_data.posed, shooting_data.layout, shooting_data.laid.chains
+        self._shooting_data, self._links = shooting_data, links
+        problem, layout, chains = (
+            shooting_data.compiled_problem,
+            shooting_data.layout,
+            shooting_data.integration_plan.chains,
+        )
         system = problem.model.system
         self._n_x, self._n_z, self._n_p = system.x.numel(), system.z.numel(), system.p.numel()
         self._log = np.asarray(problem.log)
@@ -210,17 +214,17 @@ class DenseSingleShooting:
         all_parameters, all_states = np.ones(self._n_p, dtype=np.bool_), np.ones(self._n_x, dtype=np.bool_)
         flows = [all_parameters if c.link.flow is None else c.link.flow for c in problem.conditions]
         self._flow = np.array([np.concatenate([flow, all_states]) for flow in flows])
-        self._last: PointData | None = None
+        self._last_point_data: PointData | None = None
         self._flown: _IntegratedStates | None = None
         self.integrations = 0
         self._costs: dict[bytes, float | None] = {}
 
     @classmethod
-    def of(cls, given: ShootingData) -> DenseSingleShooting | None:
+    def from_shooting_data(cls, given: ShootingData) -> DenseSingleShooting | None:
         """Return the evaluator; None if it does not apply, as with events, several pieces, or relations."""
-        problem, plan = given.posed, given.laid
+        problem, plan = given.compiled_problem, given.integration_plan
         is_single_piece = len(plan.rounds) == 1 and all(
-            chain.division.plain and len(chain.pieces) == 1 for chain in plan.chains
+            chain.division.is_eventless and len(chain.pieces) == 1 for chain in plan.chains
         )
         if not is_single_piece or problem.relations:
             return None
@@ -231,28 +235,32 @@ class DenseSingleShooting:
     def measuring(self, problem: CompiledProblem, chains: Sequence[Segments]) -> DenseSingleShooting:
         """Return the evaluator for other data at the same points; the last integration is reused."""
         other = copy(self)
-        other._given = replace(self._given, posed=problem, laid=replace(self._given.laid, chains=tuple(chains)))
+        other._shooting_data = replace(
+            self._shooting_data,
+            compiled_problem=problem,
+            integration_plan=replace(self._shooting_data.integration_plan, chains=tuple(chains)),
+        )
         other._blocks = _blocks([chain.measured for chain in chains], self._ends)
-        other._last, other._costs = None, {}
+        other._last_point_data, other._costs = None, {}
         return other
 
     def integrated_by(self, plan: IntegrationPlan) -> DenseSingleShooting:
         """Return the evaluator with the integrators of another arrangement of the same pieces."""
         other = copy(self)
         pairs = zip(plan.rounds[0], self._flights, strict=True)
-        other._given = replace(self._given, laid=plan)
+        other._shooting_data = replace(self._shooting_data, integration_plan=plan)
         other._flights = tuple(replace(f, lanes=f.lanes.integrated_by(group.integrator)) for group, f in pairs)
-        other._last, other._flown, other._costs, other.integrations = None, None, {}, 0
+        other._last_point_data, other._flown, other._costs, other.integrations = None, None, {}, 0
         return other
 
     def cost(self, v: Array) -> float | None:
         """Return the cost at v (n_theta,), None where something cannot be computed."""
         key = v.tobytes()
         if key not in self._costs:
-            self._last = self.read(v)
+            self._last_point_data = self.read(v)
             if len(self._costs) >= _REMEMBERED:
                 self._costs.pop(next(iter(self._costs)))
-            self._costs[key] = None if self._last is None else self._last.cost
+            self._costs[key] = None if self._last_point_data is None else self._last_point_data.cost
         return self._costs[key]
 
     def residuals(self, v: Array) -> DenseResiduals | None:
@@ -279,16 +287,16 @@ class DenseSingleShooting:
 
     def rows(self, v: Array) -> DenseRows | None:
         """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
-        if self._last is None or self._last.flown.key != v.tobytes():
-            self._last = self.read(v, with_sensitivities=True)
-        point_data = self._last
+        if self._last_point_data is None or self._last_point_data.flown.key != v.tobytes():
+            self._last_point_data = self.read(v, with_sensitivities=True)
+        point_data = self._last_point_data
         derivatives = None if point_data is None else self._by_theta(point_data)
         return None if point_data is None or derivatives is None else self._assembled(v, point_data, derivatives[0])
 
     def evaluation(self, v: Array, point_data: PointData) -> Evaluation:
         """Return a reading at v as the evaluation of a staged problem."""
         prior = point_data.prior
-        of_chains = zip(self._rows, self._constrained(point_data.flown.g), point_data.beyond, strict=True)
+        of_chains = zip(self._rows, self._constrained(point_data.flown.g), point_data.experiment_excess, strict=True)
         values = [
             ChainValues(point_data.r[None, rows], _NONE, _EMPTY, _EMPTY, c[None], excess)
             for rows, c, excess in of_chains
@@ -316,17 +324,17 @@ class DenseSingleShooting:
 
     def sweep(self, point_data: PointData) -> IntegratedPoints:
         """Return the integration results, arranged by experiment."""
-        plan = self._given.laid
+        plan = self._shooting_data.integration_plan
         x, z, end = (
             [values[None, points] for points in self._chains]
             for values in (point_data.flown.x, point_data.flown.z, point_data.flown.x)
         )
         runs: list[Integration] = []
         for group, integration_group, (lanes, states) in zip(
-            plan.rounds[0], self._flights, point_data.flown.found, strict=True
+            plan.rounds[0], self._flights, point_data.flown.lane_trajectories, strict=True
         ):
             runs.append(Integration(group.integrator, group.members, group.parts, lanes, states))
-            for lane, i in enumerate(cast("list[int]", integration_group.of.tolist())):
+            for lane, i in enumerate(cast("list[int]", integration_group.experiments.tolist())):
                 end[i] = states.x[lane, -1:]
         return IntegratedPoints(plan, x, z, end, runs, ())
 
@@ -352,7 +360,7 @@ class DenseSingleShooting:
         if self._flown is not None and self._flown.key == key:
             return self._flown
         natural = natural_value(v, self._log)
-        link_values = self._links.at(natural)
+        link_values = self._links.compute_values(natural)
         if link_values is None:
             return None
         y, by_n = link_values
@@ -360,21 +368,21 @@ class DenseSingleShooting:
         if previous is not None and np.array_equal(
             previous.y[self._flow], y[self._flow]
         ):  # only outputs and noise move
-            g = self._shown(previous.x, previous.z, y)
+            g = self._evaluate_observables(previous.x, previous.z, y)
             self._flown = replace(previous, key=key, natural=natural, y=y, by_n=by_n, g=g, slopes=[])
             return self._flown
         if previous is not None:  # what was kept for its derivatives may be large
             previous.slopes.clear()
-            for _, states in previous.found:
-                if states.kept is not None:
-                    states.kept.give_up()
+            for _, states in previous.lane_trajectories:
+                if states.sensitivity_cache is not None:
+                    states.sensitivity_cache.give_up()
         dy = self._links.slopes_at(by_n, np.where(self._log, natural, 1.0)) if with_sensitivities else None
         n_p, N = self._n_p, self._of_point.size
         x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
         trajectories: list[tuple[Lanes, Trajectories]] = []
         slopes: list[Sensitivities] = []
         for integration_group in self._flights:
-            lane_values = y[integration_group.of]
+            lane_values = y[integration_group.experiments]
             lanes = integration_group.lanes.lanes(lane_values[:, n_p:].copy(), lane_values[:, :n_p].copy())
             if dy is None:
                 states = integration_group.lanes.values(lanes)
@@ -385,7 +393,7 @@ class DenseSingleShooting:
                 slopes.append(along_them)
             if states.failures:
                 return None
-            if integration_group.whole:
+            if integration_group.covers_all_points:
                 x = integration_group.picked(states.x)
             else:
                 x[integration_group.points] = integration_group.picked(states.x)
@@ -393,14 +401,18 @@ class DenseSingleShooting:
                 z[integration_group.points] = integration_group.picked(states.z)
             trajectories.append((lanes, states))
         self.integrations += 1
-        self._flown = _IntegratedStates(key, natural, y, by_n, tuple(trajectories), x, z, self._shown(x, z, y), slopes)
+        self._flown = _IntegratedStates(
+            key, natural, y, by_n, tuple(trajectories), x, z, self._evaluate_observables(x, z, y), slopes
+        )
         return self._flown
 
-    def _shown(self, x: Array, z: Array, y: Array) -> Array:
+    def _evaluate_observables(self, x: Array, z: Array, y: Array) -> Array:
         """Evaluate the observed expressions with the parameters (C, n_p or more) of experiments."""
         if self._picks is not None:
             return x[:, self._picks]
-        return self._given.expressions.values(self._times, x, z, y[self._of_point, : self._n_p], self._inputs).copy()
+        return self._shooting_data.expressions.values(
+            self._times, x, z, y[self._of_point, : self._n_p], self._inputs
+        ).copy()
 
     @np.errstate(all="ignore")
     def projected(self, v: Array, projection: Projection) -> Array | None:
@@ -413,13 +425,15 @@ class DenseSingleShooting:
         )
         if integrated is None or dy is None:
             return None
-        chains, n_p, naturals = self._given.laid.chains, self._n_p, list[NaturalValues]()
-        for chain, start, y in zip(self._given.layout.chains, self._links.starts[:-1], integrated.y, strict=True):
+        chains, n_p, naturals = self._shooting_data.integration_plan.chains, self._n_p, list[NaturalValues]()
+        for chain, start, y in zip(
+            self._shooting_data.layout.chains, self._links.starts[:-1], integrated.y, strict=True
+        ):
             by_q = dy[start:][: y.size * chain.theta.size].reshape(y.size, chain.theta.size)
             naturals.append(NaturalValues(y[:n_p], by_q[:n_p], y[n_p:], by_q[n_p:]))
 
         def observe(of_p: Sequence[Array]) -> Iterator[tuple[MeasurementRows, Array]]:
-            g = self._shown(integrated.x, integrated.z, np.array(of_p))
+            g = self._evaluate_observables(integrated.x, integrated.z, np.array(of_p))
             yield from ((c.measured, g[None, points]) for c, points in zip(chains, self._chains, strict=True))
 
         return projection.projected(v, naturals, observe)
@@ -439,14 +453,14 @@ class DenseSingleShooting:
             [excess for _, excess in block_rows] if len(block_rows) == len(self._chains) else [0.0] * len(self._chains)
         )
         surplus = sum(chain_excesses)
-        prior = self._given.posed.priors(v)
+        prior = self._shooting_data.compiled_problem.priors(v)
         if prior.failure:
             return None
         # Divided by the most likely sigma of their group (castfit.transcribe.transcribed_problem.profiled).
-        sigma, inverse, excess, layout = np.empty(0), 1.0, surplus, self._given.layout
+        sigma, inverse, excess, layout = np.empty(0), 1.0, surplus, self._shooting_data.layout
         if layout.n_groups:
             grouped = r if self._one else r[self._grouped]
-            sigma, of_sigma = likeliest_sigma(grouped, self._groups, layout, *self._given.sigma)
+            sigma, of_sigma = likeliest_sigma(grouped, self._groups, layout, *self._shooting_data.sigma)
             inverse = 1.0 / float(sigma[0]) if self._one else np.append(1.0 / sigma, 1.0)[self._group]
             r, excess = r * inverse, of_sigma + surplus
         squares = float(prior.rows @ prior.rows) + sum([float(r[rows] @ r[rows]) for rows in self._rows])
@@ -465,7 +479,7 @@ class DenseSingleShooting:
         dz: list[Array] = [np.empty(0)] * len(self._chains)
         available_slopes = point_data.flown.slopes.copy()
         point_data.flown.slopes.clear()
-        for integration_group, (lanes, states) in zip(self._flights, point_data.flown.found, strict=True):
+        for integration_group, (lanes, states) in zip(self._flights, point_data.flown.lane_trajectories, strict=True):
             if available_slopes:
                 sensitivities = available_slopes.pop(0)
             else:
@@ -474,7 +488,7 @@ class DenseSingleShooting:
                 )
             if sensitivities.failures:
                 return None
-            rescued += len({*states.rescued, *sensitivities.rescued})
+            rescued += len({*states.n_fallback, *sensitivities.rescued})
             steps += sensitivities.steps
             by_x = integration_group.picked(sensitivities.dx / integration_group.size[:, None])
             by_z = (
@@ -482,10 +496,10 @@ class DenseSingleShooting:
                 if self._n_z
                 else sensitivities.dz
             )
-            offset, members = 0, cast("list[int]", integration_group.of.tolist())
+            offset, members = 0, cast("list[int]", integration_group.experiments.tolist())
             for i in members:
                 n = self._chains[i].stop - self._chains[i].start
-                w, rows = self._given.moving[i].size, slice(offset, offset + n)
+                w, rows = self._shooting_data.moving[i].size, slice(offset, offset + n)
                 dx[i] = by_x[rows, :, :w]
                 if self._n_z:
                     dz[i] = by_z[rows, :, :w]
@@ -499,7 +513,7 @@ class DenseSingleShooting:
         """Return the derivatives of each experiment's rows and path constraints by its quantities."""
         if self._picks is not None:
             return self._picked(self._picks, dx)
-        shooting_data, n_p, n_x, n_z = self._given, self._n_p, self._n_x, self._n_z
+        shooting_data, n_p, n_x, n_z = self._shooting_data, self._n_p, self._n_x, self._n_z
         x, z, y, g = point_data.flown.x, point_data.flown.z, point_data.flown.y, point_data.flown.g
         slopes = shooting_data.expressions.jacobian(self._times, x, z, y[self._of_point, :n_p], self._inputs)
         parts = [block.measured.slopes(g[None, block.points], slopes[None, block.points]) for block in self._blocks]
@@ -529,12 +543,14 @@ class DenseSingleShooting:
     def _picked(self, picks: Index, dx: Sequence[Array]) -> list[tuple[Array, Array]] | None:
         """Return the derivatives as `_chained` does, if all observed expressions are states."""
         out = list[tuple["Array", "Array"]]()
-        for i, (chain, layout_chain) in enumerate(zip(self._given.laid.chains, self._given.layout.chains, strict=True)):
+        for i, (chain, layout_chain) in enumerate(
+            zip(self._shooting_data.integration_plan.chains, self._shooting_data.layout.chains, strict=True)
+        ):
             weight, n_q = chain.measured.weight[0], layout_chain.theta.size
             by_q = dx[i][:, picks]
             if by_q.shape[2] < n_q:
                 by_direction, by_q = by_q, np.zeros((len(weight), picks.size, n_q))
-                by_q[..., self._given.moving[i]] = by_direction
+                by_q[..., self._shooting_data.moving[i]] = by_direction
             r, c = by_q[:, : weight.shape[1]] * weight[..., None], by_q[:, self._n_g :]
             chain_blocks = _flat(r), _flat(c)
             if not _finite(chain_blocks, (self._used_of[i], self._bounded_of[i])):
@@ -547,7 +563,7 @@ class DenseSingleShooting:
         row = point_data.prior.rows.size
         E = np.zeros((row + int(np.count_nonzero(self._mask)), v.size))
         E[:row] = point_data.prior.jacobian.dense
-        parts = zip(self._given.layout.chains, self._rows, self._used_of, blocks, strict=True)
+        parts = zip(self._shooting_data.layout.chains, self._rows, self._used_of, blocks, strict=True)
         for chain, rows, of_rows, (block, _) in parts:
             scaled_block = block * (
                 point_data.inverse[rows, None] if isinstance(point_data.inverse, np.ndarray) else point_data.inverse
@@ -582,10 +598,10 @@ def _finite(arrays: Sequence[Array], selections: Sequence[slice | Index]) -> boo
 
 def _flights(shooting_data: ShootingData, ends: Index, n_y: int, starts: Index) -> tuple[_IntegrationGroup, ...]:
     out: list[_IntegrationGroup] = []
-    n_p = shooting_data.posed.model.system.p.numel()
-    for group in shooting_data.laid.rounds[0]:
+    n_p = shooting_data.compiled_problem.model.system.p.numel()
+    for group in shooting_data.integration_plan.rounds[0]:
         members = [i for i, _ in group.members]
-        divisions = [shooting_data.laid.chains[i].division for i in members]
+        divisions = [shooting_data.integration_plan.chains[i].division for i in members]
         width = max((shooting_data.moving[i].size for i in members), default=0)
         size = np.ones((len(members), 1, width))
         sources, places = [np.empty(0, dtype=np.intp)], [np.empty(0, dtype=np.intp)]

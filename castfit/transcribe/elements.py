@@ -210,7 +210,7 @@ class ElementConstants:
     def parameters(self, natural: NaturalValues) -> Array:
         """Return the parameters at points: (n_p,), or of each element (K, 1, n_p)."""
         if self.relative:
-            edges = self.division.at(natural.e)
+            edges = self.division.compute_boundaries(natural.e)
             span = np.stack([edges[:-1], np.diff(edges)], axis=1)
             return np.hstack([self.division.stage_parameters(natural.p, natural.e), span])[:, None]
         return self.division.stage_parameters(natural.p, natural.e)[:, None] if any(self.division.levels) else natural.p
@@ -239,9 +239,9 @@ class ElementConstants:
             by_e += division.weight[:-1].T @ (start - length) + division.weight[1:].T @ length
         return by_p, by_e
 
-    def at(self, e: Array) -> ElementConstants:
+    def with_event_rows(self, e: Array) -> ElementConstants:
         """Return the elements where they are for rows e (n_e,) of events."""
-        edges = self.division.at(e)
+        edges = self.division.compute_boundaries(e)
         if np.array_equal(edges, self.edges):
             return self
         return replace(self, edges=edges, cubics=shift_cubics(self.cubics, (edges - self.edges)[:-1, None]))
@@ -277,7 +277,7 @@ class ElementConstants:
             c = np.where(self.applies > 0, observed[..., self.measured.n_g :], 0.0)
         ends = np.einsum("j,kje->ke", self.table.end, y[..., : self.n_x])
         if any(self.division.crossings):
-            u = self.at(natural.e).inputs_at_ends()[0]
+            u = self.with_event_rows(natural.e).inputs_at_ends()[0]
             for k, crossing in enumerate(self.division.crossings):
                 if crossing is not None:
                     ends[k] = crossing.values(ends[k], natural.e, u[k])
@@ -300,7 +300,7 @@ class ElementConstants:
         """Evaluate the derivatives of the model's equations at states y, factors included, (K, d, n_e, n_l)."""
         return self.factor[..., None] * equations.flow.jacobian(*self._collocation(y, p))
 
-    def seen(self, equations: PointEquations, p: Array, s: Array, w: Array) -> Array:
+    def evaluate_outputs(self, equations: PointEquations, p: Array, s: Array, w: Array) -> Array:
         """Evaluate outputs and spreads at the measured points, (K, M, n_g)."""
         return equations.observed.values(*self._measured(self.states(s, w), p))[..., : self.measured.n_g]
 
@@ -310,7 +310,7 @@ class ElementConstants:
         observed = equations.observed.jacobian(*self._measured(y, p))
         of_g = np.where(self.measured.used[..., None], observed[:, :, :n_g], 0.0)
         constraints = np.where(self.applies[..., None] > 0, observed[:, :, n_g:], 0.0)
-        g = self.seen(equations, p, s, w) if self.measured.slots else np.empty(0)
+        g = self.evaluate_outputs(equations, p, s, w) if self.measured.slots else np.empty(0)
         return LocalDerivatives(self.flow(equations, y, p), of_g, self.measured.slopes(g, of_g), constraints)
 
     def inner_blocks(self, slopes: LocalDerivatives, dp: Array) -> Blocks:
@@ -353,7 +353,7 @@ class ElementConstants:
         y, p, n_g = self.states(s, w), self.parameters(natural), self.measured.n_g
         by_p = equations.observed.jacobian(*self._measured(y, p))[:, :, :n_g, self.n_e :]
         by_p = np.where(self.measured.used[..., None], by_p, 0.0)
-        g = self.seen(equations, p, s, w) if self.measured.slots else np.empty(0)
+        g = self.evaluate_outputs(equations, p, s, w) if self.measured.slots else np.empty(0)
         derivatives = self.measured.slopes(g, by_p) @ self.parameter_slopes(natural, equations.free)[:, None]
         K, M, n_r, n_q = derivatives.shape  # -1 would not be determined where nothing of it varies
         return derivatives.reshape(K, M * n_r, n_q)
@@ -390,7 +390,11 @@ class ElementConstants:
         by_y = np.broadcast_to(self._of_end, (stages, *self._of_end.shape))
         by_q = np.zeros((stages, self.n_x, natural.dp.shape[1]))
         if any(self.division.crossings):
-            by_y, ends, (u, du, _) = by_y.copy(), self.states_at_ends(s, w), self.at(natural.e).inputs_at_ends()
+            by_y, ends, (u, du, _) = (
+                by_y.copy(),
+                self.states_at_ends(s, w),
+                self.with_event_rows(natural.e).inputs_at_ends(),
+            )
             for k, crossing in enumerate(self.division.crossings):
                 if crossing is not None:
                     _, by_x, by_e = crossing.slopes(ends[k], natural.e, u[k], du[k])
@@ -410,7 +414,7 @@ class ElementConstants:
         n_x, n_q = self.n_x, natural.dp.shape[1]
         n_y = n_x + w.shape[1]
         out, by_e = np.zeros((s.shape[0], n_y + n_q, n_y + n_q)), np.zeros(natural.e.size)
-        ends, (u, du, ddu) = self.states_at_ends(s, w), self.at(natural.e).inputs_at_ends()
+        ends, (u, du, ddu) = self.states_at_ends(s, w), self.with_event_rows(natural.e).inputs_at_ends()
         flat = self._of_end
         inner = np.zeros((n_x + natural.e.size, n_y + n_q))
         inner[:n_x, :n_y] = np.hstack([flat[:, :n_x], flat[:, self.n_e :]])
@@ -452,7 +456,7 @@ class ElementConstants:
         y, (stages, degree, n_e) = self.states(s, w), inner.shape
         p, dp = self.parameters(natural), self.parameter_slopes(natural, equations.free)
         flow = equations.flow.hessian(*self._collocation(y, p), inner * self.factor)
-        g = self.seen(equations, p, s, w).copy()
+        g = self.evaluate_outputs(equations, p, s, w).copy()
         curvature = self.measured.bend(g, factor, slopes.observed)
         point = np.einsum("kmga,kmgb->kmab", curvature, slopes.observed)
         multiplier = np.concatenate([self.measured.gradient(g, factor), constraint * self.applies], axis=2)

@@ -86,7 +86,7 @@ class NodeTrajectory:
     u: Array
     p: Array
     node: int = 0
-    reached: int = 0
+    n_reached: int = 0
     stuck: tuple[Integrator, Lanes, int] | None = field(default=None, repr=False)
 
     def stop(self) -> IntegrationStop | None:
@@ -152,7 +152,7 @@ def integrate_from_nodes(course: IntegrationCase, begins: Array, states: Array, 
         n_past_events = 0
         if table is not None:
             slack = float(time_rounding(np.array([begin]), table.start)[0])
-            n_past_events = table.done(begin, slack, at_start=k == 0 and begin <= table.start + slack)
+            n_past_events = table.count_past_events(begin, slack, at_start=k == 0 and begin <= table.start + slack)
         legs.append(_IntegrationLeg(k, begin, states[k], times[(owner == k) & (times >= begin)], n_past_events))
     node_trajectories: list[NodeTrajectory] = []
     while legs:
@@ -174,7 +174,7 @@ class _IntegrationLeg:
     begin: float
     x: Array
     times: Array
-    done: int
+    n_past_events: int
 
 
 def _straight_on(
@@ -182,7 +182,7 @@ def _straight_on(
 ) -> list[NodeTrajectory]:
     """Compute the trajectory from event to event if states have constant rates in between, without an integrator."""
     slack = float(time_rounding(np.array([begin]), table.start)[0])
-    n_past_events = table.done(begin, slack, at_start=begin <= table.start + slack)
+    n_past_events = table.count_past_events(begin, slack, at_start=begin <= table.start + slack)
     node_trajectories: list[NodeTrajectory] = []
     start_index, last_time = 0, float(times[-1])
     p = course.p
@@ -200,12 +200,14 @@ def _straight_on(
             t = t[1:]
         states, empty = x + rates * (t - begin)[:, None], np.empty((t.size, 0))
         node_trajectories.append(NodeTrajectory(t, states, empty, empty, p, 0, t.size))
-        if not has_event or (events[n_past_events] == last_time and not table.after[n_past_events]):
+        if not has_event or (events[n_past_events] == last_time and not table.is_measured_after[n_past_events]):
             return node_trajectories
         begin, x, crossing = float(events[n_past_events]), states[-1], table.crossings[n_past_events]
         if crossing is not None:
             x = crossing.values(x, table.e, np.empty(0))
-        start_index = stop if table.after[n_past_events] else int(np.searchsorted(times, begin, side="right"))
+        start_index = (
+            stop if table.is_measured_after[n_past_events] else int(np.searchsorted(times, begin, side="right"))
+        )
         n_past_events += 1
 
 
@@ -214,15 +216,15 @@ def _stretch(
 ) -> tuple[NodeTrajectory, Array]:
     """Return the stretch up to the next event, still empty, and its inputs."""
     times, table = leg.times, course.timetable
-    if leg.done < events.size and times.size and events[leg.done] <= times[-1]:
-        times = np.append(times[times < events[leg.done]], events[leg.done])
+    if leg.n_past_events < events.size and times.size and events[leg.n_past_events] <= times[-1]:
+        times = np.append(times[times < events[leg.n_past_events]], events[leg.n_past_events])
     inner_kinks = kinks[(kinks > leg.begin) & (kinks < times[-1])] if times.size else times
     t = merge(np.array([leg.begin]), times, inner_kinks)
     cubics = input_cubics(course.inputs, np.append(t[0], t))
     steps = np.diff(t, prepend=t[0])
     u = np.einsum("muc,mc->mu", cubics, steps[:, None] ** np.arange(4))
     x, z = (np.full((t.size, n), np.nan) for n in (leg.x.size, course.z_guess.size))
-    p = course.p if table is None else table.p[leg.done]
+    p = course.p if table is None else table.p[leg.n_past_events]
     return NodeTrajectory(t, x, z, u, p, leg.node), cubics
 
 
@@ -231,16 +233,18 @@ def _next(
 ) -> _IntegrationLeg | None:
     """Return the leg that follows the event at the end of a stretch; None if there is none."""
     table = course.timetable
-    if table is None or leg.done == events.size or stretch.stuck is not None or not leg.times.size:
+    if table is None or leg.n_past_events == events.size or stretch.stuck is not None or not leg.times.size:
         return None
-    time, last_time = float(events[leg.done]), float(leg.times[-1])
-    if time > last_time or (time == last_time and not table.after[leg.done]):
+    time, last_time = float(events[leg.n_past_events]), float(leg.times[-1])
+    if time > last_time or (time == last_time and not table.is_measured_after[leg.n_past_events]):
         return None
-    crossing, x = table.crossings[leg.done], stretch.x[-1]
+    crossing, x = table.crossings[leg.n_past_events], stretch.x[-1]
     if crossing is not None:
         x = crossing.values(x, table.e, stretch.u[-1])
-    remaining_times = leg.times[leg.times >= time] if table.after[leg.done] else leg.times[leg.times > time]
-    return _IntegrationLeg(leg.node, time, x, remaining_times, leg.done + 1)
+    remaining_times = (
+        leg.times[leg.times >= time] if table.is_measured_after[leg.n_past_events] else leg.times[leg.times > time]
+    )
+    return _IntegrationLeg(leg.node, time, x, remaining_times, leg.n_past_events + 1)
 
 
 def _in_one_go(
@@ -262,7 +266,7 @@ def _in_one_go(
         for lane, k in enumerate(members):
             if lane not in failed:
                 stretches[k].x, stretches[k].z = trajectories.x[lane], trajectories.z[lane]
-                stretches[k].reached = stretches[k].times.size
+                stretches[k].n_reached = stretches[k].times.size
 
 
 def _step_by_step(
@@ -270,7 +274,7 @@ def _step_by_step(
 ) -> None:
     """Integrate the others from output to output; the first step has length zero and makes z consistent."""
     step = integrator_of(course.model, [1.0], course.options)
-    indices = [k for k, stretch in enumerate(stretches) if stretch.reached == 0]
+    indices = [k for k, stretch in enumerate(stretches) if stretch.n_reached == 0]
     j = 0
     while indices := [k for k in indices if stretches[k].stuck is None and j < stretches[k].times.size]:
         active = [stretches[k] for k in indices]
@@ -286,7 +290,7 @@ def _step_by_step(
                 stretch.stuck = step, lanes, lane
             else:
                 stretch.x[j], stretch.z[j] = trajectories.x[lane, -1], trajectories.z[lane, -1]
-                stretch.reached = j + 1
+                stretch.n_reached = j + 1
         j += 1
 
 

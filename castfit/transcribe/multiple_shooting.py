@@ -134,7 +134,9 @@ class MultipleShooting:
                 separate_from_events(stage_edges, times) for stage_edges, times in zip(edges, event_times, strict=True)
             ]
         if backward:  # what is constrained is read at nodes, too
-            edges = [merge(node_edges, c.watched) for node_edges, c in zip(edges, compiled.conditions, strict=True)]
+            edges = [
+                merge(node_edges, c.watched_times) for node_edges, c in zip(edges, compiled.conditions, strict=True)
+            ]
         stages = divide_all(compiled, edges, theta, starts=backward)
         return ShootingProblem(
             compiled,

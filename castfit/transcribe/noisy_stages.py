@@ -198,7 +198,7 @@ class ChainPoint:
     sigma: Array
     x: Array
     c: Array
-    first: Array
+    initial_deviations: Array
     z: Array
 
 
@@ -213,7 +213,7 @@ class ChainBlocks:
 
     f: Array
     F: Array
-    bend: Array
+    second_derivatives: Array
     cost: float
     gradient: Array
     hessian: Array
@@ -277,7 +277,7 @@ class NoisyChain:
         self.row_inputs = as_measured(condition.inputs, row_times, u)
         self.row_interval = self.interval[stage]
         mask = points.mask
-        self.known = mask.astype(float)
+        self.is_measured = mask.astype(float)
         with np.errstate(invalid="ignore"):
             typical = [
                 np.median(points.sigma[column_mask, j]) if column_mask.any() else 1.0
@@ -321,7 +321,7 @@ class NoisyChain:
     def _row_arguments(self, point: ChainPoint) -> tuple[Array, ...]:
         z = point.z[self.node]
         sigma = np.broadcast_to(point.sigma, (self.node.size, point.sigma.size))
-        data = (sigma, self.values, self.known, self.spreads)
+        data = (sigma, self.values, self.is_measured, self.spreads)
         return self.row_times, point.x[self.node], point.p_rows, self.row_inputs, z, *data
 
     def _crossing(self, point: ChainPoint, g: int) -> StageEndUpdate:
@@ -343,16 +343,16 @@ class NoisyChain:
 
     def data_at(self, point: ChainPoint, rows: Index, x: Array, z: Array) -> tuple[Array, Array]:
         """Return gradient and Hessian (n, n) of what rows of data at one node cost, at other states."""
-        data = point.sigma, self.values[rows], self.known[rows], self.spreads[rows]
+        data = point.sigma, self.values[rows], self.is_measured[rows], self.spreads[rows]
         blocks = self.data.blocks(self.row_times[rows], x, point.p_rows[rows], self.row_inputs[rows], z, *data)
         return blocks[:, 0, 1:].sum(axis=0), blocks[:, 1:, 1:].sum(axis=0)
 
     def seen_at(self, point: ChainPoint, row: int, j: int, x: Array, z: Array) -> tuple[float, float, Array]:
         """Return the value of output j at other states in a row, its deviation, NaN if not measured, and its slope."""
         output = self.condition.observed[j]
-        if output is None or not self.known[row, j]:
+        if output is None or not self.is_measured[row, j]:
             return np.nan, np.nan, x
-        data = point.sigma, self.values[row], self.known[row], self.spreads[row]
+        data = point.sigma, self.values[row], self.is_measured[row], self.spreads[row]
         observed = self.data.observed(self.row_times[row], x, point.p_rows[row], self.row_inputs[row], z, *data)[j]
         deviation = output.noise.deviation(observed[:1], observed[1:2])
         return float(observed[0]), float(deviation[0]), observed[2:].copy()

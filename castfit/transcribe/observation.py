@@ -124,7 +124,7 @@ class NonGaussianOutput:
     datum: Array
     size: Array
 
-    def seen(self, g: Array) -> tuple[Array, Array, Array]:
+    def collect_density_arguments(self, g: Array) -> tuple[Array, Array, Array]:
         """Return the arguments of the density's functions."""
         return g[self.stage[:, None], self.point[:, None], self.columns], self.spread, self.datum
 
@@ -169,7 +169,7 @@ class MeasurementRows:
         with np.errstate(invalid="ignore"):
             r[..., :n_o] = np.where(self.weight > 0, (g[..., :n_o] - self.target) * self.weight, 0.0)
         for slot in self.slots:
-            r[slot.places], excess = slot.functions.rows(*slot.seen(g))
+            r[slot.places], excess = slot.functions.rows(*slot.collect_density_arguments(g))
             total_excess += float(np.sum(excess))
         return r, total_excess
 
@@ -191,7 +191,7 @@ class MeasurementRows:
         """Return the cost of the data of each stage in excess of half the squared rows, (K,)."""
         out = np.zeros(g.shape[0])
         for slot in self.slots:
-            np.add.at(out, slot.stage, slot.functions.rows(*slot.seen(g))[1])
+            np.add.at(out, slot.stage, slot.functions.rows(*slot.collect_density_arguments(g))[1])
         return out
 
     def of_stages(self, stages: Index) -> MeasurementRows:
@@ -221,7 +221,7 @@ class MeasurementRows:
             out[:, :, :n_o] = np.where(weight > 0, dg[:, :, :n_o] * weight, 0.0)
             for slot in self.slots:
                 of_eta = dg[slot.stage[:, None], slot.point[:, None], slot.columns]
-                out[slot.places] = slot.functions.slopes(*slot.seen(g)) @ of_eta
+                out[slot.places] = slot.functions.slopes(*slot.collect_density_arguments(g)) @ of_eta
         return out
 
     def gradient(self, g: Array, factor: Array) -> Array:
@@ -232,7 +232,7 @@ class MeasurementRows:
             row_gradient = factor[..., :n_o] * (g[..., :n_o] - self.target) * self.weight**2
             out[..., :n_o] = np.where(self.weight > 0, row_gradient, 0.0)
         for slot in self.slots:
-            slot_gradient = slot.functions.gradient(*slot.seen(g)) * factor[slot.places][:, :1]
+            slot_gradient = slot.functions.gradient(*slot.collect_density_arguments(g)) * factor[slot.places][:, :1]
             np.add.at(out, (slot.stage[:, None], slot.point[:, None], slot.columns[None, :]), slot_gradient)
         return out
 
@@ -242,7 +242,7 @@ class MeasurementRows:
         out = np.zeros_like(dg)
         out[:, :, :n_o] = (factor[..., :n_o] * self.weight**2)[..., None] * dg[:, :, :n_o]
         for slot in self.slots:
-            hessian = slot.functions.hessian(*slot.seen(g)) * factor[slot.places][:, :1, None]
+            hessian = slot.functions.hessian(*slot.collect_density_arguments(g)) * factor[slot.places][:, :1, None]
             positions = (slot.stage[:, None], slot.point[:, None], slot.columns)
             np.add.at(out, positions, hessian @ dg[positions])
         return out
@@ -253,7 +253,7 @@ class MeasurementRows:
         out = np.ones((*g.shape[:2], self.n_r))
         matrices: list[tuple[NonGaussianOutput, Array]] = []
         for slot in self.slots:
-            slot_information = slot.functions.information(*slot.seen(g))
+            slot_information = slot.functions.information(*slot.collect_density_arguments(g))
             if slot_information.ndim == 2:
                 out[slot.places] = slot_information
             else:
@@ -293,7 +293,7 @@ class MeasurementRows:
         residual = self.rows(g)[0][..., :n_o]
         for slot in self.slots:
             positions = (slot.stage, slot.point, np.full(slot.stage.size, slot.columns[0]))
-            eta, number, datum = slot.seen(g)
+            eta, number, datum = slot.collect_density_arguments(g)
             spread[positions] = eta[:, 1] if slot.functions.computed_spread else number
             residual[positions] = slot.functions.residual(eta, number, datum)
         return predicted, spread, residual
@@ -461,7 +461,7 @@ def active_constraint_mask(problem: CompiledProblem, i: int, staging: StagedMeas
     """
     if not problem.path:
         return np.zeros((*staging.times.shape, 0), dtype=np.bool_)
-    return applies_at(problem, i, staging.times, staging.first, staging.distinct, problem.varying)
+    return applies_at(problem, i, staging.times, staging.is_first_replicate, staging.distinct, problem.varying)
 
 
 @dataclass(frozen=True)
@@ -529,8 +529,8 @@ class Observer:
         """
         limits, positions = self._rows.limits, list(self._rows.bounded)
         rows = (staging.tau.shape[0], staging.tau.shape[1] * limits.shape[0])
-        states = np.repeat(staging.first[:, :, None], len(positions), axis=2)
-        states[0, staging.tau[0] == 0.0] &= ~self._problem.conditions[i].link.given[positions]
+        states = np.repeat(staging.is_first_replicate[:, :, None], len(positions), axis=2)
+        states[0, staging.tau[0] == 0.0] &= ~self._problem.conditions[i].link.is_initial_fixed[positions]
         if nodes:
             states[staging.tau == 0.0] = False
             states[:-1][staging.tau[:-1] == 1.0] = False

@@ -49,7 +49,7 @@ class PathStart:
 
     x: Array
     c: Array
-    first: Array
+    initial_deviations: Array
     z: Array
     lam: Array
 
@@ -61,7 +61,7 @@ class PathMode:
     value : F + 1/2 log |F_uu|;  cost : F
     """
 
-    at: ChainPoint
+    point: ChainPoint
     lam: Array
     blocks: ChainBlocks
     factor: RiccatiFactor
@@ -72,7 +72,7 @@ class PathMode:
     @property
     def start(self) -> PathStart:
         """Return the start of a search at this path."""
-        return PathStart(self.at.x, self.at.c, self.at.first, self.at.z, self.lam)
+        return PathStart(self.point.x, self.point.c, self.point.initial_deviations, self.point.z, self.lam)
 
 
 class ChainLikelihood:
@@ -84,7 +84,7 @@ class ChainLikelihood:
     def mode(self, q: Array, sigma: Array, start: PathStart) -> PathMode | None:
         """Search for the most probable path; None where none is found."""
         chain = self.chain
-        path, lam = (start.x, start.c, start.first, start.z), start.lam
+        path, lam = (start.x, start.c, start.initial_deviations, start.z), start.lam
         took_full_step, previous_size = False, np.inf
         for iteration in range(_ITERATIONS):
             point = chain.point(q, sigma, path)
@@ -100,10 +100,10 @@ class ChainLikelihood:
                 return None
             gaps = self._gaps(point, blocks.f)
             h = np.concatenate([blocks.gradient[:-1], point.c], axis=1)
-            step = factor.solve(h, blocks.gradient[-1], gaps, point.first)
+            step = factor.solve(h, blocks.gradient[-1], gaps, point.initial_deviations)
             size = max(
                 float(np.abs(step.u).max(initial=0.0)),
-                float(np.abs(step.first).max(initial=0.0)),
+                float(np.abs(step.initial_variables).max(initial=0.0)),
                 float((np.abs(step.x) / (1.0 + np.abs(point.x))).max(initial=0.0)),
                 _MULTIPLIER_RTOL
                 * float((np.abs(step.multipliers - lam) / (np.abs(step.multipliers).max(axis=0) + _TINY)).max()),
@@ -118,7 +118,9 @@ class ChainLikelihood:
             penalty = 1.5 * np.abs(step.multipliers)
             merit = self._cost(point, blocks.cost) + float(np.sum(penalty * np.abs(gaps)))
             predicted_decrease = float(
-                np.sum(blocks.gradient * step.x) + np.sum(point.c * step.u) + point.first @ step.first
+                np.sum(blocks.gradient * step.x)
+                + np.sum(point.c * step.u)
+                + point.initial_deviations @ step.initial_variables
             )
             predicted_decrease -= float(np.sum(penalty * np.abs(gaps)))
             length = 1.0
@@ -126,10 +128,10 @@ class ChainLikelihood:
                 path = (
                     point.x + length * step.x,
                     point.c + length * step.u,
-                    point.first + length * step.first,
+                    point.initial_deviations + length * step.initial_variables,
                     point.z,
                 )
-                candidate = replace(point, x=path[0], c=path[1], first=path[2])
+                candidate = replace(point, x=path[0], c=path[1], initial_deviations=path[2])
                 ends, cost = chain.values_at(candidate)
                 candidate_merit = self._cost(candidate, cost) + float(
                     np.sum(penalty * np.abs(self._gaps(candidate, ends)))
@@ -143,22 +145,24 @@ class ChainLikelihood:
                 if not took_full_step:
                     return None
                 took_full_step = False  # the exact curvature misled; the expected one descends
-                path = (point.x, point.c, point.first, point.z)
+                path = (point.x, point.c, point.initial_deviations, point.z)
                 continue
             lam, took_full_step = lam + length * (step.multipliers - lam), length == 1.0
             previous_size = size
         return None
 
     def _cost(self, point: ChainPoint, data: float) -> float:
-        return data + 0.5 * (float(np.sum(point.c**2)) + float(point.first @ point.first))
+        return data + 0.5 * (float(np.sum(point.c**2)) + float(point.initial_deviations @ point.initial_deviations))
 
     def _gaps(self, point: ChainPoint, ends: Array) -> Array:
-        return np.concatenate([(point.natural.a + self.S @ point.first - point.x[0])[None], ends - point.x[1:]])
+        return np.concatenate(
+            [(point.natural.a + self.S @ point.initial_deviations - point.x[0])[None], ends - point.x[1:]]
+        )
 
     def _factored(self, blocks: ChainBlocks, *, exact: bool) -> RiccatiFactor | None:
         """Factor with second derivatives, or without those of the model and with the positive ones of the data."""
         n, hessian = self.S.shape[0], blocks.hessian
-        H = blocks.bend.copy() if exact else np.zeros_like(blocks.bend)
+        H = blocks.second_derivatives.copy() if exact else np.zeros_like(blocks.second_derivatives)
         if not np.isfinite(hessian).all() or not np.isfinite(H).all():
             return None
         hessian = hessian if exact else positive_part(hessian)
@@ -169,7 +173,7 @@ class ChainLikelihood:
 
     def gradient(self, mode: PathMode) -> tuple[Array, Array]:
         """Return the derivatives of L by q (n_q,) and by the unknown sigmas."""
-        chain, point, lam = self.chain, mode.at, mode.lam
+        chain, point, lam = self.chain, mode.point, mode.lam
         n = self.S.shape[0]
         C, C_nodes = mode.factor.covariances
         M = mode.factor.V[1:] @ mode.factor.F @ C
@@ -177,7 +181,7 @@ class ChainLikelihood:
         h = by_v.copy()
         h[:, :n] += of_nodes[:-1]
         d = np.concatenate([np.zeros((1, n)), by_lam])
-        mu = mode.factor.solve(-h, -of_nodes[-1], -d, np.zeros_like(point.first))
+        mu = mode.factor.solve(-h, -of_nodes[-1], -d, np.zeros_like(point.initial_deviations))
         return chain.by_quantities(point, mode.blocks.by_e, lam, C, M, C_nodes, mu.x, mu.u, mu.multipliers)
 
     def sampled(self, mode: PathMode, rng: np.random.Generator, count: int) -> Array:
@@ -186,10 +190,10 @@ class ChainLikelihood:
         The noise of a stage is drawn given the state that was drawn before it, as the Riccati factor has it, so that
         paths stay near.  The mean of the weights' exponentials is the likelihood over its approximation.
         """
-        chain, point, (K, n, _) = self.chain, mode.at, self.chain.shape
+        chain, point, (K, n, _) = self.chain, mode.point, self.chain.shape
         initial_deviations, modes, spread = mode.factor.draws(rng, count)
         half_squares = 0.5 * (np.sum(initial_deviations**2, axis=1) + np.sum(modes**2, axis=(0, 2)))
-        initial_deviations = point.first + initial_deviations @ spread[0].T
+        initial_deviations = point.initial_deviations + initial_deviations @ spread[0].T
         x = np.empty((K + 1, count, n))
         x[0], c = point.natural.a + initial_deviations @ self.S.T, modes
         for k in range(K):
@@ -206,7 +210,7 @@ class ChainLikelihood:
         after the other, so that the innovations are independent.  NaN where nothing is measured, or where the noise has
         no deviation.
         """
-        chain, point, factor, S = self.chain, mode.at, mode.factor, self.S
+        chain, point, factor, S = self.chain, mode.point, mode.factor, self.S
         (K, n, _), observed = chain.shape, chain.condition.observed
         predicted, spread, slopes = chain.observed(point)
         expected, deviation = np.full(predicted.shape, np.nan), np.full(predicted.shape, np.nan)
@@ -214,7 +218,7 @@ class ChainLikelihood:
         for j, output in enumerate(observed):
             if output is not None:
                 noise[:, j] = np.where(
-                    chain.known[:, j] > 0, output.noise.deviation(predicted[:, j], spread[:, j]), np.nan
+                    chain.is_measured[:, j] > 0, output.noise.deviation(predicted[:, j], spread[:, j]), np.nan
                 )
         rows_of = rows_by_node(chain.node, K)
         e, cov = point.natural.a - point.x[0], S @ S.T
@@ -235,21 +239,21 @@ class ChainLikelihood:
 
     def track(self, mode: PathMode) -> tuple[Array, Array, Array]:
         """Return times (N,), values of all outputs of the model along the path, and their deviations, (N, n_out)."""
-        values, slopes = self.chain.outputs(mode.at)
+        values, slopes = self.chain.outputs(mode.point)
         _, C = mode.factor.covariances
         variance = np.einsum("noi,nij,noj->no", slopes, C, slopes)
         return self.chain.times, values, np.sqrt(np.maximum(variance, 0.0))
 
     # Where to begin
 
-    def still(self, q: Array, sigma: Array) -> ChainPoint:
+    def build_constant_point(self, q: Array, sigma: Array) -> ChainPoint:
         """Return the chain with states that stay as they are at the start."""
-        return self.chain.point(q, sigma, self._still(q))
+        return self.chain.point(q, sigma, self._build_constant_path(q))
 
     def filtered(self, q: Array, sigma: Array) -> PathStart | None:
         """Return the path of an extended Kalman filter, in information form, for any noise of the data."""
         chain, (K, n, _) = self.chain, self.chain.shape
-        point = chain.point(q, sigma, self._still(q))
+        point = chain.point(q, sigma, self._build_constant_path(q))
         if not np.isfinite(point.natural.a).all():
             return None
         x, cov, nodes = point.natural.a.copy(), self.S @ self.S.T, np.empty((K + 1, n))
@@ -268,25 +272,25 @@ class ChainLikelihood:
                 z[k + 1] = z[k]
             if not (np.isfinite(x).all() and np.isfinite(cov).all()):
                 return None
-        return PathStart(nodes, point.c, point.first, point.z, np.zeros((K + 1, n)))
+        return PathStart(nodes, point.c, point.initial_deviations, point.z, np.zeros((K + 1, n)))
 
     def interpolated(self, q: Array, sigma: Array) -> PathStart:
         """Return nodes on lines between the data of states that are measured, others where they are at the start."""
         chain = self.chain
-        point = chain.point(q, sigma, self._still(q))
+        point = chain.point(q, sigma, self._build_constant_path(q))
         x = point.x.copy()
         for j, i in chain.measured_states:
-            is_measured = chain.known[:, j] > 0
+            is_measured = chain.is_measured[:, j] > 0
             x[:, i] = np.interp(chain.times, chain.row_times[is_measured, 0], chain.values[is_measured, j])
-        return PathStart(x, point.c, point.first, point.z, np.zeros_like(x))
+        return PathStart(x, point.c, point.initial_deviations, point.z, np.zeros_like(x))
 
-    def _still(self, q: Array) -> tuple[Array, Array, Array, Array]:
+    def _build_constant_path(self, q: Array) -> tuple[Array, Array, Array, Array]:
         K, _, m = self.chain.shape
         a = self.chain.condition.link.natural(q).a
         z = np.tile(self.chain.condition.z_guess, (K + 1, 1))
         return np.tile(a, (K + 1, 1)), np.zeros((K, m)), np.zeros(int(self.S.shape[1])), z
 
-    def moved(self, old: NoisyChain, start: PathStart) -> PathStart:
+    def transfer_start(self, old: NoisyChain, start: PathStart) -> PathStart:
         """Return a start on this chain from one on a chain with other stages of the same experiment."""
         times, old_times = _separate_jump_times(self.chain.times), _separate_jump_times(old.times)
 
@@ -300,7 +304,9 @@ class ChainLikelihood:
         stage = np.clip(np.searchsorted(old_times, middle, side="right") - 1, 0, old_times.size - 2)
         c = np.zeros((times.size - 1, start.c.shape[1]))
         c[:, :n_w] = start.c[stage, :n_w] * np.sqrt(self.chain.h / old.h[stage])  # the same noise for a shorter time
-        return PathStart(interpolate(start.x), c, start.first, interpolate(start.z), interpolate(start.lam))
+        return PathStart(
+            interpolate(start.x), c, start.initial_deviations, interpolate(start.z), interpolate(start.lam)
+        )
 
 
 def _separate_jump_times(times: Array) -> Array:
@@ -396,7 +402,7 @@ class PathLikelihood:
     def starts_from(self, other: PathLikelihood, evaluation: PathEvaluation) -> list[PathStart]:
         """Return paths found on other stages as starts."""
         pairs = zip(self.chains, other.chains, evaluation.modes, strict=True)
-        return [target.moved(source.chain, mode.start) for target, source, mode in pairs]
+        return [target.transfer_start(source.chain, mode.start) for target, source, mode in pairs]
 
 
 def marginal(problem: CompiledProblem) -> tuple[CompiledProblem, list[Array]]:
@@ -414,6 +420,6 @@ def marginal(problem: CompiledProblem) -> tuple[CompiledProblem, list[Array]]:
         names += [
             q.name
             for q in problem.quantities
-            if q.kind == "initial state" and q.experiment == condition.name and q.of in random_states
+            if q.kind == "initial state" and q.experiment == condition.name and q.symbol_name in random_states
         ]
     return (problem.fix(names) if names else problem), spreads

@@ -181,8 +181,8 @@ class _ElementCheck:
     magnitude: Array
     k: NDArray[np.intp]
     tau: Array
-    last: int
-    seen: bool
+    last_points_start: int
+    has_observed_algebraic: bool
 
     def integrated(self, integrator: Integrator, points: NDArray[np.intp]) -> Array:
         """Return polynomial minus integration at some of the points, (m, n_e); NaN where that failed."""
@@ -231,7 +231,7 @@ class _ElementCheck:
             batch = slice(start, start + batch_size)
             D = elements.inner_matrix(flow[batch])
             with suppress(np.linalg.LinAlgError):  # one of them is not finite
-                factors = BlockLU.of(D, np.broadcast_to(unit, D.shape[:2]))
+                factors = BlockLU.factorize(D, np.broadcast_to(unit, D.shape[:2]))
                 step[batch] = factors.solve(defects[batch].reshape(-1, rows, 1)).reshape(-1, *defects.shape[1:])
                 step[start + np.array(factors.singular, dtype=np.intp)] = np.nan
         return step
@@ -248,13 +248,13 @@ class _ElementCheck:
         stages, n_x = self.y.shape[0], self.elements.n_x
         relative = np.abs(difference) / self.magnitude
         error, of_z = relative[:, :n_x].max(axis=1, initial=0.0), relative[:, n_x:].max(axis=1, initial=0.0)
-        end, inside, measured = error[:stages], np.zeros(stages), slice(stages, self.last)
+        end, inside, measured = error[:stages], np.zeros(stages), slice(stages, self.last_points_start)
         with np.errstate(invalid="ignore"):  # NaN where nothing could be integrated
             np.maximum.at(inside, self.k[measured], error[measured])
-            if self.seen:
+            if self.has_observed_algebraic:
                 np.maximum.at(inside, self.k, of_z)
-            elif self.last < self.k.size:
-                np.maximum.at(inside, self.k[self.last :], of_z[self.last :])
+            elif self.last_points_start < self.k.size:
+                np.maximum.at(inside, self.k[self.last_points_start :], of_z[self.last_points_start :])
             else:
                 end = np.maximum(end, of_z[:stages])
         return ElementErrors(_or_infinite(end), _or_infinite(inside), self.elements.table)
@@ -285,7 +285,7 @@ def _all(staged: CollocationProblem, v: Array) -> list[_ElementCheck]:
         natural = condition.link.natural(q)
         p, at_points = elements.division.stage_parameters(natural.p, natural.e), elements.parameters(natural)
         checked = _ElementCheck(
-            elements.at(natural.e),
+            elements.with_event_rows(natural.e),
             y,
             p,
             at_points,

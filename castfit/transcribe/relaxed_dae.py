@@ -39,7 +39,7 @@ class Relaxed:
     equations: AlgebraicEquations
 
     @classmethod
-    def of(cls, model: Model, options: IntegratorOptions) -> Relaxed:
+    def from_model(cls, model: Model, options: IntegratorOptions) -> Relaxed:
         """Return the model with relaxed equations, built once."""
         return _RELAXED.get(model, lambda m: _relaxed(m, options))
 

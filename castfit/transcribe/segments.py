@@ -49,7 +49,7 @@ class Segment:
     grid: Array
     cubics: Array
     points: Index
-    at: Index
+    grid_index: Index
 
     def inputs_at_end(self, cubics: Array, duration: float) -> tuple[Array, Array]:
         """Return the inputs at the end, and their slopes, (n_u,), from cubics (m, n_u, 4) where the piece is now."""
@@ -93,11 +93,11 @@ def cut_segments(
     these) what the division has are pieces.
     """
     model, condition = problem.model, problem.conditions[i]
-    piece_staging = arrange(condition, division.edges, division.after, starts=starts)
+    piece_staging = arrange(condition, division.edges, division.is_measured_after, starts=starts)
     staging = piece_staging if nodes else arrange(condition, division.edges[[0, -1]])
     of_piece = np.arange(division.edges.size - 1) if nodes else np.zeros(division.edges.size - 1, dtype=np.intp)
     if stages is not None:
-        of_piece, staging = stages[0], arrange(condition, stages[1].edges, stages[1].after)
+        of_piece, staging = stages[0], arrange(condition, stages[1].edges, stages[1].is_measured_after)
     breaks = snap_times(condition.breakpoints, division.edges)
     inputs = np.zeros((*staging.tau.shape, len(condition.inputs)))
     pieces: list[Segment] = []
@@ -112,7 +112,7 @@ def cut_segments(
         times = np.concatenate([times[:1], times[1 - int(begins) :]])  # an output at the start is an empty interval
         grid = (np.array([0.0, 1.0]) if begins else np.ones(1)) if is_empty else relative_grid(model, times)
         cubics = input_cubics(condition.inputs, times if right > left else _find_interval(left, division.edges))
-        if starts and arriving is not None and not division.after[k] and (begins or right == left):
+        if starts and arriving is not None and not division.is_measured_after[k] and (begins or right == left):
             cubics[0, :, 0], cubics[0, :, 1:] = arriving, 0.0  # a measurement at a jump of an input comes before it
         if right > left:
             arriving = np.einsum("uc,c->u", cubics[-1], (times[-1] - times[-2]) ** np.arange(4))
@@ -160,7 +160,7 @@ class LaneGroup:
     stage: Index
     point: Index
     lane: Index
-    at: Index
+    output_index: Index
     crossed: tuple[int, ...]
 
 
@@ -185,7 +185,7 @@ def parts_of(chains: Sequence[Segments], members: Sequence[tuple[int, int]]) -> 
                 np.repeat(stages, counts),
                 np.concatenate([piece.points for piece in pieces]),
                 np.repeat(lanes, counts),
-                np.concatenate([piece.at for piece in pieces]),
+                np.concatenate([piece.grid_index for piece in pieces]),
                 crossed,
             )
         )
@@ -247,29 +247,29 @@ class Integration:
     members: tuple[tuple[int, int], ...]
     parts: tuple[LaneGroup, ...]
     lanes: Lanes
-    found: Trajectories
+    trajectories: Trajectories
 
 
 @dataclass(frozen=True)
 class IntegratedPoints:
     """Integration results arranged by point; the state at the end of a stage is at its last grid time."""
 
-    laid: IntegrationPlan
+    integration_plan: IntegrationPlan
     x: list[Array]  # per condition (K, M, n_x) at the points
     z: list[Array]
     end: list[Array]  # per condition (K, n_x), after what happens there
     runs: list[Integration]  # in the order in which they were integrated
     failures: tuple[Failure, ...]
 
-    def lost(
+    def find_failed_stages(
         self, run: Integration, failures: Sequence[LaneFailure], chains: Sequence[Chain], label: str
     ) -> dict[tuple[int, int], Failure | None]:
         """Return the stages (condition, stage) of which `label` could not be integrated; None where nothing could."""
-        failed_lanes = {failure.lane for failure in run.found.failures}
+        failed_lanes = {failure.lane for failure in run.trajectories.failures}
         out: dict[tuple[int, int], Failure | None] = {}
         for failure in failures:
             i, j = run.members[failure.lane]
-            k = self.laid.chains[i].pieces[j].stage
+            k = self.integration_plan.chains[i].pieces[j].stage
             detail = f"the {label} could not be integrated ({failure.detail})"
             out[i, k] = None if failure.lane in failed_lanes else Failure(chains[i].name, k, failure.cause, detail)
         return out
@@ -314,4 +314,4 @@ class DirectionalDerivatives:
     z: list[Array]
     end: list[Array]
     failures: tuple[Failure, ...]
-    asked: tuple[SensitivityRequest, ...] = ()
+    requests: tuple[SensitivityRequest, ...] = ()

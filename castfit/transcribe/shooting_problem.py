@@ -165,29 +165,31 @@ class ShootingProblem(TranscribedProblem):
         if not relaxed:
             options = _along_directions(problem, options, nodes=nodes, back=GradientEvaluation in gives)
         self._choose(options)
-        self._nodes, self._backward, self.gives = nodes, backward, gives
+        self._nodes, self._backward, self.capabilities = nodes, backward, gives
         self._returns = backward or GradientEvaluation in gives  # integrators go back over their steps
         system = problem.model.system
         self._n_x, self._n_z, self._n_p = system.x.numel(), system.z.numel(), system.p.numel()
         self._n_s = self._n_x if nodes else 0
-        self._relaxed = Relaxed.of(problem.model, options) if relaxed and nodes and self._n_z else None
+        self._relaxed = Relaxed.from_model(problem.model, options) if relaxed and nodes and self._n_z else None
         self._n_w = self._n_z if self._relaxed else 0
         self._gains: list[Array] = []
         self._observer = Observer(problem, state_bounds=True)
-        self._laid: dict[tuple[int, ...], IntegrationPlan] = {}
+        self._integration_plans: dict[tuple[int, ...], IntegrationPlan] = {}
         self._happened: OrderedDict[bytes, list[Array]] = OrderedDict()
-        self._here = [self._cut(i, division) for i, division in enumerate(divisions)]
+        self._current_segments = [self._cut(i, division) for i, division in enumerate(divisions)]
         self._edges = tuple(edges) if nodes and problem.triggered else ()
-        self._pieces = list(self._here)  # with nodes and triggers: the stages in pieces, as they were found last
+        self._pieces = list(
+            self._current_segments
+        )  # with nodes and triggers: the stages in pieces, as they were found last
         self._memory: OrderedDict[bytes, tuple[Evaluation, IntegratedPoints | PointData]] = OrderedDict()
         self._linear: Linearization | None = None
         layout = build_layout(
             problem.names,
-            tuple(self._specify(i) for i in range(len(self._here))),
+            tuple(self._specify(i) for i in range(len(self._current_segments))),
             len(problem.groups),
             relations_of(problem),
         )
-        self._pose(problem, layout, tuple(chain.measured.signal for chain in self._here), theta)
+        self._pose(problem, layout, tuple(chain.measured.signal for chain in self._current_segments), theta)
         self._taken_over = 0  # stages that another integrator took over at the last linearization ...
         self._steps = np.zeros(2, dtype=np.intp)  # ... and its steps of the compiled one: all, and explicit ones
         self._place(theta, trajectory)
@@ -203,14 +205,18 @@ class ShootingProblem(TranscribedProblem):
 
     def _worth(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
         _, sweep = self._swept(v)
-        for i, (c, natural) in enumerate(zip(sweep.laid.chains, self._naturals(v), strict=True)):
+        for i, (c, natural) in enumerate(zip(sweep.integration_plan.chains, self._naturals(v), strict=True)):
             p = self._projection.neutral(i, _at_points(c, natural.p, natural.e))
             slopes = self._observer.slopes(c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs)
             yield c.measured, slopes[..., : self._n_x + self._n_z] * self._units[i]
 
-    def _apart(self) -> ShootingProblem:
+    def _copy_without_cache(self) -> ShootingProblem:
         other = copy(self)
-        other._laid, other._here, other._happened = dict(self._laid), list(self._here), OrderedDict()
+        other._integration_plans, other._current_segments, other._happened = (
+            dict(self._integration_plans),
+            list(self._current_segments),
+            OrderedDict(),
+        )
         other._pieces = list(self._pieces)
         other._memory, other._linear = OrderedDict(), None
         return other
@@ -236,11 +242,11 @@ class ShootingProblem(TranscribedProblem):
 
     def _make_dense(self) -> DenseSingleShooting | None:
         is_unsupported = self._nodes or self._backward or self.eliminated.size
-        is_unsupported = is_unsupported or self.layout.correlated or Linearization not in self.gives
+        is_unsupported = is_unsupported or self.layout.correlated or Linearization not in self.capabilities
         if is_unsupported or any(group.integrator.method not in STEPPED for group in self.groups):
             return None
         plan = self._arrange(self._naturals(self.start))
-        return DenseSingleShooting.of(
+        return DenseSingleShooting.from_shooting_data(
             ShootingData(
                 self.problem, self.layout, plan, self._observer.expressions, self._units, self._z_start, self._moving,
                 self.scale, (self.least_sigma, self._most_sigma),
@@ -260,10 +266,10 @@ class ShootingProblem(TranscribedProblem):
         for i, chain in enumerate(plan.chains):
             staging = arrange(problem.conditions[i], chain.staging.edges)
             chains.append(replace(chain, staging=staging, measured=measurement_rows(problem, i, staging)))
-        other = self._apart()
-        other.problem, other._here = problem, chains
+        other = self._copy_without_cache()
+        other.problem, other._current_segments = problem, chains
         vars(other).pop("size_squares", None)
-        other._laid = {tuple(id(chain) for chain in chains): replace(plan, chains=tuple(chains))}
+        other._integration_plans = {tuple(id(chain) for chain in chains): replace(plan, chains=tuple(chains))}
         other._dense = other, dense.measuring(problem, chains)
         return other
 
@@ -290,38 +296,41 @@ class ShootingProblem(TranscribedProblem):
     def _arrange(self, naturals: Sequence[NaturalValues]) -> IntegrationPlan:
         """Return the pieces at a point; without nodes they follow estimated times of events."""
         for i, (condition, natural) in enumerate(zip(self.problem.conditions, naturals, strict=True)):
-            division = self._here[i].division
+            division = self._current_segments[i].division
             if not self._nodes and not division.valid(natural.e):
                 ends = np.array([condition.start, condition.end])
-                self._here[i] = self._cut(i, divide(condition, ends, natural.e))
+                self._current_segments[i] = self._cut(i, divide(condition, ends, natural.e))
             if self._edges and not self._pieces[i].division.valid(natural.e):
                 pieces = divide(condition, self._edges[i], natural.e)
                 stages = stages_of(condition.schedule, division, pieces)
                 self._pieces[i] = cut_segments(self.problem, i, pieces, nodes=True, stages=(stages, division))
-        segments = self._pieces if self._edges else self._here
+        segments = self._pieces if self._edges else self._current_segments
         key = tuple(id(chain) for chain in segments)
-        if key not in self._laid:
-            if len(self._laid) >= _N_CACHED_EVALUATIONS:
-                self._laid.clear()
-            self._laid[key] = plan_integration(self._relaxed or self.problem.model, segments, self.options)
-        return self._laid[key]
+        if key not in self._integration_plans:
+            if len(self._integration_plans) >= _N_CACHED_EVALUATIONS:
+                self._integration_plans.clear()
+            self._integration_plans[key] = plan_integration(self._relaxed or self.problem.model, segments, self.options)
+        return self._integration_plans[key]
 
     def times(self, v: Array) -> tuple[Array, ...]:
         """Return the stage boundaries at v, per chain (K + 1,)."""
         if not self._nodes:
             return super().times(v)
-        return tuple(chain.division.at(natural.e) for chain, natural in zip(self._here, self._naturals(v), strict=True))
+        return tuple(
+            chain.division.compute_boundaries(natural.e)
+            for chain, natural in zip(self._current_segments, self._naturals(v), strict=True)
+        )
 
     @property
     def divisions(self) -> tuple[StageDivision, ...]:
         """The stages of each experiment."""
-        return tuple(chain.division for chain in self._here)
+        return tuple(chain.division for chain in self._current_segments)
 
     def disarranged(self, v: Array) -> bool:
         """Whether estimated times of events are no longer where the stages have them."""
         naturals = [c.link.natural(v[c.theta]) for c in self.problem.conditions]  # of what states trigger nothing
         return self._nodes and not all(
-            chain.division.valid(natural.e) for chain, natural in zip(self._here, naturals, strict=True)
+            chain.division.valid(natural.e) for chain, natural in zip(self._current_segments, naturals, strict=True)
         )
 
     @property
@@ -341,7 +350,7 @@ class ShootingProblem(TranscribedProblem):
 
         For problems in which nothing is eliminated and nothing happens on the way.
         """
-        other = self._apart()
+        other = self._copy_without_cache()
         other.start = read_only_copy(theta.copy())
         other._units = list(constant_trajectory(self.problem, theta).units)
         other.settle_units()
@@ -351,7 +360,7 @@ class ShootingProblem(TranscribedProblem):
         known_by_condition = known_states(self.problem, self.layout.theta(self.start), "data")
         names = (*self.problem.model.states, *self.problem.model.algebraic_states)
         unknown_masks = [np.array([name not in known_names for name in names]) for known_names in known_by_condition]
-        rough = cast("ShootingProblem", self.coarse()) if self._n_x > _MANY_STATES else self
+        rough = cast("ShootingProblem", self.low_accuracy()) if self._n_x > _MANY_STATES else self
         for _ in range(_MAX_START_SIMULATIONS):
             candidates = zip(rough._magnitudes(self.start), self._units, unknown_masks, strict=True)
             changed = [np.where((new > 0.0) & is_unknown, resolvable(new), old) for new, old, is_unknown in candidates]
@@ -394,7 +403,7 @@ class ShootingProblem(TranscribedProblem):
 
     def with_units(self, units: Sequence[Array]) -> ShootingProblem:
         """Return the problem with other typical magnitudes of states, per condition (n_x + n_z,)."""
-        other = self._apart()
+        other = self._copy_without_cache()
         other._units = list(units)
         scale = self.scale.copy()
         for chain, unit in zip(self.layout.chains, other._units, strict=True):
@@ -404,7 +413,7 @@ class ShootingProblem(TranscribedProblem):
         return other
 
     def _specify(self, i: int) -> Specification:
-        condition, chain = self.problem.conditions[i], self._here[i]
+        condition, chain = self.problem.conditions[i], self._current_segments[i]
         lower, upper = self._observer.constraint_bounds(i, chain.staging, nodes=self._nodes)
         names = self.problem.model.states if self._nodes else ()
         return chain.measured.specification(
@@ -444,7 +453,7 @@ class ShootingProblem(TranscribedProblem):
 
     def data_sizes(self) -> tuple[Array, ...]:
         """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
-        return tuple(chain.measured.sizes for chain in self._here)
+        return tuple(chain.measured.sizes for chain in self._current_segments)
 
     def node_states(self, v: Array) -> tuple[Array, ...]:
         """Return the states at the start of every stage; in single shooting the initial state."""
@@ -479,7 +488,7 @@ class ShootingProblem(TranscribedProblem):
         """Return the times and states of an experiment's nodes, (K,) and (K, n_x); None without nodes."""
         if not self._nodes:
             return None
-        return self._here[i].division.at(natural.e)[:-1], v[self.layout.chains[i].nodes]
+        return self._current_segments[i].division.compute_boundaries(natural.e)[:-1], v[self.layout.chains[i].nodes]
 
     def evaluate(self, v: Array, *, with_sensitivities: bool | None = None) -> Evaluation:
         """Integrate all stages; at a new point `with_sensitivities` with the derivatives that will be asked for, if they will be."""
@@ -489,7 +498,7 @@ class ShootingProblem(TranscribedProblem):
             return self._memory[key][0]
         dense, expected = self._arrays, self._expects if with_sensitivities is None else with_sensitivities
         with_sensitivities = expected and dense is not None and not self._backward
-        start_time = self._begun("linearization") if with_sensitivities else time.perf_counter()
+        start_time = self._start_operation("linearization") if with_sensitivities else time.perf_counter()
         n_integrations = 0 if dense is None else dense.integrations
         point_data = None if dense is None else dense.read(v, with_sensitivities=with_sensitivities)
         if dense is not None and point_data is not None:
@@ -510,7 +519,7 @@ class ShootingProblem(TranscribedProblem):
             naturals = self._naturals(v)
         values: list[ChainValues] = []
         failures = [*self._unlinked(v, naturals), *sweep.failures]
-        for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
+        for i, (chain, natural) in enumerate(zip(sweep.integration_plan.chains, naturals, strict=True)):
             p = _at_points(chain, natural.p, natural.e)
             observed = self._observer.values(
                 chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], p, chain.inputs
@@ -537,12 +546,12 @@ class ShootingProblem(TranscribedProblem):
             self._memory.popitem(last=False)
         return evaluation
 
-    def _found(self, v: Array) -> tuple[Evaluation, IntegratedPoints | PointData]:
+    def _recall_integration(self, v: Array) -> tuple[Evaluation, IntegratedPoints | PointData]:
         self.evaluate(v)
         return self._memory[self._projection.key(v)]
 
     def _swept(self, v: Array) -> tuple[Evaluation, IntegratedPoints]:
-        evaluation, integration = self._found(v)
+        evaluation, integration = self._recall_integration(v)
         if isinstance(integration, IntegratedPoints):
             return evaluation, integration
         assert self._arrays is not None
@@ -550,12 +559,12 @@ class ShootingProblem(TranscribedProblem):
 
     def steps(self, v: Array) -> int:
         """Return the number of steps of a simulation; 0 if the integrator does not report it."""
-        return sum(run.found.steps for run in self._swept(v)[1].runs)
+        return sum(run.trajectories.steps for run in self._swept(v)[1].runs)
 
     def visited(self, v: Array, max_points: int) -> Iterator[tuple[float, Array, Array, Array, Array]]:
         """Return time, states, algebraic states, p and inputs at up to `max_points` points of every experiment."""
         _, sweep = self._swept(v)
-        for i, (chain, natural) in enumerate(zip(sweep.laid.chains, self._naturals(v), strict=True)):
+        for i, (chain, natural) in enumerate(zip(sweep.integration_plan.chains, self._naturals(v), strict=True)):
             p = np.broadcast_to(_at_points(chain, natural.p, natural.e), (*chain.staging.times.shape, self._n_p))
             points = list(np.ndindex(chain.staging.times.shape))
             for index in points[:: -(-len(points) // max_points)]:
@@ -576,7 +585,7 @@ class ShootingProblem(TranscribedProblem):
                 self.evaluate(v, with_sensitivities=True)
             _, integration = self._memory.get(key, (None, None))
             has_sensitivities = isinstance(integration, PointData) and bool(integration.flown.slopes)  # with the states
-            start_time = time.perf_counter() if has_sensitivities else self._begun("linearization")
+            start_time = time.perf_counter() if has_sensitivities else self._start_operation("linearization")
             try:
                 self._linear = self._linearize(v)
             finally:  # cut off it would have taken longer
@@ -606,7 +615,7 @@ class ShootingProblem(TranscribedProblem):
 
     def _took(self, operation: str) -> tuple[dict[_Sort, tuple[float, ...]], _Sort]:
         """Return the seconds that such things took, and under which key they are kept."""
-        return self._paces, (operation, self._nodes, len(self._here), self.options.relative_tolerance)
+        return self._paces, (operation, self._nodes, len(self._current_segments), self.options.relative_tolerance)
 
     def _noted(self, operation: str, start_time: float, *, is_continuation: bool = False) -> None:
         """Record the seconds that an operation took, or add them to its last record if `is_continuation`."""
@@ -614,7 +623,7 @@ class ShootingProblem(TranscribedProblem):
         took, seconds = seconds_by_sort.get(key, ()), time.perf_counter() - start_time
         seconds_by_sort[key] = (*took[:-1], took[-1] + seconds) if is_continuation and took else (*took[-1:], seconds)
 
-    def _begun(self, operation: str) -> float:
+    def _start_operation(self, operation: str) -> float:
         """Begin nothing that will take longer than there is time, as it did before; return when it begins."""
         expected = self._expected(operation)
         if expected > _MIN_TIMED_SECONDS:
@@ -645,7 +654,7 @@ class ShootingProblem(TranscribedProblem):
         if not failures:
             point_derivatives: list[tuple[Array, Array]] = []
             inverse = self.layout.of_rows(1.0 / evaluation.sigma)
-            for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
+            for i, (chain, natural) in enumerate(zip(sweep.integration_plan.chains, naturals, strict=True)):
                 p, dp = _at_points(chain, natural.p, natural.e), _at_points(chain, natural.dp, natural.de)
                 times, layout_chain = chain.staging.times, self.layout.chains[i]
                 observation = self._observer.jacobians(chain.measured, times, sweep.x[i], sweep.z[i], p, chain.inputs)
@@ -655,9 +664,9 @@ class ShootingProblem(TranscribedProblem):
                 gradient[layout_chain.theta] += ((r @ observation.r_p) @ dp).sum(axis=(0, 1, 2))
             seeds = [
                 self._seeds(c, natural, m)
-                for c, natural, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)
+                for c, natural, m in zip(sweep.integration_plan.chains, naturals, self._moving, strict=True)
             ]
-            start_time = self._begun("gradient")
+            start_time = self._start_operation("gradient")
             try:
                 with self._silently():
                     result, adjoint_failures = gradient_by_adjoint(
@@ -675,15 +684,15 @@ class ShootingProblem(TranscribedProblem):
         return evaluation.extended(GradientEvaluation, failures=tuple(failures), gradient=result)
 
     def _linearize(self, v: Array, directions: Sequence[Array] | None = None) -> Linearization:
-        evaluation, integration = self._found(v)
+        evaluation, integration = self._recall_integration(v)
         dense = self._arrays if isinstance(integration, PointData) else None
         dense_result = (
             dense.jacobians(integration) if dense is not None and isinstance(integration, PointData) else None
         )
-        measured = [chain.measured for chain in self._here]
+        measured = [chain.measured for chain in self._current_segments]
         if dense_result is not None:  # rows of it are standardised, and nothing is eliminated
             dense_jacobians, self._taken_over, self._steps = dense_result
-            information = self._reweighing(measured, lambda: self._seen(evaluation.v))
+            information = self._reweighing(measured, lambda: self._iterate_observables(evaluation.v))
             return evaluation.extended(Linearization, jacobians=dense_jacobians, information=information)
         evaluation, sweep = self._swept(v)
         naturals = self._naturals(v)
@@ -693,7 +702,7 @@ class ShootingProblem(TranscribedProblem):
         unlinked = [] if evaluation.failures else self._unlinked(v, naturals, slopes=True)
         failures = [*unlinked, *slopes.failures]
         jacobians: list[Jacobians] = []
-        for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
+        for i, (chain, natural) in enumerate(zip(sweep.integration_plan.chains, naturals, strict=True)):
             p, dp = _at_points(chain, natural.p, natural.e), _at_points(chain, natural.dp, natural.de)
             observation = self._observer.jacobians(
                 chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], p, chain.inputs
@@ -707,17 +716,19 @@ class ShootingProblem(TranscribedProblem):
             jacobians.append(j)
         return self._linearization(evaluation, jacobians, failures, measured, lambda: self._observed(sweep, naturals))
 
-    def _seen(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
-        evaluation, integration = self._found(v)
+    def _iterate_observables(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
+        evaluation, integration = self._recall_integration(v)
         if isinstance(integration, IntegratedPoints):
             return self._observed(integration, self._naturals(evaluation.v))
         assert self._arrays is not None
-        return zip((chain.measured for chain in self._here), self._arrays.observed(integration), strict=True)
+        return zip(
+            (chain.measured for chain in self._current_segments), self._arrays.observed(integration), strict=True
+        )
 
     def _observed(
         self, sweep: IntegratedPoints, naturals: list[NaturalValues]
     ) -> Iterator[tuple[MeasurementRows, Array]]:
-        for i, (c, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
+        for i, (c, natural) in enumerate(zip(sweep.integration_plan.chains, naturals, strict=True)):
             p = _at_points(c, natural.p, natural.e)
             yield c.measured, self._observer.values(c.measured, c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs).g
 
@@ -757,9 +768,9 @@ class ShootingProblem(TranscribedProblem):
         """Return per condition lanes from every node, with the inputs on the intervals that begin there."""
         lanes: list[Lanes] = []
         for chain, layout_chain, natural, unit in zip(
-            self._here, self.layout.chains, naturals, self._units, strict=True
+            self._current_segments, self.layout.chains, naturals, self._units, strict=True
         ):
-            edges = chain.division.at(natural.e)
+            edges = chain.division.compute_boundaries(natural.e)
             shifts = (edges - chain.division.edges)[:-1]
             first_cubics = [piece.cubics[int(piece.grid[0] == 0.0)][None] for piece in chain.pieces]
             lanes.append(
@@ -786,7 +797,7 @@ class ShootingProblem(TranscribedProblem):
     def _with_defects(self, i: int, v: Array, natural: NaturalValues, jacobians: Jacobians) -> Jacobians:
         """Add the derivatives of the residuals of the algebraic equations at the nodes."""
         assert self._relaxed is not None
-        lanes, division = self._at_nodes(v, self._naturals(v))[i], self._here[i].division
+        lanes, division = self._at_nodes(v, self._naturals(v))[i], self._current_segments[i].division
         stages, n_s, n_w, n_q = lanes.size, self._n_s, self._n_w, natural.dp.shape[1]
         dx, dz = np.zeros((stages, n_s, n_s + n_w + n_q)), np.zeros((stages, n_w, n_s + n_w + n_q))
         dx[:, :, :n_s], dz[:, :, n_s : n_s + n_w] = np.eye(n_s), np.eye(n_w)
@@ -806,7 +817,11 @@ class ShootingProblem(TranscribedProblem):
         """Report rows that are not finite (where r, c are False) although their stage could be integrated."""
         if r.all() and c.all():
             return []
-        chain, staging, measured = self.layout.chains[i], self._here[i].staging, self._here[i].measured
+        chain, staging, measured = (
+            self.layout.chains[i],
+            self._current_segments[i].staging,
+            self._current_segments[i].measured,
+        )
         shape, names = staging.tau.shape, (*measured.names, *self._observer.constraint_names)
         bounded = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
         rows = [(~r & chain.row_mask).reshape(*shape, measured.n_r), (~c & bounded).reshape(*shape, -1)]
@@ -837,7 +852,7 @@ class ShootingProblem(TranscribedProblem):
             v[layout_chain.nodes] if self._nodes else natural.a[None, :]
             for layout_chain, natural in zip(self.layout.chains, naturals, strict=True)
         ]
-        edges = [c.division.at(natural.e) for c, natural in zip(chains, naturals, strict=True)]
+        edges = [c.division.compute_boundaries(natural.e) for c, natural in zip(chains, naturals, strict=True)]
         parameters = [
             c.division.stage_parameters(natural.p, natural.e) for c, natural in zip(chains, naturals, strict=True)
         ]
@@ -862,8 +877,8 @@ class ShootingProblem(TranscribedProblem):
                 runs.append(Integration(group.integrator, member, parts, lanes, trajectories))
                 for part in parts:
                     i, lane_slice = part.condition, part.lanes
-                    x[i][part.stage, part.point] = trajectories.x[part.lane, part.at]
-                    z[i][part.stage, part.point] = trajectories.z[part.lane, part.at]
+                    x[i][part.stage, part.point] = trajectories.x[part.lane, part.output_index]
+                    z[i][part.stage, part.point] = trajectories.z[part.lane, part.output_index]
                     end[i][part.stages], start_algebraic[i][part.stages] = (
                         trajectories.x[lane_slice, -1],
                         trajectories.z[lane_slice, -1],
@@ -911,13 +926,14 @@ class ShootingProblem(TranscribedProblem):
         from castfit.transcribe.adjoint import by_adjoint
 
         seeds = [
-            self._seeds(c, natural, m) for c, natural, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)
+            self._seeds(c, natural, m)
+            for c, natural, m in zip(sweep.integration_plan.chains, naturals, self._moving, strict=True)
         ]
         return by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, directions)
 
     def _sensitivities(self, sweep: IntegratedPoints, naturals: list[NaturalValues]) -> DirectionalDerivatives:
         """Differentiate what a sweep found, by forward sensitivities."""
-        n_s, n_node, chains = self._n_s, self._n_s + self._n_w, sweep.laid.chains
+        n_s, n_node, chains = self._n_s, self._n_s + self._n_w, sweep.integration_plan.chains
         widths = [n_node + columns.size for columns in self._moving]
         shapes = [(*c.staging.tau.shape, w) for c, w in zip(chains, widths, strict=True)]
         dx = [np.full((k, m, self._n_x, w), np.nan) for k, m, w in shapes]
@@ -964,14 +980,14 @@ class ShootingProblem(TranscribedProblem):
             scaled_spans = (spans * size[None, :, 0]) if spans.any() else None
             task = SensitivityRequest(run.integrator, run.lanes, dx0 * size, dp * size, scaled_spans)
             requests.append(task)
-            sensitivities = run.integrator.sensitivities(run.lanes, run.found, task.dx0, task.dp, scaled_spans)
+            sensitivities = run.integrator.sensitivities(run.lanes, run.trajectories, task.dx0, task.dp, scaled_spans)
             sensitivities = replace(
                 sensitivities, dx=sensitivities.dx / size[:, None], dz=sensitivities.dz / size[:, None]
             )
             for part in run.parts:
                 i, w = part.condition, widths[part.condition]
-                dx[i][part.stage, part.point] = sensitivities.dx[part.lane, part.at, :, :w]
-                dz[i][part.stage, part.point] = sensitivities.dz[part.lane, part.at, :, :w]
+                dx[i][part.stage, part.point] = sensitivities.dx[part.lane, part.output_index, :, :w]
+                dz[i][part.stage, part.point] = sensitivities.dz[part.lane, part.output_index, :, :w]
                 end[i][part.stages] = sensitivities.dx[part.lanes, -1, :, :w]
                 for lane in part.crossed:
                     j = run.members[lane][1]
@@ -985,13 +1001,13 @@ class ShootingProblem(TranscribedProblem):
                             run, lane, crossing, previous_crossing, end_slopes, naturals[i].e, of_e[i], u, du
                         )
                         of_edges[i] = chains[i].division.weight @ of_e[i]
-                    _, by_x, by_e = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)
+                    _, by_x, by_e = crossing.slopes(run.trajectories.x[lane, -1], naturals[i].e, u, du)
                     end_slopes = by_x @ end_slopes + by_e @ of_e[i]
                     end[i][piece.stage] = end_slopes
                 seeds[i].x[part.stages] = end[i][part.stages]
-            self._taken_over += len({*run.found.rescued, *sensitivities.rescued})
+            self._taken_over += len({*run.trajectories.n_fallback, *sensitivities.rescued})
             self._steps += sensitivities.steps
-            failed_stages = sweep.lost(run, sensitivities.failures, self.layout.chains, "sensitivities")
+            failed_stages = sweep.find_failed_stages(run, sensitivities.failures, self.layout.chains, "sensitivities")
             failures += [
                 failure for source, failure in failed_stages.items() if failure is not None and source not in broken
             ]
@@ -1011,9 +1027,9 @@ class ShootingProblem(TranscribedProblem):
         """
         trigger, lanes = crossing.instants[0].trigger, run.lanes
         assert trigger is not None
-        time, x = float(lanes.start[lane] + lanes.duration[lane]), run.found.x[lane, -1]
+        time, x = float(lanes.start[lane] + lanes.duration[lane]), run.trajectories.x[lane, -1]
         graph: Any = run.integrator.graph
-        f = np.asarray(graph(time, x, run.found.z[lane, -1], lanes.p[lane], u)[0], dtype=float).ravel()
+        f = np.asarray(graph(time, x, run.trajectories.z[lane, -1], lanes.p[lane], u)[0], dtype=float).ravel()
         if lanes.duration[lane] <= time_rounding(np.array([time]))[0] and (
             previous_crossing is not None or trigger.at_start
         ):
@@ -1045,7 +1061,7 @@ class ShootingProblem(TranscribedProblem):
         if self._edges:
             return None  # stages have several pieces
         _, sweep = self._swept(v)
-        naturals, chains = self._naturals(v), sweep.laid.chains
+        naturals, chains = self._naturals(v), sweep.integration_plan.chains
         out = tuple(np.zeros((mask.size, self._n_x, self._n_x)) for mask in stages)
         for run in sweep.runs:
             selected = [lane for lane, (i, k) in enumerate(run.members) if stages[i][k]]
@@ -1053,7 +1069,9 @@ class ShootingProblem(TranscribedProblem):
                 continue
             seeds = np.array([np.diag(self._units[run.members[lane][0]][: self._n_x]) for lane in selected])
             zero_slopes = np.zeros((len(selected), run.lanes.p.shape[1], self._n_x))
-            sensitivities = run.integrator.sensitivities(run.lanes[selected], run.found[selected], seeds, zero_slopes)
+            sensitivities = run.integrator.sensitivities(
+                run.lanes[selected], run.trajectories[selected], seeds, zero_slopes
+            )
             if sensitivities.failures:
                 return None
             for lane, dx, seed in zip(selected, sensitivities.dx, seeds, strict=True):
@@ -1063,14 +1081,14 @@ class ShootingProblem(TranscribedProblem):
                 if crossing is not None:
                     piece = chains[i].pieces[k]
                     u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
-                    out[i][k] = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)[1] @ out[i][k]
+                    out[i][k] = crossing.slopes(run.trajectories.x[lane, -1], naturals[i].e, u, du)[1] @ out[i][k]
         return out
 
-    def asked(self, v: Array) -> tuple[SensitivityRequest, ...]:
+    def collect_sensitivity_requests(self, v: Array) -> tuple[SensitivityRequest, ...]:
         """Return the sensitivity requests of a linearization at v, for benchmarks."""
         _, sweep = self._swept(v)
         with capture_output():
-            return self._slopes(sweep, self._naturals(v), None).asked
+            return self._slopes(sweep, self._naturals(v), None).requests
 
     @property
     def explicit_share(self) -> float:
@@ -1084,7 +1102,7 @@ class ShootingProblem(TranscribedProblem):
         n_steps, n_explicit = self._steps
         share = "All" if n_explicit == n_steps else f"{n_explicit} of {n_steps}"
         message = f"{share} integrator steps were explicit; no stiffness was detected in them." if n_explicit else ""
-        if GradientEvaluation in self.gives and self.options.relative_tolerance == _GRADIENT_RTOL:
+        if GradientEvaluation in self.capabilities and self.options.relative_tolerance == _GRADIENT_RTOL:
             message += f" The integrator uses the relative tolerance {_GRADIENT_RTOL:g}; gradients are exact derivatives of its steps up to rounding."
         if self._taken_over == 0:
             return message.strip()
@@ -1092,7 +1110,7 @@ class ShootingProblem(TranscribedProblem):
         integrator = self.groups[0].integrator
         return f"{count} integrated by {integrator.rescued_by}, because {integrator.method} failed. {message}".strip()
 
-    def coarse(self) -> StagedProblem:
+    def low_accuracy(self) -> StagedProblem:
         """Return the problem with integrators of low accuracy."""
         options = self.options
         if options.relative_tolerance >= COARSE_RTOL or options.method == "collocation":
@@ -1105,25 +1123,25 @@ class ShootingProblem(TranscribedProblem):
 
     def integrated_by(self, options: IntegratorOptions) -> ShootingProblem:
         """Return the problem with other integrators."""
-        dense, other = self._arrays, self._apart()
+        dense, other = self._arrays, self._copy_without_cache()
         other._choose(options)
-        other._laid = {}
+        other._integration_plans = {}
         if not self.problem.triggered:  # when states trigger something is found by these integrators
             plan = self._arrange(self._naturals(self.start))
             new_plan = plan.integrated_by(self._relaxed or self.problem.model, options)
-            other._laid[tuple(id(chain) for chain in plan.chains)] = new_plan
+            other._integration_plans[tuple(id(chain) for chain in plan.chains)] = new_plan
         other_plan = other._arrange(other._naturals(other.start))
         other.groups = _groups(other_plan)
         if dense is not None and all(group.integrator.method in STEPPED for group in other.groups):
             other._dense = other, dense.integrated_by(other_plan)
         return other
 
-    def explain(self, v: Array) -> str:
+    def describe_failure(self, v: Array) -> str:
         """Describe where and why the integration or another evaluation failed at v; empty if none failed."""
         _, sweep = self._swept(v)
         unlinked = self._unlinked(v, self._naturals(v))  # from what is not there nothing can be integrated
         for run in [] if unlinked else sweep.runs:
-            for failure in run.found.failures:
+            for failure in run.trajectories.failures:
                 i, _ = run.members[failure.lane]
                 stop = run.integrator.locate_failure(run.lanes, failure.lane)
                 return f"{self.layout.chains[i].name}: {stop.sentence}"

@@ -78,7 +78,7 @@ class StagedMeasurements:
         return np.diff(self.edges)
 
     @property
-    def first(self) -> Mask:
+    def is_first_replicate(self) -> Mask:
         """True at measured points that are neither padding nor a replicate of the point before, (K, M)."""
         measured: Mask = np.logical_or.reduce(self.weight > 0, axis=2)
         return measured & self.distinct
@@ -214,7 +214,7 @@ class StageDivision:
     weight: Array
     crossings: tuple[StageEndUpdate | None, ...]
     levels: tuple[tuple[SwitchedParameter, ...], ...]
-    after: Mask
+    is_measured_after: Mask
     cells: Array
     absent: tuple[tuple[int, bool], ...] = ()
     key: tuple[tuple[int, float], ...] = ()
@@ -225,11 +225,11 @@ class StageDivision:
         return np.logical_or.reduce(self.weight != 0.0, axis=1) if self.weight.size else np.zeros(self.edges.size, bool)
 
     @cached_property
-    def plain(self) -> bool:
+    def is_eventless(self) -> bool:
         """Whether nothing happens."""
         return not (any(self.crossings) or any(self.levels) or self.moving.any())
 
-    def at(self, e: Array) -> Array:
+    def compute_boundaries(self, e: Array) -> Array:
         """Return the boundaries, (K + 1,)."""
         return self.base + self.weight @ e if self.moving.any() else self.edges
 
@@ -275,7 +275,7 @@ class StageDivision:
         """Whether estimated times are in their cells and in the order in which the division has them."""
         if not (self.cells.size or self.absent):
             return True
-        edges, (row, left, right, late) = self.at(e), self.cells.T
+        edges, (row, left, right, late) = self.compute_boundaries(e), self.cells.T
         time = e[row.astype(np.intp)]
         includes_end = late > 0
         late_enough, early_enough = (
@@ -327,7 +327,9 @@ def stages_of(schedule: Schedule, stages: StageDivision, pieces: StageDivision) 
     count, position = pieces.edges.size - 1, -1
     begins = np.zeros(count + 1, dtype=np.intp)
     for k, edge in enumerate(stages.edges[:-1].tolist()):
-        matches = np.flatnonzero(~event & (np.arange(count + 1) > position) & _match_boundaries(pieces, stages, k, edge))
+        matches = np.flatnonzero(
+            ~event & (np.arange(count + 1) > position) & _match_boundaries(pieces, stages, k, edge)
+        )
         position = int(matches[0])
         begins[position] += 1
     return np.cumsum(begins)[:-1] - 1
@@ -358,7 +360,7 @@ class _StageBoundary:
     base: float
     weight: Array
     instants: tuple[int, ...] = ()
-    after: bool = False
+    is_measured_after: bool = False
 
 
 class _Divider:
@@ -368,7 +370,7 @@ class _Divider:
         times = np.where(np.isfinite(e[self.schedule.rows]), e[self.schedule.rows], np.inf)
         self.early = times < start
         self.times = np.maximum(times, start)
-        known_instants = self.schedule.known
+        known_instants = self.schedule.known_instants
         fixed = snap_times(self.times[known_instants], merge(condition.times, edges))
         self.times[known_instants] = fixed
         inside = fixed[(fixed >= start) & (fixed <= end)]
@@ -394,13 +396,13 @@ class _Divider:
             else:
                 cells.setdefault(cell, []).append(i)
                 right = float(self.times[i]) if i in self.followed else cell[1]
-                cell_rows.append((instants[i].time, cell[0], right, float(instants[i].after)))
+                cell_rows.append((instants[i].time, cell[0], right, float(instants[i].is_measured_after)))
         fixed = merge(self.fixed, np.array([t for cell in cells for t in cell])) if cells else self.fixed
         boundaries: list[_StageBoundary] = []
         for time in fixed.tolist():
             inner = next((cell for cell in cells if cell[0] < time < cell[1]), None)
             if inner is None:
-                boundaries += self._at(time)
+                boundaries += self._build_boundaries(time)
             cell = next((c for c in cells if c[0] == time), None)
             if cell is not None:
                 between = fixed[(fixed > cell[0]) & (fixed < cell[1])]
@@ -420,13 +422,18 @@ class _Divider:
         What is measured at such a time, after the change, is measured after what it makes true as well.
         """
         instants = self.schedule.instants
-        known_instants: list[int] = self.schedule.known.tolist()
-        jumps = [i for i in known_instants if instants[i].change is not None and instants[i].after]
+        known_instants: list[int] = self.schedule.known_instants.tolist()
+        jumps = [i for i in known_instants if instants[i].change is not None and instants[i].is_measured_after]
         times: list[float] = sorted({float(self.times[i]) for i in jumps})
         out: dict[int, float] = {}
         for i, instant in enumerate(instants):
             k = bisect_right(times, float(self.times[i])) - 1
-            if instant.trigger is not None and instant.after and k >= 0 and follows(times[k], float(self.times[i])):
+            if (
+                instant.trigger is not None
+                and instant.is_measured_after
+                and k >= 0
+                and follows(times[k], float(self.times[i]))
+            ):
                 out[i] = times[k]
         return out
 
@@ -437,9 +444,9 @@ class _Divider:
         time, instant, b = float(self.times[i]), self.schedule.instants[i], self.boundaries
         if instant.change is None and self.early[i]:
             return None
-        if time > self.end or (time == self.end and not instant.after):
+        if time > self.end or (time == self.end and not instant.is_measured_after):
             return None
-        if instant.after:
+        if instant.is_measured_after:
             c = int(np.searchsorted(b, time, side="left"))
             return (float(b[c - 1]), float(b[c])) if c else (self.start, self.start)
         c = int(np.searchsorted(b, time, side="right"))
@@ -448,11 +455,11 @@ class _Divider:
     def _fixed(self, time: float, instants: tuple[int, ...] = (), *, measured_after: bool = False) -> _StageBoundary:
         return _StageBoundary(time, time, np.zeros(self.n_e), instants, measured_after)
 
-    def _at(self, time: float) -> list[_StageBoundary]:
+    def _build_boundaries(self, time: float) -> list[_StageBoundary]:
         """Return the marks at a known time: several where data lie between them."""
-        indices = tuple(int(i) for i in self.schedule.known if self.times[i] == time)
+        indices = tuple(int(i) for i in self.schedule.known_instants if self.times[i] == time)
         jumps = tuple(i for i in indices if self.schedule.instants[i].change is not None)
-        measured_after = any(self.schedule.instants[i].after for i in jumps)
+        measured_after = any(self.schedule.instants[i].is_measured_after for i in jumps)
         if self.starts and not measured_after and (jumps or time == self.end) and time > self.start:
             return [self._fixed(time), self._fixed(time, indices)]
         if not jumps or (time == self.end and not measured_after):
@@ -522,7 +529,7 @@ class _Divider:
             np.array([boundary.weight for boundary in boundaries]).reshape(len(boundaries), self.n_e),
             tuple(crossings),
             levels,
-            np.array([boundary.after for boundary in boundaries]),
+            np.array([boundary.is_measured_after for boundary in boundaries]),
             cells,
             absent,
             tuple((int(row), float(left)) for row, left, *_ in cells),

@@ -68,9 +68,11 @@ class Trajectory:
     units: tuple[Array, ...]
     nodes: tuple[Array, ...] = ()
 
-    def at(self, i: int, times: Array, *, is_after_event: bool = False) -> tuple[Array, Array]:
+    def interpolate(self, i: int, times: Array, *, is_after_event: bool = False) -> tuple[Array, Array]:
         """Interpolate experiment i at times (n,): states (n, n_x) and algebraic states (n, n_z)."""
-        return self.differential(i, times, is_after_event=is_after_event), self.algebraic(i, times, is_after_event=is_after_event)
+        return self.differential(i, times, is_after_event=is_after_event), self.algebraic(
+            i, times, is_after_event=is_after_event
+        )
 
     def differential(self, i: int, times: Array, *, is_after_event: bool = False) -> Array:
         """Interpolate the differential states of experiment i at times (n,), (n, n_x); at events before or after."""
@@ -100,7 +102,9 @@ def start_trajectory(problem: CompiledProblem, theta: Array, states: States, opt
     for condition, state_data in zip(problem.conditions, known_states(problem, theta, states), strict=True):
         initial = condition.link.natural(theta[condition.theta])
         a = np.where(np.isfinite(initial.a), initial.a, 0.0)
-        initial_units = _units(problem, condition, initial.p, _tabulate_constant_states(problem, condition, a, state_data))
+        initial_units = _units(
+            problem, condition, initial.p, _tabulate_constant_states(problem, condition, a, state_data)
+        )
         times = _table_times(condition)
         try:
             if condition.schedule.triggers:
@@ -308,7 +312,7 @@ def _inversions(problem: CompiledProblem) -> tuple[tuple[tuple[int, int, ca.Func
 def _calibrated(problem: CompiledProblem, output: str) -> bool:
     """Whether scale and offset of an output, if it has any, are numbers, or have a guess."""
     scaling = problem.model.scalings.get(output)
-    free = {q.of for q in problem.quantities if q.kind == "parameter"}
+    free = {q.symbol_name for q in problem.quantities if q.kind == "parameter"}
     return scaling is None or not any(n in problem.unguessed and n in free for n in scaling.parameters)
 
 
@@ -399,7 +403,7 @@ def _fill(
         model, inputs = problem.model.with_measured(tuple(state_data)), (*condition.inputs, *signals.values())
         course = IntegrationCase(model, inputs, p, condition.z_guess, simulated_units, options)
         (stretch,) = integrate_from_nodes(course, times[:1], x[:1, simulated], times[1:])
-        is_reached = np.isin(times, stretch.times[: stretch.reached])
+        is_reached = np.isin(times, stretch.times[: stretch.n_reached])
         rows = np.searchsorted(stretch.times, times[is_reached])
         x[np.ix_(is_reached, simulated)], z[is_reached] = stretch.x[rows], stretch.z[rows]
         if not is_reached.all():  # hold what was reached
@@ -408,7 +412,7 @@ def _fill(
         return times, x, z
     course = IntegrationCase(problem.model, condition.inputs, p, condition.z_guess, unit, options)
     for row, stretch in enumerate(integrate_from_nodes(course, times, x, times[:0])):
-        z[row] = stretch.z[0] if stretch.reached else condition.z_guess
+        z[row] = stretch.z[0] if stretch.n_reached else condition.z_guess
     return times, x, z
 
 

@@ -62,10 +62,10 @@ class TranscribedProblem(StagedProblem):
         """Set the attributes that follow from the problem; eliminated quantities without data stay at theta."""
         layout = _with_whitening(problem, layout)
         if layout.correlated:  # second derivatives are those of stages alone
-            self.gives = tuple(kind for kind in self.gives if kind is not HessianBlocks)
+            self.capabilities = tuple(kind for kind in self.capabilities if kind is not HessianBlocks)
         self.problem, self.layout, self.signal = problem, layout, signal
         self.least_sigma, self._most_sigma = sigma_limits(problem, layout, signal)
-        self.least_squares, self.forgiving = problem.least_squares, problem.forgiving
+        self.least_squares, self.tolerates_failures = problem.least_squares, problem.forgiving
         self.logarithmic = problem.log
         self._projection = projection_of(problem, theta)
         self.eliminated = self._projection.entries
@@ -93,12 +93,12 @@ class TranscribedProblem(StagedProblem):
 
     def projecting(self, projection: Projection) -> Self:
         """Return the problem in which something else is eliminated."""
-        other = self._apart()
+        other = self._copy_without_cache()
         other._projection, other.eliminated = projection, projection.entries
         return other
 
     @abstractmethod
-    def _apart(self) -> Self:
+    def _copy_without_cache(self) -> Self:
         """Return a copy with a memory of its own."""
 
     @abstractmethod
@@ -110,12 +110,12 @@ class TranscribedProblem(StagedProblem):
         """Yield the derivatives of observed expressions at v by states, times their magnitudes, per experiment."""
 
     @abstractmethod
-    def _seen(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
+    def _iterate_observables(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
         """Yield the observed expressions at v, (K, M, n_g) per experiment."""
 
     def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
         """Return per chain predictions, spreads and normalised residuals of the measured values."""
-        return tuple(tuple(part[m.values_mask] for part in m.standardised(g)) for m, g in self._seen(v))
+        return tuple(tuple(part[m.values_mask] for part in m.standardised(g)) for m, g in self._iterate_observables(v))
 
     def _evaluation(self, v: Array, values: Iterable[ChainValues], failures: Sequence[Failure]) -> Evaluation:
         """Assemble the evaluation from the chains' values, priors and relations; unknown sigmas are eliminated."""
@@ -218,7 +218,7 @@ def variable_bounds(problem: CompiledProblem, layout: Layout) -> tuple[Array, Ar
         for name, (low, high) in problem.state_bounds.items() if chain.n_s else ():
             j = problem.model.states.index(name)
             # A given initial state is no unknown; a bound at its value would only leave the bounds no interior.
-            nodes = chain.nodes[int(condition.link.given[j]) :, j]
+            nodes = chain.nodes[int(condition.link.is_initial_fixed[j]) :, j]
             lower[nodes], upper[nodes] = low, high
     return lower, upper
 

@@ -104,8 +104,8 @@ def timetable_of(
         watch.run()
     except _EventLimitReached as stop:
         trigger: Trigger = stop.args[0]
-        reason = trigger.forbidden or f"the event at {trigger.what} happens more often than {_MOST_EVENTS} times"
-    table = NumericSchedule.of(condition.schedule, condition.start, natural.p, natural.e)
+        reason = trigger.forbidden or f"the event at {trigger.description} happens more often than {_MOST_EVENTS} times"
+    table = NumericSchedule.from_schedule(condition.schedule, condition.start, natural.p, natural.e)
     return table.with_rounds(watch.rounds or []), reason
 
 
@@ -167,7 +167,7 @@ class _TriggerWatch:
 
     model: Model
     condition: Condition
-    at: NaturalValues
+    natural_values: NaturalValues
     unit: Array
     options: IntegratorOptions
     end: float
@@ -175,10 +175,10 @@ class _TriggerWatch:
     rounds: list[TriggeredRound] | None = None
     e: Array = field(init=False)
     signs: Array = field(init=False)
-    held: list[bool] = field(init=False)
+    is_condition_true: list[bool] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.e = self.at.e.copy()
+        self.e = self.natural_values.e.copy()
         self.triggers: tuple[Trigger, ...] = self.condition.schedule.triggers
         self._left = [deque(self.condition.schedule.rows_of(trigger)) for trigger in self.triggers]
         self._counts = [0] * len(self.triggers)
@@ -187,21 +187,23 @@ class _TriggerWatch:
         self._draws: dict[int, np.random.Generator] = {}
         self._slopes: tuple[Array, Array, Array] | None = None
         self._even: tuple[object, Array, tuple[Array, Array] | None] | None = None
-        self._last = -np.inf
-        self._begun = -1
+        self._last_event_time = -np.inf
+        self._last_node_index = -1
 
     def run(self) -> None:
         """Go through the experiment, and set the times of triggered events in e."""
-        table = NumericSchedule.of(self.condition.schedule, self.condition.start, self.at.p, self.e)
-        t, x, z = self.condition.start, self.at.a, self.condition.z_guess
-        n_past_events, max_lookahead = table.done(t, 0.0, at_start=True), _STEPS_PER_BATCH * self.usual
+        table = NumericSchedule.from_schedule(
+            self.condition.schedule, self.condition.start, self.natural_values.p, self.e
+        )
+        t, x, z = self.condition.start, self.natural_values.a, self.condition.z_guess
+        n_past_events, max_lookahead = table.count_past_events(t, 0.0, at_start=True), _STEPS_PER_BATCH * self.usual
         lookahead = max_lookahead
         stop_times = np.concatenate([table.times[table.times <= self.end], self.condition.breakpoints, [self.end]])
         if self.nodes is not None:
             stop_times, x = np.append(stop_times, self.nodes[0]), self.nodes[1][0]
         stop_times = np.unique(stop_times)
         self._look(t, x)
-        due = [i for i, holds in enumerate(self.held) if holds and self.triggers[i].at_start]
+        due = [i for i, holds in enumerate(self.is_condition_true) if holds and self.triggers[i].at_start]
         later: list[int] = []
         while True:
             check_deadline()  # where nothing is to be integrated, nothing else does
@@ -213,17 +215,17 @@ class _TriggerWatch:
             while n_past_events < table.times.size and table.times[n_past_events] <= t:
                 crossing = table.crossings[n_past_events]
                 if crossing is not None:
-                    values_before, self._last = self._all(t, x), t
+                    values_before, self._last_event_time = self._all(t, x), t
                     x = crossing.values(x, table.e, self._inputs(t)[0])
                     due = [*self._made_true(values_before, self._all(t, x)), *due]
                 n_past_events += 1
             x = self._from_node([*due, *later], t, x)
             x = self._happen(due, t, x)  # after what is known, as everywhere
-            x = self._happen([i for i in later if self.triggers[i].truth is None or self.held[i]], t, x)
+            x = self._happen([i for i in later if self.triggers[i].truth is None or self.is_condition_true[i]], t, x)
             if t >= self.end:
                 return
             b = float(min(t + lookahead, stop_times[np.searchsorted(stop_times, t, side="right")]))
-            step_result = self._first(_Step(self, t, x, z, table.p[n_past_events]), b)
+            step_result = self._find_first_crossings(_Step(self, t, x, z, table.p[n_past_events]), b)
             if step_result is None:  # the integration itself will say why
                 return
             zeros, next_time, x, z = step_result
@@ -240,22 +242,25 @@ class _TriggerWatch:
     def _look(self, t: float, x: Array, due: Sequence[int] = ()) -> None:
         """See where conditions are true, but for those that are due."""
         signs = np.sign(self._all(t, x))
-        is_true = [self._holds(i, signs[rows]) for i, rows in enumerate(self._of)]
+        is_true = [self._holds(i, signs[rows]) for i, rows in enumerate(self._difference_slices)]
         for i in due:
-            signs[self._of[i]], is_true[i] = self.signs[self._of[i]], self.held[i]
-        self.signs, self.held = signs, is_true
+            signs[self._difference_slices[i]], is_true[i] = (
+                self.signs[self._difference_slices[i]],
+                self.is_condition_true[i],
+            )
+        self.signs, self.is_condition_true = signs, is_true
 
     def _from_node(self, due: Sequence[int], t: float, x: Array) -> Array:
         """Return the states from which integration goes on: of the last node here, if there is one."""
         if self.nodes is None:
             return x
         node_indices = np.flatnonzero(self.nodes[0] == t)
-        if not node_indices.size or t >= self.end or node_indices[-1] == self._begun:
+        if not node_indices.size or t >= self.end or node_indices[-1] == self._last_node_index:
             return x
-        self._begun = int(
+        self._last_node_index = int(
             node_indices[-1]
         )  # once: a node at which a condition changes sign would be left again and again
-        x = self.nodes[1][self._begun]
+        x = self.nodes[1][self._last_node_index]
         self._look(t, x, due)
         return x
 
@@ -267,7 +272,7 @@ class _TriggerWatch:
     @cached_property
     def _late(self) -> set[Trigger]:
         """The triggers of events after which a value of their very time is measured."""
-        return {i.trigger for i in self.condition.schedule.instants if i.trigger is not None and i.after}
+        return {i.trigger for i in self.condition.schedule.instants if i.trigger is not None and i.is_measured_after}
 
     # What happens
 
@@ -275,7 +280,9 @@ class _TriggerWatch:
         """Apply events, then the events whose conditions these make true, and so on; return the states."""
         waiting, values_before = list(events), self._all(t, x) if events else np.empty(0)
         while waiting:
-            self._last = t if self._last < t else float(np.nextafter(self._last, np.inf))
+            self._last_event_time = (
+                t if self._last_event_time < t else float(np.nextafter(self._last_event_time, np.inf))
+            )
             next_events = self._next(waiting, t, x)
             for i in next_events:  # once: it may wait twice
                 waiting.remove(i)
@@ -295,7 +302,7 @@ class _TriggerWatch:
                 if not self._left[i] or self.triggers[i].forbidden:
                     raise _EventLimitReached(self.triggers[i])
                 rows.append(self._left[i].popleft())
-            self.e[rows] = self._last
+            self.e[rows] = self._last_event_time
             return self.condition.schedule.crossing_at(rows).values(x, self.e, u)
         key = tuple(events)
         if key not in self._crossings:
@@ -305,8 +312,8 @@ class _TriggerWatch:
             self._counts[i] += 1
             if self.triggers[i].forbidden or self._counts[i] > _MOST_EVENTS:
                 raise _EventLimitReached(self.triggers[i])
-        self.rounds.append(TriggeredRound(self._last, self._crossings[key]))
-        return self._crossings[key].at(self._last, x, self.e, u)
+        self.rounds.append(TriggeredRound(self._last_event_time, self._crossings[key]))
+        return self._crossings[key].apply_at_time(self._last_event_time, x, self.e, u)
 
     def _next(self, waiting: Sequence[int], t: float, x: Array) -> list[int]:
         """Return the next events among those that wait: all of them, or the one with the highest priority."""
@@ -325,9 +332,11 @@ class _TriggerWatch:
 
     def _called_off(self, i: int, values_before: Array, values_after: Array) -> bool:
         """Check whether a jump changed a condition to false and so cancels its waiting event."""
-        rows = self._of[i]
+        rows = self._difference_slices[i]
         return not (
-            self.triggers[i].persistent or self.held[i] or np.array_equal(values_before[rows], values_after[rows])
+            self.triggers[i].persistent
+            or self.is_condition_true[i]
+            or np.array_equal(values_before[rows], values_after[rows])
         )
 
     def _holds(self, i: int, signs: Array) -> bool:
@@ -348,8 +357,11 @@ class _TriggerWatch:
         self.signs[changed_rows] = signs
         owners: list[int] = self._owner[turned_rows].tolist()
         for i in dict.fromkeys(owners):
-            was_true, self.held[i] = self.held[i], self._holds(i, self.signs[self._of[i]])
-            if self.held[i] and not was_true:
+            was_true, self.is_condition_true[i] = (
+                self.is_condition_true[i],
+                self._holds(i, self.signs[self._difference_slices[i]]),
+            )
+            if self.is_condition_true[i] and not was_true:
                 newly_true.append(i)
         return newly_true
 
@@ -357,27 +369,27 @@ class _TriggerWatch:
         """Return the events at zero crossings: those true at the crossing, and those true right after it."""
         due, later = list[int](), list[int]()
         for i in dict.fromkeys(zero.trigger for zero in zeros):
-            trigger, old_signs = self.triggers[i], self.signs[self._of[i]].copy()
+            trigger, old_signs = self.triggers[i], self.signs[self._difference_slices[i]].copy()
             signs_at_zero, new_signs = old_signs.copy(), old_signs.copy()
             for zero in zeros:
                 if zero.trigger == i:
                     signs_at_zero[zero.row], new_signs[zero.row] = 0.0, zero.sign
-            self.signs[self._of[i]] = new_signs
+            self.signs[self._difference_slices[i]] = new_signs
             if trigger.truth is None:
                 if old_signs[0] != 0.0 and trigger.direction * old_signs[0] <= 0:
                     due.append(i)
                 continue
-            was_true, self.held[i] = self.held[i], self._holds(i, new_signs)
+            was_true, self.is_condition_true[i] = self.is_condition_true[i], self._holds(i, new_signs)
             at_zero = self._holds(i, signs_at_zero)
             if at_zero and not was_true:
                 due.append(i)
-            elif self.held[i] and not at_zero:
+            elif self.is_condition_true[i] and not at_zero:
                 later.append(i)
         return due, later
 
     # Where differences pass zero
 
-    def _first(self, step: _Step, b: float) -> tuple[list[_TriggerCrossing], float, Array, Array] | None:
+    def _find_first_crossings(self, step: _Step, b: float) -> tuple[list[_TriggerCrossing], float, Array, Array] | None:
         """Return the first zero crossings in (t, b], their time or b, and the states there; None if integration fails.
 
         Where integration fails before b, up to where it does.
@@ -401,7 +413,7 @@ class _TriggerWatch:
                 return self._at_once(step, dense, zeros)
         if not step.t < candidates.end < b:
             return [], b, dense.x[-1], dense.z[-1]
-        return [], candidates.end, dense.at(candidates.end)[0], dense.z[dense.part(candidates.end)]
+        return [], candidates.end, dense.interpolate(candidates.end)[0], dense.z[dense.part(candidates.end)]
 
     def _even_rates(self, p: Array, slopes: Array) -> tuple[Array, Array] | None:
         """Return the rates (n_x,) and (m,) where states, and differences that move, change evenly; None elsewhere."""
@@ -445,7 +457,7 @@ class _TriggerWatch:
         """
         first_zero = min(zeros, key=lambda zero: zero.time)
         time, k = first_zero.time, dense.part(first_zero.time)
-        row = self._of[first_zero.trigger].start + first_zero.row
+        row = self._difference_slices[first_zero.trigger].start + first_zero.row
         node = step if k == 0 else replace(step, t=float(dense.times[k]), x=dense.x[k], z=dense.z[k])
         width = float(dense.times[k + 1] - dense.times[k])
         rests, states = dense.rests(k), (node.x, node.z)
@@ -475,7 +487,7 @@ class _TriggerWatch:
             or zero.time <= first_zero.time + _SIMULTANEOUS_RTOL * self.usual
             or (
                 zero.time <= first_zero.time + _MAX_CORRECTION_FRACTION * width
-                and is_near_zero[self._of[zero.trigger].start + zero.row]
+                and is_near_zero[self._difference_slices[zero.trigger].start + zero.row]
             )
         ]
         return at_once, time, *states
@@ -491,25 +503,25 @@ class _TriggerWatch:
         zeros: list[_TriggerCrossing] = []
         for k in np.flatnonzero(~(is_resting | keeps_sign)).tolist():
             i = int(self._owner[k])
-            row, sign = k - self._of[i].start, float(signs[k])
+            row, sign = k - self._difference_slices[i].start, float(signs[k])
             ends = (float(g0[k]), float(rate0[k]), float(g1[k]), float(rate1[k]))
             if 0.0 < sign * ends[2] <= -sign * ends[3] * time_tolerance:
                 zeros.append(_TriggerCrossing(b, i, row, -sign))  # with what passes zero right here
                 continue
             tolerance = _UNCORRECTED_TIME_RTOL if self._differences.smooth[k] else _EVENT_TIME_RTOL
-            zero = _search(self._along(dense, a, i, row), sign, b - a, *ends, tolerance)
+            zero = _search(self._build_difference_function(dense, a, i, row), sign, b - a, *ends, tolerance)
             if zero is not None:
                 zeros.append(_TriggerCrossing(a + zero[0], i, row, zero[1]))
         return zeros
 
-    def _along(
+    def _build_difference_function(
         self, dense: DenseOutput, a: float, i: int, row: int
     ) -> Callable[[float], tuple[float, Callable[[], float]]]:
         """Return a difference as a function of the time since a, with its rate."""
 
         def evaluate(s: float) -> tuple[float, Callable[[], float]]:
-            g = self._values(i, a + s, dense.at(a + s)[0])
-            return float(g[row]), lambda: float(self._every_rate(dense, a + s)[1][self._of[i]][row])
+            g = self._values(i, a + s, dense.interpolate(a + s)[0])
+            return float(g[row]), lambda: float(self._every_rate(dense, a + s)[1][self._difference_slices[i]][row])
 
         return evaluate
 
@@ -518,7 +530,7 @@ class _TriggerWatch:
 
     def _all(self, t: float, x: Array) -> Array:
         """Return the differences of all triggers."""
-        return self._together.values(t, x, self._inputs(t)[0], self.e[self._rows])
+        return self._joint_differences.values(t, x, self._inputs(t)[0], self.e[self._rows])
 
     def _evaluated(self, t: float, x: Array, u: Array) -> tuple[tuple[Array, Array], Array]:
         """Return the differences of all triggers, their derivatives, and how large errors of the states make them.
@@ -527,18 +539,18 @@ class _TriggerWatch:
         """
         c, cached = self.e[self._rows], self._slopes
         if cached is None or not np.array_equal(c, cached[0]):
-            evaluation = self._together.evaluate(t, x, u, c)
+            evaluation = self._joint_differences.evaluate(t, x, u, c)
             self._slopes = c, evaluation[1], np.abs(evaluation[1][:, 1 : 1 + x.size]) @ self._noise
             return evaluation, self._slopes[2]
         _, slopes, noise = cached
-        rows, nonlinear = self._differences.bent
+        rows, nonlinear = self._differences.nonlinear_rows
         if nonlinear is not None:
             slopes[rows] = nonlinear.evaluate(t, x, u, c)[1]
             noise[rows] = np.abs(slopes[rows, 1 : 1 + x.size]) @ self._noise
-        return (self._together.values(t, x, u, c), slopes), noise
+        return (self._joint_differences.values(t, x, u, c), slopes), noise
 
     @cached_property
-    def _together(self) -> EventUpdate:
+    def _joint_differences(self) -> EventUpdate:
         """The differences of all triggers, as one function."""
         return self.condition.schedule.every_trigger
 
@@ -547,7 +559,7 @@ class _TriggerWatch:
         return np.concatenate([trigger.parameters for trigger in self.triggers])
 
     @cached_property
-    def _of(self) -> list[slice]:
+    def _difference_slices(self) -> list[slice]:
         """Return the slice of the differences of each trigger."""
         ends = np.cumsum([trigger.function.graph.size1_out(0) for trigger in self.triggers]).tolist()
         return [slice(a, b) for a, b in itertools.pairwise([0, *ends])]
@@ -561,14 +573,16 @@ class _TriggerWatch:
     @cached_property
     def _owner(self) -> Index:
         """Return the index of the trigger to which each difference belongs."""
-        return np.repeat(np.arange(len(self._of)), [rows.stop - rows.start for rows in self._of])
+        return np.repeat(
+            np.arange(len(self._difference_slices)), [rows.stop - rows.start for rows in self._difference_slices]
+        )
 
     def _every_rate(self, dense: DenseOutput, t: float, x: Array | None = None) -> tuple[Array, Array, Array]:
         """Return differences of all triggers, how fast they change, and their derivatives by states.
 
         The states are those of the polynomials, or x; they change as the polynomials do.
         """
-        (u, du), (state, f) = self._inputs(t), dense.at(t)
+        (u, du), (state, f) = self._inputs(t), dense.interpolate(t)
         (g, derivatives), _ = self._evaluated(t, state if x is None else x, u)
         by_x = derivatives[:, 1 : 1 + f.size].copy()
         rates = derivatives[:, 0] + by_x @ f + derivatives[:, 1 + f.size : 1 + f.size + u.size] @ du
@@ -578,7 +592,7 @@ class _TriggerWatch:
     def _differences(self) -> TriggerFunctions:
         from castfit.transcribe.crossings import TriggerFunctions
 
-        return _DIFFERENCES.get(self._together, TriggerFunctions)
+        return _DIFFERENCES.get(self._joint_differences, TriggerFunctions)
 
     @cached_property
     def usual(self) -> float:
@@ -592,7 +606,7 @@ class _TriggerWatch:
     @cached_property
     def _noise(self) -> Array:
         """Return the assumed bounds of the integration errors of the states, (n_x,)."""
-        return _INTEGRATION_ERROR_FACTOR * self.options.relative_tolerance * self.unit[: self.at.a.size]
+        return _INTEGRATION_ERROR_FACTOR * self.options.relative_tolerance * self.unit[: self.natural_values.a.size]
 
     def _inputs(self, t: float) -> tuple[Array, Array]:
         """Return the inputs just before t, and their slopes, (n_u,)."""

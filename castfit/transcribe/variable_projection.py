@@ -56,7 +56,7 @@ class Projection:
     blocks: tuple[ScaleBlock, ...]
     log: NDArray[np.bool_]
     default: Array
-    least: Array
+    min_effects: Array
     roots: Mapping[tuple[int, int], Any] = field(default_factory=dict[tuple[int, int], Any])
 
     @cached_property
@@ -87,24 +87,24 @@ class Projection:
 
         slopes (K, M, n_g, n) are per condition derivatives of what is observed by the states, times their magnitudes.
         """
-        squares, observed = np.zeros_like(self.least), tuple(slopes)
+        squares, observed = np.zeros_like(self.min_effects), tuple(slopes)
         with np.errstate(all="ignore"):
             for use in (use for block in self.blocks for use in block.uses if use.scale >= 0 and use.unit == 0.0):
                 measured, dg = observed[use.condition]
                 weight = measured.weight[:, :, use.output]
                 effect = np.where(weight > 0.0, weight * np.abs(dg[:, :, use.output]).sum(axis=2), 0.0)
                 squares[use.scale] += float(np.sum(effect**2))
-        return replace(self, least=_MIN_OUTPUT_EFFECT * np.sqrt(np.where(np.isfinite(squares), squares, 0.0)))
+        return replace(self, min_effects=_MIN_OUTPUT_EFFECT * np.sqrt(np.where(np.isfinite(squares), squares, 0.0)))
 
     def silenced(self, layout: Layout, jacobians: tuple[Jacobians, ...]) -> tuple[Jacobians, ...]:
         """Return derivatives of weighted rows without those by scales of zero, whose remains are rounding errors."""
-        if not (self.least > 0.0).any():
+        if not (self.min_effects > 0.0).any():
             return jacobians
-        squares = np.zeros_like(self.least)
+        squares = np.zeros_like(self.min_effects)
         with np.errstate(all="ignore"):
             for chain, j in zip(layout.chains, jacobians, strict=True):
                 np.add.at(squares, chain.theta, np.square(j.R_q).sum(axis=(0, 1)))
-            is_silent = (squares <= self.least**2) & (self.least > 0.0)
+            is_silent = (squares <= self.min_effects**2) & (self.min_effects > 0.0)
         if not is_silent.any():
             return jacobians
         return tuple(
@@ -132,9 +132,9 @@ class Projection:
                 entries = list(block.entries)
                 defaults = self.default[entries]
                 if block.uses[0].unit > 0.0 and not self.log[entries[0]]:  # what is linear is the logarithm
-                    solution = np.exp(least_squares(A, b, np.log(defaults), self.least[entries]))
+                    solution = np.exp(least_squares(A, b, np.log(defaults), self.min_effects[entries]))
                 else:
-                    solution = least_squares(A, b, defaults, self.least[entries])
+                    solution = least_squares(A, b, defaults, self.min_effects[entries])
                 out[entries] = np.where(np.isfinite(solution), solution, defaults)
         return out
 

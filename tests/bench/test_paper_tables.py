@@ -57,7 +57,7 @@ def test_every_start_has_one_outcome(small):
         assert row.expected_time > 0
     assert small.rows[0].correct == 3  # the default is at home here
     benchmark = problems.load("lotka_volterra")
-    best = ObjectiveMeasure.of(benchmark.problem).at_height(benchmark.reference.objective)
+    best = ObjectiveMeasure.from_problem(benchmark.problem).at_height(benchmark.reference.objective)
     assert small.best[0] == pytest.approx(best, abs=1e-4 * benchmark.problem.n_data)
 
 
@@ -84,7 +84,7 @@ class Scripted:
         self.asked.append((problem, dict(start), self.transcription.integrator, max_time))
         status, chi2 = self.ends[(len(self.asked) - 2) % len(self.ends)]
         result = fitted().ended(status, status.sentence)
-        merit = ObjectiveMeasure.of(problem)
+        merit = ObjectiveMeasure.from_problem(problem)
         return replace(result, chi2=chi2, neg2loglik=merit.at_height(chi2), measure=merit.measure)
 
     def __reduce__(self):
@@ -106,7 +106,7 @@ def scripted(monkeypatch):
         return method
 
     monkeypatch.setattr(
-        paper_tables, "_optimum", lambda benchmark: ObjectiveMeasure.of(benchmark.problem).at_height(100.0)
+        paper_tables, "_optimum", lambda benchmark: ObjectiveMeasure.from_problem(benchmark.problem).at_height(100.0)
     )
     return install
 
@@ -123,7 +123,7 @@ def test_outcomes_are_sorted_by_status_and_chi2(scripted):
     )
     result_table = run_table(SMALL, methods=["scripted"], starts=7)
     (row,) = result_table.rows
-    best = ObjectiveMeasure.of(problems.load(SMALL.problem).problem).at_height(99.99)
+    best = ObjectiveMeasure.from_problem(problems.load(SMALL.problem).problem).at_height(99.99)
     assert result_table.best == (best,)  # what did not converge is no optimum
     assert (row.correct, row.wrong, row.integration_error, row.optimization_error) == (2, 1, 2, 2)
     assert row.success_rate == 2 / 7

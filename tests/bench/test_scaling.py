@@ -89,4 +89,4 @@ def test_rows_of_a_condensed_problem_are_blocks():
     x = np.arange(condensed.n_x) - 3.0
     np.testing.assert_allclose(condensed.rows.times(x), condensed.E @ x)
     np.testing.assert_allclose(condensed.rows.norms, np.linalg.norm(condensed.E, axis=0))
-    np.testing.assert_array_equal(condensed.rows.taken(np.array([1, 50])), condensed.E[[1, 50]])
+    np.testing.assert_array_equal(condensed.rows.take_rows(np.array([1, 50])), condensed.E[[1, 50]])

@@ -331,7 +331,7 @@ def test_demonstration(capfd, tmp_path):
     assert len(re.findall(r" (?:single shooting|multiple shooting|collocation) +yes +", out)) == 6
     for name in ("stat5", "alpha_pinene"):
         benchmark = problems.load(name)
-        merit = ObjectiveMeasure.of(benchmark.problem)
+        merit = ObjectiveMeasure.from_problem(benchmark.problem)
         best = f" {merit.at_height(benchmark.reference.objective):.5g} "
         assert out.count(best) == 3  # every transcription finds the optimum
     assert out.count("p1=5.926(51)e-5") == 3

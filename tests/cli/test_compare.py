@@ -24,7 +24,7 @@ def test_compare_writes_its_rows(capsys, tmp_path):
     record = json.loads(files["json"].read_text())
     assert record["problem"] == "bellman"
     benchmark = problems.load("bellman")
-    best = ObjectiveMeasure.of(benchmark.problem).at_height(benchmark.reference.objective)
+    best = ObjectiveMeasure.from_problem(benchmark.problem).at_height(benchmark.reference.objective)
     assert record["best"] == pytest.approx(best, abs=14e-3)  # the mean of 14 squares within 0.1 %
     assert [(row["method"], row["starts"]) for row in record["rows"]] == [("collocation", 2), ("incremental", 2)]
     with open(files["csv"], newline="") as file:

@@ -98,7 +98,7 @@ def test_a_gap_and_a_prior_of_the_horizon_keep_the_covariance_of_what_is_left():
         assert list(result.values.values()) == pytest.approx(b, rel=1e-7)
         assert result.neg2loglik == pytest.approx(log_l, rel=1e-9)
         is_early = TIMES <= 4.0
-        truncated_result = cf.fit(problem.posed.until(4.0))
+        truncated_result = cf.fit(problem.posed.with_horizon(4.0))
         mask = is_measured & is_early
         b_early, _, _ = generalised(values_with_gaps[mask], 0.09 * P[np.ix_(mask, mask)], TIMES[mask])
         assert list(truncated_result.values.values()) == pytest.approx(b_early, rel=1e-7)
@@ -386,7 +386,7 @@ def test_the_search_for_a_time_sees_the_same_function_as_dense_algebra():
     values, _ = drawn(13, 2.0, 0.3)
     problem = line(cf.correlated(cf.unknown(), time=cf.unknown()), values).posed
     result = cf.fit(line(cf.unknown(), values))
-    parts = _Residuals.of(result, problem.with_errors(None))
+    parts = _Residuals.from_result(result, problem.with_errors(None))
     X, r = np.column_stack([TIMES, np.ones_like(TIMES)]), result.predictions - values
 
     def dense(tau):

@@ -129,7 +129,7 @@ def test_copies_keep_the_noise() -> None:
         assert question(copy) == question(problem)
         result = cf.fit(copy, cf.SingleShooting())
         assert result.neg2loglik == pytest.approx(expected.neg2loglik, rel=1e-9)
-    assert problem.posed.until(4.0).n_data == 20
+    assert problem.posed.with_horizon(4.0).n_data == 20
     assert "a" not in problem.posed.fix(["a"]).names
 
 
@@ -220,8 +220,8 @@ def test_starts_are_not_drawn_for_spreads_without_bounds() -> None:
         cascade(counts(), sigma={"x": 0.02}, noise={"obs": cf.NegativeBinomial()}), 4, None, None, 0, messages
     )
     assert not messages
-    assert len({start["k1"] for start in starts.first}) == 4
-    assert len({start["dispersion(obs)"] for start in starts.first}) == 1
+    assert len({start["k1"] for start in starts.initial_starts}) == 4
+    assert len({start["dispersion(obs)"] for start in starts.initial_starts}) == 1
 
 
 def test_every_driver_finds_the_most_likely_parameters() -> None:

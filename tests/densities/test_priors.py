@@ -207,7 +207,7 @@ def test_what_a_prior_excludes_is_a_bound():
     result = cf.fit(problem, "single")
     assert result.active == {"k": "lower"}
     assert result.parameters["k"] == 0.65
-    widened_problem = problem.posed.within(np.array([0.0, 0.0]), np.array([9.0, 9.0]))
+    widened_problem = problem.posed.with_bounds(np.array([0.0, 0.0]), np.array([9.0, 9.0]))
     assert (widened_problem.quantities[0].lower, widened_problem.quantities[0].upper) == (0.65, 0.9)
     bounded_problem = decay(parameters={"k": cf.Parameter(0.7, lower=0.6, prior=LogNormalPrior(-0.4, 0.1)), "s": 2.0})
     assert (bounded_problem.quantities[0].lower, bounded_problem.quantities[0].upper) == (0.6, np.inf)

@@ -124,7 +124,9 @@ def test_what_stands_at_a_bound_is_counted() -> None:
 
 def test_forecasts_of_neighbours_are_near_their_fits() -> None:
     space = read(four_terms(), CHOICES)
-    quadratic_forecast = QuadraticForecast.at(full_problem(space), found().candidate("k3 k4"), found()["k3 k4"])
+    quadratic_forecast = QuadraticForecast.from_candidate(
+        full_problem(space), found().candidate("k3 k4"), found()["k3 k4"]
+    )
     assert quadratic_forecast is not None
     for name in ("k2 k3 k4", "k4", "k2 k4"):
         forecast = quadratic_forecast.criterion(found().candidate(name), "AICc")
@@ -151,13 +153,15 @@ def test_averages_are_those_of_burnham_and_anderson() -> None:
 
 
 def test_quantiles_of_a_mixture_are_those_of_its_distribution() -> None:
-    values = WeightedValues.of([(np.array([0.0, 1.0]), np.array([1.0, 0.5]), 0.7, np.inf),
+    values = WeightedValues.from_rows([(np.array([0.0, 1.0]), np.array([1.0, 0.5]), 0.7, np.inf),
                                 (np.array([4.0, 1.0]), np.array([0.5, 0.5]), 0.3, 6.0)])  # fmt: skip
     for p in (0.025, 0.5, 0.975):
         q = values.quantiles(p)
         probability = 0.7 * stats.norm.cdf(q, [0, 1], [1, 0.5]) + 0.3 * stats.t.cdf((q - [4, 1]) / 0.5, 6)
         assert probability == pytest.approx(p, abs=1e-9)
-    open_ = WeightedValues.of([(np.zeros(1), np.ones(1), 0.9, np.inf), (np.zeros(1), np.full(1, np.inf), 0.1, np.inf)])
+    open_ = WeightedValues.from_rows(
+        [(np.zeros(1), np.ones(1), 0.9, np.inf), (np.zeros(1), np.full(1, np.inf), 0.1, np.inf)]
+    )
     assert np.isneginf(open_.quantiles(0.04))
     assert np.isfinite(open_.quantiles(0.06))
 

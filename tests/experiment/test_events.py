@@ -387,7 +387,7 @@ def test_problems_with_events_are_copied_told_apart_and_cut():
     np.testing.assert_array_equal(
         cf.simulate(problem)["experiment 1"]["blood"], cf.simulate(pickled_problem)["experiment 1"]["blood"]
     )
-    truncated_problem = problem.posed.until(1.5)
+    truncated_problem = problem.posed.with_horizon(1.5)
     assert (
         cf.simulate(truncated_problem)["experiment 1"]["blood"][-1] == cf.simulate(problem)["experiment 1"]["blood"][2]
     )

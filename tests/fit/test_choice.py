@@ -46,7 +46,7 @@ def test_single_shooting_comes_first_unless_it_is_dearer_by_the_table(size, meas
     costs = predict_costs(prospect)
     selection = choose_from_features(prospect)
     ratio = costs["collocation"].seconds / costs["single"].seconds
-    single = isinstance(selection.first, cf.SingleShooting)
+    single = isinstance(selection.transcription, cf.SingleShooting)
     assert single == (ratio > 1 / 1.3)
     times = r"(about as long|an estimated [\d.]+ times its time)"
     assert re.fullmatch(
@@ -108,7 +108,7 @@ def test_stiffness_is_the_fastest_decay_within_the_longest_element():
         compiled_problem = cf.Problem(model, experiment, parameters={"fast": rate}).posed
         staged = cf.SingleShooting().transcribe(compiled_problem, compiled_problem.guess)
         assert (
-            CostFeatures.of(compiled_problem, compiled_problem.guess, staged)
+            CostFeatures.from_problem(compiled_problem, compiled_problem.guess, staged)
             .with_stiffness(compiled_problem, staged)
             .stiff
             == stiff
@@ -128,18 +128,18 @@ def test_prices_are_features_times_the_table():
 def test_dense_blocks_are_dear_where_there_are_many_states():
     few, many = predict_costs(SMALL), predict_costs(LARGE)
     assert many["collocation"].seconds / few["collocation"].seconds > 100
-    assert isinstance(choose_from_features(replace(LARGE, measured=True)).first, cf.SingleShooting)
+    assert isinstance(choose_from_features(replace(LARGE, measured=True)).transcription, cf.SingleShooting)
 
 
 def test_collocation_comes_first_where_the_start_leads_nowhere():
-    unreached_prospect = replace(SMALL, reached=False)
-    assert isinstance(choose_from_features(unreached_prospect, straight=False).first, cf.Collocation)
+    unreached_prospect = replace(SMALL, is_simulated=False)
+    assert isinstance(choose_from_features(unreached_prospect, straight=False).transcription, cf.Collocation)
     assert isinstance(
-        choose_from_features(unreached_prospect).first, cf.SingleShooting
+        choose_from_features(unreached_prospect).transcription, cf.SingleShooting
     )  # what follows begins with short horizons
-    assert isinstance(choose_from_features(SMALL, states=True).first, cf.Collocation)
+    assert isinstance(choose_from_features(SMALL, states=True).transcription, cf.Collocation)
     assert isinstance(
-        choose_from_features(replace(LARGE), states=True).first, cf.SingleShooting
+        choose_from_features(replace(LARGE), states=True).transcription, cf.SingleShooting
     )  # more than 15 times as dear
 
 
@@ -153,10 +153,10 @@ def test_what_is_chosen_although_it_is_dearer_is_said_to_be_so_and_why():
 def test_where_the_start_describes_the_data_the_price_decides():
     described_prospect = replace(SMALL, described=True)
     for options in ({"states": True}, {"straight": False}):
-        assert isinstance(choose_from_features(SMALL, **options).first, cf.Collocation)
-        assert isinstance(choose_from_features(described_prospect, **options).first, cf.SingleShooting)
+        assert isinstance(choose_from_features(SMALL, **options).transcription, cf.Collocation)
+        assert isinstance(choose_from_features(described_prospect, **options).transcription, cf.SingleShooting)
     assert isinstance(
-        choose_from_features(described_prospect, straight=False, bound=True).first, cf.Collocation
+        choose_from_features(described_prospect, straight=False, bound=True).transcription, cf.Collocation
     )  # a solver of the user's, one of many
 
 
@@ -166,10 +166,12 @@ def test_one_of_many_starts_takes_no_long_time_for_what_collocation_alone_can_us
     many = replace(MANY, n_x=2, n_q=3, products=1, entries=4, method="explicit", measured=True)
     costs = predict_costs(many)
     assert costs["single"].seconds < costs["collocation"].seconds < 15 * costs["single"].seconds
-    assert isinstance(choose_from_features(many, straight=False, bound=bound).first, cf.SingleShooting)
-    assert isinstance(choose_from_features(many, straight=False, bound=bound, states=True).first, cf.Collocation)
+    assert isinstance(choose_from_features(many, straight=False, bound=bound).transcription, cf.SingleShooting)
+    assert isinstance(
+        choose_from_features(many, straight=False, bound=bound, states=True).transcription, cf.Collocation
+    )
     few = replace(many, experiments=20, points=400, rows=1200, elements=800, steps=3000)
-    assert isinstance(choose_from_features(few, straight=False, bound=bound).first, cf.Collocation)
+    assert isinstance(choose_from_features(few, straight=False, bound=bound).transcription, cf.Collocation)
 
 
 def test_a_soft_start_is_not_left_for_coarser_elements():
@@ -184,7 +186,7 @@ def test_what_needs_more_memory_than_there_is_is_not_tried(monkeypatch):
     needed_memory = predict_costs(SMALL)["collocation"].memory
     monkeypatch.setattr(choice, "available_memory", lambda: 0.9 * needed_memory)
     selection = choose_from_features(replace(SMALL, measured=True))
-    assert isinstance(selection.first, cf.SingleShooting)
+    assert isinstance(selection.transcription, cf.SingleShooting)
     assert selection.fallback is None
     assert "not tried: it takes an estimated" in selection.sentence
     monkeypatch.setattr(choice, "available_memory", lambda: 1.0)
@@ -201,10 +203,10 @@ def test_rescues_begin_with_the_cheapest(monkeypatch):
         costs = {"single": PredictedCost(single, 1.0), "collocation": PredictedCost(collocation, 1e9)}
         monkeypatch.setattr(strategies, "predict_costs", lambda _: costs)
         ways, sentence = strategies._ordered_strategies(run, cf.Collocation(), problem.guess)
-        return [way.words for way in ways] + [sentence]
+        return [way.label for way in ways] + [sentence]
 
     usual = ordered(0.01, 0.01)
-    assert usual[:-1] == [s.words for s in strategies.STRATEGIES if s.is_applicable(problem, cf.Collocation())]
+    assert usual[:-1] == [s.label for s in strategies.STRATEGIES if s.is_applicable(problem, cf.Collocation())]
     dear = ordered(0.01, 1e4)
     by_single = ["ever longer horizons", "single shooting from the same start", "going down from the start in a box"]
     assert dear[:3] == by_single

@@ -27,7 +27,9 @@ def test_polynomials_are_the_outputs(method, off):
     model, options, grid = oscillator(), IntegratorOptions(method), np.linspace(0.0, 1.0, 41)[1:]
     polynomials = dense_output(model, options, lane(1), 64, lambda t: np.zeros((t.size - 1, 0, 4)))
     expected = integrator_of(model, grid, options).values(lane(40)).x[0]
-    values, rates = (np.array(part) for part in zip(*(polynomials.at(t) for t in 1.0 + 9.0 * grid), strict=True))
+    values, rates = (
+        np.array(part) for part in zip(*(polynomials.interpolate(t) for t in 1.0 + 9.0 * grid), strict=True)
+    )
     np.testing.assert_allclose(values, expected, rtol=off, atol=off)
     np.testing.assert_allclose(rates[:, 0], expected[:, 1], atol=max(1e3 * off, 1e-5))
     coefficients = polynomials.coefficients(np.array([1]))

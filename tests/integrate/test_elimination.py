@@ -69,7 +69,7 @@ def test_factors_that_end_in_a_dense_block_multiply_to_the_matrix(n, n_z):
     order = elimination(n, n - n_z, row, column)
     assert order is not None
     assert 0 < order.tail <= n - 16
-    assert (order.at[order.begin[-2] :][order.tail - n :] == order.columns[order.tail :]).all()
+    assert (order.entry_columns[order.begin[-2] :][order.tail - n :] == order.columns[order.tail :]).all()
     L, U = _factorized(order, n, M)
     np.testing.assert_allclose(L @ U, M[np.ix_(order.rows, order.columns)], rtol=0, atol=1e-13 * np.abs(M).max())
 
@@ -79,14 +79,14 @@ def test_a_band_does_not_fill_and_a_full_matrix_is_left_to_the_dense_method():
     row, column = np.nonzero(np.abs(np.subtract.outer(np.arange(n), np.arange(n))) < 2)
     order = elimination(n, n, row, column)
     assert order is not None
-    assert order.at.size == row.size
+    assert order.entry_columns.size == row.size
     full = np.ones((n, n), dtype=bool).nonzero()
     assert elimination(n, n, *full) is None
     # an arrow whose head comes first would fill at once
     row, column = np.nonzero(np.eye(n, dtype=bool) | (np.arange(n) == 0) | (np.arange(n) == 0)[:, None])
     order = elimination(n, n, row, column)
     assert order is not None
-    assert order.at.size == row.size
+    assert order.entry_columns.size == row.size
     assert elimination(2, 1, np.array([1]), np.array([0])) is None  # 0 = g(x): no state is left for it
 
 

@@ -379,7 +379,7 @@ def test_what_it_gives_up_is_integrated_by_another_method(monkeypatch):
     values = integrator.values(lanes)
     assert integrator.rescued_by == "cvodes"
     assert values.failures == ()
-    assert values.rescued == (0,)
+    assert values.n_fallback == (0,)
     slopes = integrator.sensitivities(lanes, values, *identity_seeds(lanes))
     assert slopes.rescued == (0,)
     monkeypatch.undo()
@@ -395,10 +395,12 @@ def test_steps_that_were_kept_are_followed(grid, watch):
     options = IntegratorOptions("esdirk", watch_sensitivities=watch)
     integrator = Integrator(lotka_volterra().system, grid, options)
     values = integrator.values(lanes)
-    assert values.kept is not None
+    assert values.sensitivity_cache is not None
     assert pickle.loads(pickle.dumps(values)).kept is None
     followed = integrator.sensitivities(lanes, values, *identity_seeds(lanes))
-    recomputed_sensitivities = integrator.sensitivities(lanes, replace(values, kept=None), *identity_seeds(lanes))
+    recomputed_sensitivities = integrator.sensitivities(
+        lanes, replace(values, sensitivity_cache=None), *identity_seeds(lanes)
+    )
     np.testing.assert_array_equal(followed.dx, recomputed_sensitivities.dx)
     # Steps of other lanes, or of another accuracy, are not taken for these.
     other_lanes, coarse_integrator = (

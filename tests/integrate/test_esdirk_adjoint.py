@@ -74,7 +74,7 @@ def same_sums(integrator: Integrator, lanes: Lanes, rng, *, moving: bool) -> Non
     seeds = rng.standard_normal((lanes.size, 3, integrator.grid.size, n_x))
     ahead = integrator.sensitivities(lanes, values, dx0, dp, spans)
     back = integrator.adjoint(lanes, values, seeds)
-    assert values.kept is not None
+    assert values.sensitivity_cache is not None
     assert ahead.failures == back.failures == ()
     forward = np.einsum("lamx,lmxd->lad", seeds, ahead.dx)
     backward = back.x0 @ dx0 + back.p @ dp
@@ -83,7 +83,7 @@ def same_sums(integrator: Integrator, lanes: Lanes, rng, *, moving: bool) -> Non
         backward = backward + np.einsum("la,lkd->lad", back.duration, spans[1:].transpose(1, 0, 2))
     size = np.einsum("lamx,lmxd->lad", np.abs(seeds), np.abs(ahead.dx))
     assert (np.abs(forward - backward) / size).max() < 1e-11
-    recomputed_adjoint = integrator.adjoint(lanes, replace(values, kept=None), seeds)
+    recomputed_adjoint = integrator.adjoint(lanes, replace(values, sensitivity_cache=None), seeds)
     for kept_bar, recomputed_bar in zip(back.bars, recomputed_adjoint.bars, strict=True):
         np.testing.assert_array_equal(kept_bar, recomputed_bar)
 
@@ -152,12 +152,15 @@ def test_steps_are_kept_in_as_much_room_as_they_took_before_and_given_up_for_lat
     monkeypatch.setattr(esdirk_binding, "_ROOM", 1000)
     integrator = Integrator(chain(60).system, grid, IntegratorOptions("esdirk"))
     first_values = integrator.values(lanes, keep=True)
-    assert first_values.kept.count[0] == -1  # in so little room
+    assert first_values.sensitivity_cache.count[0] == -1  # in so little room
     second_values = integrator.values(lanes, keep=True)
-    assert second_values.kept.count[0] == second_values.steps
-    monkeypatch.setattr(esdirk_binding, "_MOST_ROOM", int(1.5 * second_values.kept.held[0].size))
+    assert second_values.sensitivity_cache.count[0] == second_values.steps
+    monkeypatch.setattr(esdirk_binding, "_MOST_ROOM", int(1.5 * second_values.sensitivity_cache.held[0].size))
     third_values = integrator.values(lanes, keep=True)
-    assert (second_values.kept.count[0], third_values.kept.count[0]) == (-1, third_values.steps)
+    assert (second_values.sensitivity_cache.count[0], third_values.sensitivity_cache.count[0]) == (
+        -1,
+        third_values.steps,
+    )
     for adjoint in (integrator.adjoint(lanes, values, seeds) for values in (first_values, second_values)):
         for actual_bar, expected_bar in zip(
             adjoint.bars, integrator.adjoint(lanes, third_values, seeds).bars, strict=True
@@ -204,14 +207,14 @@ def test_steps_that_are_kept_belong_to_their_lanes():
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
     seeds = np.ones((1, 1, 1, 2))
     values = integrator.values(lanes, keep=True)
-    assert values.kept is not None
+    assert values.sensitivity_cache is not None
     other_lanes = replace(lanes, p=lanes.p * 1.1)
     other_adjoint = integrator.adjoint(other_lanes, integrator.values(other_lanes), seeds)
     np.testing.assert_array_equal(integrator.adjoint(other_lanes, values, seeds).p, other_adjoint.p)
     directions = np.zeros((1, 2, 1)), np.ones((1, 4, 1))
     np.testing.assert_array_equal(
         integrator.sensitivities(lanes, values, *directions).dx,
-        integrator.sensitivities(lanes, replace(values, kept=None), *directions).dx,
+        integrator.sensitivities(lanes, replace(values, sensitivity_cache=None), *directions).dx,
     )
 
 

@@ -109,7 +109,9 @@ def test_steps_of_both_that_were_kept_are_followed(watch):
     integrator = Integrator(model.system, np.linspace(0.25, 1, 4), IntegratorOptions(watch_sensitivities=watch))
     values = integrator.values(lanes)
     followed_sensitivities = integrator.sensitivities(lanes, values, *identity_seeds(lanes))
-    recomputed_sensitivities = integrator.sensitivities(lanes, replace(values, kept=None), *identity_seeds(lanes))
+    recomputed_sensitivities = integrator.sensitivities(
+        lanes, replace(values, sensitivity_cache=None), *identity_seeds(lanes)
+    )
     np.testing.assert_array_equal(followed_sensitivities.dx, recomputed_sensitivities.dx)
     assert followed_sensitivities.steps == recomputed_sensitivities.steps
     assert 0 < followed_sensitivities.steps[1] < followed_sensitivities.steps[0]
@@ -124,7 +126,7 @@ def test_adjoint_states_go_back_over_steps_of_both():
     slopes = integrator.sensitivities(lanes, values, dx0, dp)
     assert 0 < slopes.steps[1] < slopes.steps[0]
     forward_sums = np.einsum("lami,lmid->lad", seeds, slopes.dx)
-    for states in (values, replace(values, kept=None)):
+    for states in (values, replace(values, sensitivity_cache=None)):
         bars = integrator.adjoint(lanes, states, seeds)
         backward_sums = np.einsum("lai,lid->lad", bars.x0, dx0) + np.einsum("lap,lpd->lad", bars.p, dp)
         np.testing.assert_allclose(backward_sums, forward_sums, rtol=1e-9, atol=1e-12 * np.abs(forward_sums).max())

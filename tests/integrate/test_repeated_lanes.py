@@ -133,7 +133,8 @@ def test_numbers_are_the_same_however_they_are_asked_for_and_whoever_integrates(
     def check() -> None:
         assert same(integrator.values(lanes), values)
         separate_slopes = [
-            integrator.sensitivities(lanes, states, dx0, dp) for states in (values, replace(values, kept=None))
+            integrator.sensitivities(lanes, states, dx0, dp)
+            for states in (values, replace(values, sensitivity_cache=None))
         ]
         joint_values, joint_slopes = integrator.differentiated(lanes, dx0, dp)
         assert same(joint_values, values)

@@ -87,7 +87,7 @@ def test_copies_and_horizons_remember() -> None:
         (simulation,) = cf.simulate(copy, TRUE).values()
         np.testing.assert_allclose(simulation["cases"], expected(TIMES)["cases"], rtol=1e-5)
     assert original_problem.experiments[0].events == ()
-    shorter = cf.fit(original_problem.posed.until(3.0), cf.SingleShooting())
+    shorter = cf.fit(original_problem.posed.with_horizon(3.0), cf.SingleShooting())
     assert shorter.parameters == pytest.approx(TRUE, rel=1e-4)
 
 

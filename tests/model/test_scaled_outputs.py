@@ -330,8 +330,8 @@ def test_what_appears_elsewhere_is_a_parameter():
     assert eliminated(problem.fix({"scale(p)": 37.0})) == ["offset(p)"]
     lower, upper = (end.copy() for end in problem.bounds)
     lower[2:], upper[2:] = 0.0, 100.0
-    assert eliminated(problem.within(lower, upper)) == []
-    a, b = cf.fit(problem), cf.fit(problem.within(lower, upper))
+    assert eliminated(problem.with_bounds(lower, upper)) == []
+    a, b = cf.fit(problem), cf.fit(problem.with_bounds(lower, upper))
     agree(a, b, 1e-5)
 
 
@@ -487,7 +487,7 @@ def test_starts_by_decomposition_take_other_states_for_measured():
 
 def test_horizons_without_the_output_leave_its_scale_where_it_was():
     problem = implicit().posed.starting_at({"scale(p)": 7.0})
-    short = problem.until(0.5)
+    short = problem.with_horizon(0.5)
     staged = cf.SingleShooting().transcribe(short.only(["experiment 1"]), short.guess)
     assert staged.eliminated.size == 2
     hidden = cf.Experiment(
@@ -495,7 +495,9 @@ def test_horizons_without_the_output_leave_its_scale_where_it_was():
         time=TIMES, sigma=0.1, initial={"x": 1.0, "y": 0.0},
     )  # fmt: skip
     outputs = {"p": lambda x, y: cf.scaled(y, offset=True), "q": lambda x, y: x}
-    late = cf.Problem(model_of(outputs), hidden, parameters=GUESSES).posed.starting_at({"scale(p)": 7.0}).until(3.0)
+    late = (
+        cf.Problem(model_of(outputs), hidden, parameters=GUESSES).posed.starting_at({"scale(p)": 7.0}).with_horizon(3.0)
+    )
     assert cf.fit(late.fix(["k2"])).parameters["scale(p)"] == 7.0
 
 

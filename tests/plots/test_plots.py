@@ -310,7 +310,7 @@ def test_grid_places_every_panel_once_and_says_what_it_leaves_out(n_experiments,
         SimpleNamespace(name=f"e{i}", points=SimpleNamespace(mask=np.array([mask]))) for i, mask in enumerate(masks)
     ]
     problem = SimpleNamespace(conditions=conditions, outputs=[f"y{j}" for j in range(n_outputs)])
-    grid = Grid.of(problem)
+    grid = Grid.from_problem(problem)
     measured = [(f"e{i}", j) for i, mask in enumerate(masks) for j in range(n_outputs) if mask[j]]
     panel_keys = [(panel.condition.name, panel.output) for panel in grid.panels]
     cells = [(panel.row, panel.column) for panel in grid.panels]

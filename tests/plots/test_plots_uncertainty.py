@@ -10,7 +10,7 @@ from scipy import special
 
 import castfit as cf
 from castfit import plots
-from castfit.plots._canvas import log_spaced, escape_text
+from castfit.plots._canvas import escape_text, log_spaced
 
 HOSTILE = "a$b$_<i>"
 

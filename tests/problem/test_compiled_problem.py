@@ -39,15 +39,15 @@ def same(a: CompiledProblem, b: CompiledProblem) -> None:
 def questions() -> dict[str, CompiledProblem]:
     compiled_problem = everything().posed
     theta = compiled_problem.guess
-    wide = compiled_problem.within(theta - 0.3, theta + 0.4, theta + 0.1)
+    wide = compiled_problem.with_bounds(theta - 0.3, theta + 0.4, theta + 0.1)
     return {
         "itself": compiled_problem,
-        "until": compiled_problem.until(1.0),
+        "until": compiled_problem.with_horizon(1.0),
         "within": wide,
         "fix": compiled_problem.fix({"k1": 1.1, "x(0)[first]": 0.7}),
         "starting_at": compiled_problem.starting_at({"k2": 0.4, "k3[first]": 1.0}),
         "only": compiled_problem.only(["second"]),
-        "all": wide.until(1.0).starting_at({"k2": 0.55}).fix(["k1"]),
+        "all": wide.with_horizon(1.0).starting_at({"k2": 0.55}).fix(["k1"]),
     }
 
 
@@ -56,12 +56,12 @@ def test_every_posed_problem_survives_pickling(which):
     compiled_problem = questions()[which]
     copy = pickle.loads(pickle.dumps(compiled_problem))
     same(compiled_problem, copy)
-    same(compiled_problem.until(0.7).within(*copy.bounds), pickle.loads(pickle.dumps(copy.until(0.7))))
+    same(compiled_problem.with_horizon(0.7).with_bounds(*copy.bounds), pickle.loads(pickle.dumps(copy.until(0.7))))
 
 
 def test_pickling_keeps_bounds_and_guess_of_a_restated_problem():
     compiled_problem = lotka_volterra().posed
-    changed = compiled_problem.within(
+    changed = compiled_problem.with_bounds(
         compiled_problem.guess - 0.25, compiled_problem.guess + 0.5, compiled_problem.guess + 0.125
     )
     copy = pickle.loads(pickle.dumps(changed))
@@ -73,7 +73,9 @@ def test_pickling_keeps_bounds_and_guess_of_a_restated_problem():
 def test_changes_follow_one_another():
     compiled_problem = everything().posed
     theta = compiled_problem.guess
-    other = compiled_problem.until(1.0).within(theta - 1, theta + 1).starting_at({"k2": 0.3}).until(0.5)
+    other = (
+        compiled_problem.with_horizon(1.0).with_bounds(theta - 1, theta + 1).starting_at({"k2": 0.3}).with_horizon(0.5)
+    )
     assert other.names == compiled_problem.names
     assert other.guess[1] == 0.3
     np.testing.assert_allclose(other.bounds, (theta - 1, theta + 1), rtol=1e-12)
@@ -83,13 +85,13 @@ def test_changes_follow_one_another():
 
 def test_until_takes_any_time_and_refuses_the_rest():
     compiled_problem = everything().posed
-    assert compiled_problem.until(np.inf).n_data == compiled_problem.n_data
-    assert compiled_problem.until(2).n_data == compiled_problem.n_data
+    assert compiled_problem.with_horizon(np.inf).n_data == compiled_problem.n_data
+    assert compiled_problem.with_horizon(2).n_data == compiled_problem.n_data
     for horizon in (None, "1", np.nan, [1.0], 1j):
         with refused("the horizon is"):
-            compiled_problem.until(horizon)
+            compiled_problem.with_horizon(horizon)
     with refused("nothing is measured up to 0.1; the first time after a start is 0.4"):
-        compiled_problem.until(0.1)
+        compiled_problem.with_horizon(0.1)
 
 
 def test_what_is_fixed_is_a_number_from_then_on():
@@ -192,7 +194,7 @@ def test_a_decomposition_starts_what_is_posed(how):
         "as it is": compiled_problem,
         "logarithmic": compiled_problem.restated([replace(q, scale="log") for q in compiled_problem.quantities]),
         "fixed": compiled_problem.fix({"m": 1.0}),
-        "narrower": compiled_problem.within(np.array([0.3, 0.8]), np.array([0.7, 2.0])),
+        "narrower": compiled_problem.with_bounds(np.array([0.3, 0.8]), np.array([0.7, 2.0])),
     }[how]
     result = cf.fit(changed, start=cf.Decomposed())
     assert result.success
@@ -203,7 +205,7 @@ def test_a_decomposition_starts_what_is_posed(how):
 def test_a_scatter_search_starts_where_the_posed_problem_does():
     compiled_problem = chain_of_two().posed.starting_at({"k": 0.45, "m": 0.9})
     mistakes: list[str] = []
-    searched = with_log_scales(compiled_problem.within(np.full(2, 0.0), np.full(2, 5.0)), "auto", mistakes)
+    searched = with_log_scales(compiled_problem.with_bounds(np.full(2, 0.0), np.full(2, 5.0)), "auto", mistakes)
     assert mistakes == []
     assert searched.log.all()
     np.testing.assert_allclose(searched.to_natural(searched.guess), [0.45, 0.9])

@@ -91,8 +91,8 @@ def test_derivatives(kind):
     np.testing.assert_allclose(np.column_stack([slope(stack_values, e) for e in unit]), jacobian, rtol=1e-8, atol=1e-9)
     bend = link.curvature(q, on_p, on_a)
     np.testing.assert_allclose(np.column_stack([slope(gradient, e) for e in unit]), bend, rtol=1e-7, atol=1e-8)
-    assert link.given.tolist() == [False]
-    restricted_link = link.kept(np.array([0], dtype=np.intp), q)
+    assert link.is_initial_fixed.tolist() == [False]
+    restricted_link = link.restrict(np.array([0], dtype=np.intp), q)
     np.testing.assert_allclose(restricted_link.natural(q[:1]).a, natural.a, rtol=1e-12)
 
 

@@ -215,9 +215,9 @@ def test_fixing_a_quantity_keeps_the_rest_of_a_relation():
 def test_shorter_horizons_leave_later_constraints_out():
     compiled_problem = chain([cf.at(5, x >= 0.1), cf.at(9, x >= 0.01)]).posed
     assert compiled_problem.conditions[0].end == 9
-    assert compiled_problem.until(3).conditions[0].watched.size == 0
-    assert compiled_problem.until(6).conditions[0].end == 9
-    assert cf.fit(compiled_problem.until(3), "single").success
+    assert compiled_problem.with_horizon(3).conditions[0].watched_times.size == 0
+    assert compiled_problem.with_horizon(6).conditions[0].end == 9
+    assert cf.fit(compiled_problem.with_horizon(3), "single").success
 
 
 def test_nothing_depends_on_units():

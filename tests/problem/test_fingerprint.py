@@ -79,7 +79,7 @@ def test_constraints_on_other_symbols_differ():
 
 def test_the_question_does_not_depend_on_where_the_search_starts():
     compiled_problem = everything().posed
-    changed_problem = compiled_problem.within(
+    changed_problem = compiled_problem.with_bounds(
         compiled_problem.guess - 1, compiled_problem.guess + 1, compiled_problem.guess + 0.5
     )
     assert question(changed_problem) == question(compiled_problem)
@@ -87,7 +87,7 @@ def test_the_question_does_not_depend_on_where_the_search_starts():
     assert describe_differences(fingerprint(changed_problem), fingerprint(compiled_problem)) == [
         f"guess, bounds, scale and prior of '{n}'" for n in compiled_problem.names
     ]
-    assert describe_differences(question(compiled_problem.until(1.0)), question(compiled_problem))
+    assert describe_differences(question(compiled_problem.with_horizon(1.0)), question(compiled_problem))
     assert np.all([isinstance(v, str) for v in question(compiled_problem).values()])
 
 

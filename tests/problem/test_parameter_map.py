@@ -126,7 +126,7 @@ def test_each_experiment_depends_on_what_it_uses():
     natural = problem.conditions[2].link.natural(np.array([np.log(2.0), 3.0, 0.5]))
     assert natural.p == pytest.approx([2 * 9, 0.5])
     assert natural.a == pytest.approx([1.5, 0.0])
-    assert [c.link.given.tolist() for c in problem.conditions] == [[False, True]] * 3
+    assert [c.link.is_initial_fixed.tolist() for c in problem.conditions] == [[False, True]] * 3
 
 
 def test_names_in_expressions_mean_values_in_the_experiment():
@@ -158,7 +158,7 @@ def test_posed_problems_with_expressions():
     theta = problem.guess
     for compiled_problem in (
         problem.posed,
-        problem.posed.until(1.5),
+        problem.posed.with_horizon(1.5),
         problem.posed.fix({"gain": 1.5}),
         problem.posed.only(["T1"]),
     ):
@@ -175,7 +175,7 @@ def test_posed_problems_with_expressions():
     assert fixed.names == ("m", "k_ref", "dose")
     q = fixed.conditions[2].link.natural(fixed.guess[fixed.conditions[2].theta])
     assert q.p == pytest.approx([0.8 * 1.5**2, 0.5])
-    log = problem.posed.within(theta - 0.1, theta + 0.1)
+    log = problem.posed.with_bounds(theta - 0.1, theta + 0.1)
     assert log.conditions[0].link.parts
 
 
@@ -296,4 +296,4 @@ def test_many_experiments_share_the_functions_of_an_expression():
         cf.Experiment({"x": [0.5]}, time=[1.0], parameters={"k": law}, initial={"x": 1.0}) for _ in range(300)
     ]
     problem = Problem(decay_model(), experiments, parameters={"s": 1.0, "r": Parameter(0.1, fixed=True)})
-    assert len({id(c.link.parts[0].first) for c in problem.conditions}) == 1
+    assert len({id(c.link.parts[0].jacobian_function) for c in problem.conditions}) == 1

@@ -114,13 +114,13 @@ def test_initial_values_follow_experiment_before_model():
     assert q.a == pytest.approx([0.7, 0.5 * 2 * 3])  # free, the model's own expression
     q = second_condition.link.natural(np.array([np.log(2.0), 3.0, 0.1]))
     assert q.a == pytest.approx([0.9, 2 / 10])  # given, the experiment's expression
-    assert first_condition.link.given.tolist() == [False, False]
-    assert second_condition.link.given.tolist() == [True, False]
+    assert first_condition.link.is_initial_fixed.tolist() == [False, False]
+    assert second_condition.link.is_initial_fixed.tolist() == [True, False]
 
 
 def test_constant_initial_values_of_the_model_are_given():
     problem = chain_problem(model=chain_model(initial={"x": 1.0, "y": 0}), initial={})
-    assert problem.conditions[0].link.given.all()
+    assert problem.conditions[0].link.is_initial_fixed.all()
     assert problem.conditions[0].link.natural(problem.guess).a.tolist() == [1.0, 0.0]
 
 

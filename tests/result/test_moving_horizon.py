@@ -85,9 +85,9 @@ def test_a_window_that_holds_all_data_has_the_path_of_all_data():
     estimator = cf.moving_horizon(result, horizon=50)
     for time, value in zip(times, values, strict=True):
         estimate = estimator.step(time, {"x": value}, inputs={"u": 0.3} if time < 0.3 else None)
-    np.testing.assert_allclose(list(estimate.states.values()), mode.at.x[-1], rtol=1e-6)
+    np.testing.assert_allclose(list(estimate.states.values()), mode.point.x[-1], rtol=1e-6)
     np.testing.assert_allclose(estimate.covariance, mode.factor.covariances[1][-1], rtol=1e-4)
-    assert estimate.disturbances["w"] == pytest.approx(mode.at.c[-1, 0] / np.sqrt(0.2), rel=1e-4, abs=1e-6)
+    assert estimate.disturbances["w"] == pytest.approx(mode.point.c[-1, 0] / np.sqrt(0.2), rel=1e-4, abs=1e-6)
     # A short one, one step of Newton's method each, stays near.
     short_estimator = cf.moving_horizon(result, horizon=8, iterations=1)
     for time, value in zip(times, values, strict=True):

@@ -433,7 +433,7 @@ def test_it_is_cheaper_than_a_long_simulation(monkeypatch):
     """Counted in evaluations of the rates; the example prints the factor in seconds."""
     rest_counts, simulation_counts = [0], [0]
 
-    def rates(self, w, original=solver._SteadyStateFunctions.both):
+    def rates(self, w, original=solver._SteadyStateFunctions.evaluate):
         rest_counts[0] += 1
         return original(self, w)
 

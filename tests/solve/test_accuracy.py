@@ -43,11 +43,11 @@ def test_the_answer_is_that_of_full_accuracy(transcription, rule):
 @pytest.mark.parametrize("transcription", [multiple, single], ids=["multiple", "single"])
 def test_points_are_valued_and_judged_at_one_accuracy(transcription):
     staged, states = states_of(transcription)
-    rough = [state for state in states if state.rough]
-    close = [state for state in states if not state.rough]
+    rough = [state for state in states if state.is_low_accuracy]
+    close = [state for state in states if not state.is_low_accuracy]
     assert rough, "the start is far from the solution"
     assert close
-    assert [state.rough for state in states] == [True] * len(rough) + [False] * len(close)
+    assert [state.is_low_accuracy for state in states] == [True] * len(rough) + [False] * len(close)
     coarse = staged.coarse()
     for state in rough:
         assert state.status is None
@@ -61,7 +61,9 @@ def test_points_are_valued_and_judged_at_one_accuracy(transcription):
 def test_the_step_to_full_accuracy_starts_where_the_search_is():
     """A coarse point is valued again before a step from there is compared with it."""
     staged, states = states_of(single, step_control="box")
-    coarse_state, accurate_state = next((a, b) for a, b in itertools.pairwise(states) if a.rough and not b.rough)
+    coarse_state, accurate_state = next(
+        (a, b) for a, b in itertools.pairwise(states) if a.is_low_accuracy and not b.is_low_accuracy
+    )
     assert (
         accurate_state.iteration == coarse_state.iteration + 1
     )  # the step that was made there is one at full accuracy
@@ -84,13 +86,13 @@ def test_costs_of_a_search_are_not_remembered_beyond_it():
 
 def test_full_accuracy_is_kept_throughout_where_it_is_asked_for():
     _, states = states_of(multiple, accuracy="full")
-    assert not any(state.rough for state in states)
+    assert not any(state.is_low_accuracy for state in states)
 
 
 def test_what_is_already_coarse_is_not_made_finer():
     rough = cf.IntegratorOptions(relative_tolerance=1e-3, absolute_tolerance=1e-5)
     _, states = states_of(replace(multiple, integrator=rough))
-    assert not any(state.rough for state in states)
+    assert not any(state.is_low_accuracy for state in states)
 
 
 class Biased(Formula):

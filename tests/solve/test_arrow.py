@@ -136,12 +136,12 @@ def test_factors_of_own_unknowns_are_those_of_the_information_matrix():
     layout, linearization = random_problem(rng, stages=(3, 4, 2), n_r=4, shared=3, local=2, n_s=1)
     condensed = condense(layout, linearization)
     compressed_arrow = arrows.arrow(condensed.rows, np.ones(condensed.n_x)).compressed(condensed.u)
-    zero = [np.zeros(batch.own.shape) for batch in compressed_arrow.arrow.batches]
+    zero = [np.zeros(batch.local_unknowns.shape) for batch in compressed_arrow.arrow.batches]
     factors = compressed_arrow.factored([np.zeros(values.shape, dtype=np.int8) for values in zero], zero, zero)
     H, gradient = condensed.E.T @ condensed.E, condensed.E.T @ condensed.u
     for part in factors.parts:
-        for n, own_indices in enumerate(part.batch.own):
-            border = factors.arrow.border[part.batch.seen[n]]
+        for n, own_indices in enumerate(part.batch.local_unknowns):
+            border = factors.arrow.border[part.batch.border_entries[n]]
             own_block = H[np.ix_(own_indices, own_indices)]
             np.testing.assert_allclose(part.R[n].T @ part.R[n], own_block, atol=1e-10)
             np.testing.assert_allclose(

@@ -46,7 +46,7 @@ def linear(seed: int, n: int, spread: float) -> Formula:
 @given(seeds, st.integers(1, 12), st.sampled_from([0.0, 3.0, 8.0]), st.sampled_from([0.01, 0.3, 1.0, 10.0]))
 def test_the_step_is_the_minimum_in_the_box_and_the_bounds(seed, n, spread, radius):
     toy = linear(seed, n, spread)
-    step = LocalProblem(toy, toy.linearize(toy.start)).within(radius)
+    step = LocalProblem(toy, toy.linearize(toy.start)).compute_trust_region_step(radius)
     ridge = RIDGE[0] + RIDGE[1] * float((toy.matrix**2).sum())
     E = np.vstack([toy.matrix, np.sqrt(ridge) * np.eye(n)])
     u = np.concatenate([toy.constant, np.zeros(n)])

@@ -210,12 +210,12 @@ def test_factors_solve_both_ways_and_singular_matrices_by_the_shortest_step():
     rng = np.random.default_rng(2)
     D, b = rng.standard_normal((5, 4, 4)), rng.standard_normal((5, 4, 3))
     D[3, :, 1] = 0.0
-    factors = BlockLU.of(D)
+    factors = BlockLU.factorize(D)
     assert factors.singular == (3,)
     for matrices, solutions in ((D, factors.solve(b)), (D.swapaxes(1, 2), factors.solve_transposed(b))):
         for k in range(5):
             np.testing.assert_allclose(solutions[k], np.linalg.lstsq(matrices[k], b[k])[0], rtol=1e-9, atol=1e-12)
-    assert BlockLU.of(np.empty((3, 0, 0))).solve(np.empty((3, 0, 2))).shape == (3, 0, 2)
+    assert BlockLU.factorize(np.empty((3, 0, 0))).solve(np.empty((3, 0, 2))).shape == (3, 0, 2)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
@@ -223,7 +223,7 @@ def test_factors_do_not_depend_on_units(seed, n):
     rng = np.random.default_rng(seed)
     D, b = np.eye(n) + rng.normal(size=(3, n, n)), rng.normal(size=(3, n, 2))
     unit, row = (10.0 ** rng.integers(-30, 31, (3, n)) for _ in range(2))
-    factors, scaled_factors = BlockLU.of(D), BlockLU.of(row[:, :, None] * D / unit[:, None], unit)
+    factors, scaled_factors = BlockLU.factorize(D), BlockLU.factorize(row[:, :, None] * D / unit[:, None], unit)
     for solved, rhs, units in (("solve", row, unit), ("solve_transposed", 1.0 / unit, 1.0 / row)):
         x, y = getattr(factors, solved)(b), getattr(scaled_factors, solved)(rhs[:, :, None] * b)
         np.testing.assert_allclose(y / units[:, :, None], x, rtol=1e-7, atol=1e-9 * np.abs(x).max())

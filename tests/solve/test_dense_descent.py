@@ -88,4 +88,4 @@ def test_a_guess_at_which_states_are_next_to_nothing_does_not_keep_other_points_
     problem = cf.Problem(model, experiment, parameters=guess)
     scene = search_problem_of(problem.posed)
     assert scene.cost(np.log(list(truth.values()))) < 1e-6
-    assert np.isfinite(scene.until(2.0).evaluate(np.log(list(truth.values()))).cost)
+    assert np.isfinite(scene.transcribe_until(2.0).evaluate(np.log(list(truth.values()))).cost)

@@ -214,7 +214,7 @@ def test_growth_followed_by_decay_keeps_a_middle_node():
     layout, linearization, scale = unstable(lambda t: 60.0 if t < 0.5 else -60.0, 24, np.random.default_rng(4))
     dv, _ = exact_solution(dense(layout, linearization))
     condensed = choose(layout, linearization, scale)
-    retained_nodes = condensed.chains[0].nodes.kept
+    retained_nodes = condensed.chains[0].nodes.kept_nodes
     assert len(retained_nodes) == 2
     assert 6 <= retained_nodes[0] <= 16
     assert retained_nodes[1] == 23
@@ -276,7 +276,7 @@ def test_conditions_hold_and_nothing_depends_too_much_whatever_is_kept(powers, s
     rotations = np.linalg.qr(rng.standard_normal((len(powers), 2, 2)))[0]
     X = rotations * 10 ** np.repeat(powers, 2)[:, None].reshape(-1, 1, 2)
     nodes = OrthogonalReduction(X, np.ones(2))
-    assert nodes.kept[-1] == len(powers)
+    assert nodes.kept_nodes[-1] == len(powers)
     assert all(np.abs(merge.Y).max(initial=0.0) <= DEPENDENCE_LIMIT for merge in nodes.merges)
     b = rng.standard_normal((len(powers) + 1, 2, 1))
     s, rows = nodes.solve(b)
@@ -290,7 +290,7 @@ def test_conditions_between_two_kept_nodes_couple_them():
     """From 1, growth to 1e12 and decay to 1 again: the peak stays unknown, and the last node depends on it."""
     gains = np.array([1e3] * 4 + [1e-3] * 4)
     nodes = OrthogonalReduction(gains[:, None, None], np.ones(1))
-    assert nodes.kept.tolist() == [4, 8]
+    assert nodes.kept_nodes.tolist() == [4, 8]
     b = np.zeros((9, 1, 1))
     b[0] = 1.0
     s, rows = nodes.solve(b)

@@ -83,7 +83,7 @@ def test_steps_that_shrink_alike_are_extrapolated(curvature):
         [0.3],
     )
     states = list(cf.GaussNewton(homotopy="never").iterate(toy))
-    q, is_near = np.abs([state.v[0] for state in states]), [state.progress.near for state in states]
+    q, is_near = np.abs([state.v[0] for state in states]), [state.progress.is_near_solution for state in states]
     assert states[-1].status is Status.CONVERGED
     assert q[-1] * (1 - abs(curvature)) < 2e-5  # from the tolerance of 1e-10 of the cost
     first_index = is_near.index(True)
@@ -353,12 +353,12 @@ def test_a_further_try_that_cannot_be_evaluated_does_not_lose_the_optimum(fails)
 def test_stations_that_cannot_be_evaluated_end_the_solve_with_the_reason():
     """The coarse problem fails everywhere, so both ladders are left at once; the last try needs none."""
     toy = ellipse(1.3)
-    toy.coarse = lambda: Faulty(ellipse(1.3), lambda v: True)
+    toy.low_accuracy = lambda: Faulty(ellipse(1.3), lambda v: True)
     states = list(cf.GaussNewton(homotopy="always").iterate(toy))
     assert states[-1].phase == "held back"
     assert states[-1].status is Status.CONVERGED
     start = Faulty(ellipse(1.3), lambda v: bool(v[0] != 1.3))
-    start.coarse = toy.coarse
+    start.low_accuracy = toy.low_accuracy
     solved = cf.GaussNewton(homotopy="always").solve(start, SolveControl())
     assert solved.status is Status.EVALUATION_FAILED
     assert "stopped at t = 0.3" in solved.detail

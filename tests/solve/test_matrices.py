@@ -21,7 +21,7 @@ def test_what_a_step_changes_is_kept(seed, m, n):
     assert np.array_equal(matrix.R, np.triu(matrix.R))
     # |u + E x|^2 - |u|^2, of the matrix and of its triangle
     full_change = np.sum((u + E @ x) ** 2) - np.sum(u**2)
-    reduced_change = np.sum((matrix.seen(u) + matrix.R @ x) ** 2) - np.sum(matrix.seen(u) ** 2)
+    reduced_change = np.sum((matrix.project(u) + matrix.R @ x) ** 2) - np.sum(matrix.project(u) ** 2)
     assert reduced_change == pytest.approx(
         full_change, rel=1e-10, abs=1e-10 * (1 + np.sum(u**2) + np.sum((E @ x) ** 2))
     )

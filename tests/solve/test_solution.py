@@ -90,7 +90,7 @@ def _equations(staged):
 
 def test_coarse_evaluations_are_entered_in_the_same_book():
     toy = line()
-    toy.coarse = line
+    toy.low_accuracy = line
     ledger = CountingProblem(toy)
     ledger.coarse.evaluate(np.array([2.0]))
     ledger.coarse.linearize(np.array([2.0]))

@@ -116,6 +116,6 @@ def test_gaps_are_the_defects_of_continuity():
 def test_a_transcription_without_hessian_says_so():
     problem = decay_problem()
     staged = SingleShooting().transcribe(problem, problem.guess)
-    assert HessianBlocks not in staged.gives
+    assert HessianBlocks not in staged.capabilities
     with pytest.raises(NotImplementedError, match="ShootingProblem has no exact Hessian; use the Gauss-Newton"):
         StagedProblem.hessian(staged, staged.start, ())

@@ -162,10 +162,12 @@ def test_line_search_lowers_the_penalty_by_part_of_the_promise(staged):
         line_search = search(staged, v)
         merit = penalty(line_search, margin=2.0)
         step = ExactPenalty().advance(line_search)
-        promise = merit(line_search.at) - line_search.at.excess - line_search.step.predicted
+        promise = merit(line_search.evaluation) - line_search.evaluation.excess - line_search.step.predicted
         assert promise >= 0
         assert step.report["level"] == merit(step.to)
-        assert merit(step.to) <= merit(line_search.at) - 1e-4 * step.damping * promise + 1e-9 * merit(line_search.at)
+        assert merit(step.to) <= merit(line_search.evaluation) - 1e-4 * step.damping * promise + 1e-9 * merit(
+            line_search.evaluation
+        )
         v = step.to.v
 
 
@@ -191,7 +193,7 @@ def test_levenberg_marquardt_lowers_the_penalty_and_adapts(staged):
         merit = penalty(line_search, margin=2.0)
         step = LevenbergMarquardt().advance(line_search)
         mu = step.report["mu"]
-        assert step.report["level"] == merit(step.to) <= merit(line_search.at) * (1 + 1e-9)
+        assert step.report["level"] == merit(step.to) <= merit(line_search.evaluation) * (1 + 1e-9)
         assert mu >= memory.get("mu", 1e-3)
         assert mu / 3 * (1 - 1e-9) <= step.memory["mu"] <= 2 * mu
         assert step.damping == 1 / (1 + mu)
@@ -200,7 +202,7 @@ def test_levenberg_marquardt_lowers_the_penalty_and_adapts(staged):
 
 def test_gain_of_one_divides_mu_by_three():
     toy = Formula(lambda q: q - np.array([3.0, 5.0]), lambda q: np.eye(2), [0.0, 0.0])
-    step = LevenbergMarquardt(first=1e-3).advance(search(toy))
+    step = LevenbergMarquardt(initial_mu=1e-3).advance(search(toy))
     assert np.allclose(step.to.v, np.array([3.0, 5.0]) / 1.001)
     assert np.isclose(step.memory["mu"], 1e-3 / 3)
 
@@ -220,7 +222,7 @@ def test_hemker_shortens_steepest_descent_by_his_factor():
     """The Gauss-Newton step is too long; in one dimension steepest descent is the same, and S / (S + S') follows."""
     toy = saturated(3.0)
     line_search = search(toy)
-    start_cost, end_cost = line_search.at.cost, toy.evaluate(toy.start + line_search.step.dv).cost
+    start_cost, end_cost = line_search.evaluation.cost, toy.evaluate(toy.start + line_search.step.dv).cost
     assert end_cost > start_cost
     step = Hemker().advance(line_search)
     assert np.isclose(step.damping, start_cost / (start_cost + end_cost))
@@ -240,7 +242,7 @@ def test_hemker_descends_along_the_gradient_within_bounds():
     J, r = toy.jacobian(toy.start), toy.residuals(toy.start)
     gradient = np.array([*(J.T @ r)[:2], 0.0])
     step = Hemker().advance(line_search)
-    assert step.to.cost < line_search.at.cost
+    assert step.to.cost < line_search.evaluation.cost
     change = step.to.v - toy.start
     length = (gradient @ gradient) / np.sum((J @ gradient) ** 2)
     assert np.allclose(change, -step.damping * length * gradient)
@@ -302,7 +304,7 @@ def test_trials_stay_within_the_bounds():
 def test_norm_measures_theta_and_nodes_in_their_units():
     staged = shooting()
     line_search = search(staged)
-    unit = np.maximum(np.abs(line_search.at.v), staged.scale)
+    unit = np.maximum(np.abs(line_search.evaluation.v), staged.scale)
     assert np.isclose(line_search.norm(0.1 * unit), 0.1)
     assert np.array_equal(np.sort(outer(staged.layout)), np.arange(staged.layout.n_v))
     experiment = Experiment({"x": [0.5, 0.3]}, time=[1.0, 2.0], initial={"x": 1.0})

@@ -198,7 +198,7 @@ def test_matrices_do_not_wait_for_the_garbage_collector(regularisation):
     gc.disable()
     try:
         local = LocalProblem(Affine(layout, linearization), linearization, regularisation=regularisation)
-        assert local.within(1.0).decrease == local.promise
+        assert local.compute_trust_region_step(1.0).decrease == local.promise
         reference = weakref.ref(local)
         del local
         assert reference() is None

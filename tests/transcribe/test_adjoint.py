@@ -331,7 +331,7 @@ def test_auto_takes_what_is_faster():
         (few, cvodes, rows), (many, cvodes, gradients_and_rows), (many, fast, gradients_and_rows if missing_integrator_reason() else rows), (spread(), cvodes, rows)
     ):  # fmt: skip
         staged = cf.SingleShooting(options).transcribe(problem, problem.guess)
-        assert staged.gives == expected
+        assert staged.capabilities == expected
         assert staged.options == options
     some = network_problem(2, 30)
     quick = 9 if missing_integrator_reason() else 8

@@ -239,10 +239,10 @@ def test_a_step_that_its_box_does_not_hold_is_that_of_the_active_set_method(name
     staged = staged_of(CASES[name]())
     linear = staged.linearize(staged.start)
     for radius in (1.0, 1e6):
-        quick = local_problem(staged, linear).within(radius)
+        quick = local_problem(staged, linear).compute_trust_region_step(radius)
         with monkeypatch.context() as patched:
             patched.setattr(LocalProblem, "_ridged", lambda *_: None)
-            exact = local_problem(staged, linear).within(radius)
+            exact = local_problem(staged, linear).compute_trust_region_step(radius)
         np.testing.assert_allclose(quick.dv, exact.dv, rtol=1e-7, atol=1e-9 * np.abs(exact.dv).max())
         assert quick.decrease == pytest.approx(exact.decrease, rel=1e-9)
         assert (quick.active.variables == exact.active.variables).all()
@@ -318,6 +318,6 @@ def test_what_a_linearization_takes_is_guessed_from_the_states_alone_until_one_i
     durations[key] = 4.0, 3.0
     n = staged.layout.n_theta
     assert staged.seconds_to_linearize(staged.start) == pytest.approx(3.0 * (1 + 0.1 * n))
-    assert staged.coarse().seconds_to_linearize(staged.start) < 1.0  # another tolerance
+    assert staged.low_accuracy().seconds_to_linearize(staged.start) < 1.0  # another tolerance
     staged.linearize(staged.start + 1e-3)
     assert 0.0 < staged.seconds_to_linearize(staged.start) < 3.0

@@ -113,7 +113,7 @@ class Linear:
         for each, mode, (t, values, mean, deviation) in zip(
             likelihood.chains, evaluation.modes, self.experiments, strict=True
         ):
-            n, F, point = mean.size, mode.blocks.F, mode.at
+            n, F, point = mean.size, mode.blocks.F, mode.point
             shift = mode.blocks.f - np.einsum("kij,kj->ki", F, np.concatenate([point.x[:-1], point.c], axis=1))
             filter_ = Kalman([f[:, :n] for f in F], [f[:, n:] @ f[:, n:].T for f in F], list(shift))
             row = {float(time): v for time, v in zip(t, values, strict=True)}
@@ -146,7 +146,7 @@ def test_linear_gaussian_models_have_the_likelihood_and_the_path_of_kalman(seed,
     assert -evaluation.value == pytest.approx(log_l, rel=1e-9, abs=1e-9)
     for mode, (_, means, covariances) in zip(evaluation.modes, expected, strict=True):
         assert mode.iterations <= 2
-        np.testing.assert_allclose(mode.at.x, means, rtol=1e-9, atol=1e-8)
+        np.testing.assert_allclose(mode.point.x, means, rtol=1e-9, atol=1e-8)
         np.testing.assert_allclose(mode.factor.covariances[1], covariances, rtol=1e-9, atol=1e-8)
 
 

@@ -326,12 +326,12 @@ def test_a_pole_is_explained():
     evaluation = staged.evaluate(staged.start)
     assert not evaluation.ok
     assert evaluation.failures[0].cause in ("step_size", "too_many_steps")
-    sentence = staged.explain(staged.start)
+    sentence = staged.describe_failure(staged.start)
     assert sentence.startswith("experiment 1: Integration stopped at t = 3.306")
     assert "changes fastest" in sentence
     assert "There x =" in sentence or "There y =" in sentence
     good = lotka_volterra()
-    assert SingleShooting().transcribe(good, good.guess).explain(good.guess) == ""
+    assert SingleShooting().transcribe(good, good.guess).describe_failure(good.guess) == ""
 
 
 def test_theta_out_of_range_is_a_failure_not_a_warning():
@@ -341,7 +341,7 @@ def test_theta_out_of_range_is_a_failure_not_a_warning():
     v[0] = 1e4  # k1 = exp(1e4)
     assert not staged.evaluate(v).ok
     assert not staged.linearize(v).ok
-    assert staged.explain(v)
+    assert staged.describe_failure(v)
 
 
 def logarithm_problem(values, **changes) -> Problem:
@@ -383,7 +383,7 @@ def test_an_initial_value_that_is_not_finite_is_a_failure():
     for transcription in (SingleShooting(), MultipleShooting(2)):
         staged = transcription.transcribe(problem, np.array([-1.0]))
         assert not staged.evaluate(staged.start).ok
-        assert staged.explain(staged.start)
+        assert staged.describe_failure(staged.start)
 
 
 def test_evaluations_do_not_change_with_what_was_asked_before():

@@ -87,7 +87,7 @@ def test_an_example():
     assert staging.values[0].tolist() == [[1, 0], [2, 3], [4, 5], [6, 7]]
     assert staging.weight[0].tolist() == [[2, 0], [2, 4], [2, 4], [2, 4]]
     assert (staging.weight[1] == 0).all()
-    assert staging.first.tolist() == [[True, True, False, True], [False] * 4, [True, False, False, False]]
+    assert staging.is_first_replicate.tolist() == [[True, True, False, True], [False] * 4, [True, False, False, False]]
 
 
 @given(

@@ -89,9 +89,9 @@ def test_expressions_of_an_experiment(value, initial, a, b):
 @given(a=junk, b=junk, c=junk)
 def test_a_posed_problem(a, b, c):
     compiled_problem = decay_problem().posed
-    survives(lambda: compiled_problem.until(a))
-    survives(lambda: compiled_problem.within(a, b))
-    survives(lambda: compiled_problem.within(compiled_problem.guess, compiled_problem.guess, c))
+    survives(lambda: compiled_problem.with_horizon(a))
+    survives(lambda: compiled_problem.with_bounds(a, b))
+    survives(lambda: compiled_problem.with_bounds(compiled_problem.guess, compiled_problem.guess, c))
     survives(lambda: compiled_problem.starting_at(a))
     survives(lambda: compiled_problem.starting_at({"k": b}))
     survives(lambda: compiled_problem.fix(a))

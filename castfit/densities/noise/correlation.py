@@ -145,7 +145,9 @@ def time_mistakes(label: str, time: Any) -> list[str]:
     """Check a time constant and return the error messages."""
     if isinstance(time, UnknownSigma):
         setting_mistakes = (
-            [] if time.plain else [f"{label}: the time of correlated() is unknown(); it takes a name and nothing else"]
+            []
+            if time.is_unspecified
+            else [f"{label}: the time of correlated() is unknown(); it takes a name and nothing else"]
         )
         return [*time.mistakes(label), *setting_mistakes]
     number = read_real(time)

@@ -90,7 +90,7 @@ class Likelihood(Noise):
         """Names of the other symbols, in the order in which a density's eta has them."""
         return tuple(symbol.name() for symbol in self.symbols)
 
-    def _others(self, mu: ca.SX, m: ca.SX) -> tuple[ca.SX, list[ca.SX]]:
+    def _find_other_symbols(self, mu: ca.SX, m: ca.SX) -> tuple[ca.SX, list[ca.SX]]:
         """Return the cost, and the symbols in it that are neither prediction nor datum."""
         graph = self._graph(mu, m)
         argument_hashes = {hash(mu[0].element_hash()), hash(m[0].element_hash())}
@@ -101,7 +101,7 @@ class Likelihood(Noise):
 
         The residual is the score of mu over the root of its curvature.
         """
-        cost, other_symbols = self._others(mu, m)
+        cost, other_symbols = self._find_other_symbols(mu, m)
         cost = smooth_kinks(cost, mu)
         eta = ca.vertcat(mu, *other_symbols)
         slope, hessian = ca.gradient(cost, mu), ca.densify(ca.hessian(cost, eta)[0])
@@ -122,7 +122,7 @@ class Likelihood(Noise):
         distances, is of relative errors, of logarithms or of counts: of these the datum 1 tells.
         """
         mu, m = ca.SX.sym("prediction"), ca.SX.sym("datum")
-        graph, other_symbols = self._others(mu, m)
+        graph, other_symbols = self._find_other_symbols(mu, m)
         slope = ca.Function("slope", [mu, m, *other_symbols], [ca.gradient(graph, mu)])
         ones = [1.0] * len(other_symbols)
         for datum, distances in ((0.0, (1e-100, 1e-90)), (1.0, (1e-9, 1e-4))):
@@ -159,7 +159,7 @@ class Likelihood(Noise):
     @property
     def symbols(self) -> tuple[ca.SX, ...]:
         """Symbols in the cost besides prediction and datum."""
-        return tuple(self._others(ca.SX.sym("prediction"), ca.SX.sym("datum"))[1])
+        return tuple(self._find_other_symbols(ca.SX.sym("prediction"), ca.SX.sym("datum"))[1])
 
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return NaN: a cost does not say."""
@@ -184,7 +184,7 @@ class Likelihood(Noise):
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         mu, m = ca.SX.sym("prediction"), ca.SX.sym("datum")
-        graph, other_symbols = self._others(mu, m)
+        graph, other_symbols = self._find_other_symbols(mu, m)
         names = tuple(symbol.name() for symbol in other_symbols)
         return Likelihood, (_CostGraph(ca.Function("cost", [mu, m, *other_symbols], [graph]), names),)
 

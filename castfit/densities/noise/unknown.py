@@ -28,7 +28,7 @@ class UnknownSigma:
         plain_numbers(self)
 
     @property
-    def plain(self) -> bool:
+    def is_unspecified(self) -> bool:
         """Whether the standard deviation has no guess, bound or prior, so that it may be eliminated."""
         return self.guess is None and self.lower == 0.0 and self.upper == np.inf and self.prior is None
 

@@ -109,7 +109,9 @@ class PriorDistribution(ABC):
     def __repr__(self) -> str:
         """Show the arguments that are not the default."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        arguments = [f"{name}={_format_number(value)}" for name, value in values.items() if not is_one_of(value, "value")]
+        arguments = [
+            f"{name}={_format_number(value)}" for name, value in values.items() if not is_one_of(value, "value")
+        ]
         return f"{self.kind}({', '.join(arguments)})"
 
 

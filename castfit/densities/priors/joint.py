@@ -36,16 +36,16 @@ _SYMMETRIC = 1e-10  # relative asymmetry of a covariance that is rounding
 class PriorTerm(Picklable):
     """A prior on a quantity, by name, or on a CasADi expression of quantities."""
 
-    what: str | ca.SX
+    target: str | ca.SX
     prior: PriorDistribution
 
     @property
     def label(self) -> str:
         """Label of the quantity or expression."""
         return (
-            f"'{self.what}'"
-            if isinstance(self.what, str)
-            else shorten_repr(self.what).removeprefix("SX(").removesuffix(")")
+            f"'{self.target}'"
+            if isinstance(self.target, str)
+            else shorten_repr(self.target).removeprefix("SX(").removesuffix(")")
         )
 
 

@@ -105,7 +105,7 @@ class Checkup(TabularReport):
     @property
     def parts(self) -> tuple[TextTable, str]:
         """The checks as a table, and what to do about them."""
-        table = TextTable.of(
+        table = TextTable.from_items(
             self.lines,
             ("", lambda line: line.mark),
             ("check", lambda line: line.name),
@@ -222,7 +222,7 @@ def doctor(
     compiled_problem, is_success = fitted_problem.posed, result.success
     context = CheckContext(
         problem=fitted_problem,
-        posed=compiled_problem,
+        compiled_problem=compiled_problem,
         theta=result.theta
         if is_success
         else compiled_problem.guess

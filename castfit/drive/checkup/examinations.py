@@ -84,7 +84,7 @@ class CheckContext:
     """Subject of the checks: a problem at theta, its fit, the user's method, and the remaining seconds."""
 
     problem: Posable
-    posed: CompiledProblem
+    compiled_problem: CompiledProblem
     theta: Array
     result: Result
     options: IntegratorOptions
@@ -95,7 +95,7 @@ class CheckContext:
 
     def values(self, theta: Array) -> dict[str, float]:
         """Return natural values by name."""
-        return dict(zip(self.posed.names, self.posed.to_natural(theta).tolist(), strict=True))
+        return dict(zip(self.compiled_problem.names, self.compiled_problem.to_natural(theta).tolist(), strict=True))
 
     @property
     def where(self) -> str:
@@ -105,7 +105,7 @@ class CheckContext:
     @property
     def magnitudes(self) -> Array:
         """The size of each quantity, natural scale."""
-        return magnitudes_of(self.posed, self.theta, self.options)
+        return magnitudes_of(self.compiled_problem, self.theta, self.options)
 
     def measured(self, condition: Condition, theta: Array, options: IntegratorOptions) -> OutputSensitivities | None:
         """Return the outputs of one experiment at its measurement times, with sensitivities.
@@ -113,9 +113,13 @@ class CheckContext:
         None if integration fails.
         """
         outputs = [
-            n for n, observable in zip(self.posed.outputs, condition.observed, strict=True) if observable is not None
+            n
+            for n, observable in zip(self.compiled_problem.outputs, condition.observed, strict=True)
+            if observable is not None
         ]
-        return responses(self.posed, condition, np.unique(condition.points.times), theta, options, outputs=outputs)
+        return responses(
+            self.compiled_problem, condition, np.unique(condition.points.times), theta, options, outputs=outputs
+        )
 
     def fit_from(
         self,
@@ -152,7 +156,7 @@ def check_fit(context: CheckContext) -> Finding:
 
 def check_gradient(context: CheckContext) -> Finding:
     """Compare sensitivities with differences, and gradients by forward and adjoint sensitivities."""
-    compiled_problem, theta = context.posed, context.theta
+    compiled_problem, theta = context.compiled_problem, context.theta
     options = replace(context.options, relative_tolerance=1e-9, absolute_tolerance=1e-11)
     steps = _DIFFERENCE_STEP_REL * np.where(compiled_problem.log, 1.0, context.magnitudes)
     errors: dict[int, float] = {}
@@ -203,7 +207,7 @@ def check_gradient(context: CheckContext) -> Finding:
 
 def _adjoint_error(context: CheckContext) -> float | None:
     """Return the relative difference of the gradient by adjoint states; None where there are none."""
-    compiled_problem, theta, options = context.posed, context.theta, context.options
+    compiled_problem, theta, options = context.compiled_problem, context.theta, context.options
     if not compiled_problem.least_squares:
         return None
     # Adjoint states that are integrated anew can disagree; those of the ESDIRK method's own steps hardly can.
@@ -227,10 +231,10 @@ def _adjoint_error(context: CheckContext) -> float | None:
 
 def check_unused_data(context: CheckContext) -> Finding:
     """Look for measured values that nothing estimated moves."""
-    sizes = np.where(context.posed.log, 1.0, np.maximum(np.abs(context.theta), _TINY))
+    sizes = np.where(context.compiled_problem.log, 1.0, np.maximum(np.abs(context.theta), _TINY))
     unused_names: list[str] = []
     at_start = 0
-    for condition in context.posed.conditions:
+    for condition in context.compiled_problem.conditions:
         response = context.measured(condition, context.theta, context.options)
         if response is None:
             return skipped(f"skipped: the model cannot be integrated {context.where}.")
@@ -252,7 +256,7 @@ def check_unused_data(context: CheckContext) -> Finding:
 
 def check_scaling(context: CheckContext) -> Finding:
     """Look for quantities that should be searched as logarithms, and guesses that are far away."""
-    linear = [q for q in context.posed.quantities if q.scale != "log"]
+    linear = [q for q in context.compiled_problem.quantities if q.scale != "log"]
     wide_names = [
         q.name for q in linear if q.lower > 0.0 and np.isfinite(q.upper) and q.upper / q.lower > 10**_MAX_LINEAR_DECADES
     ]
@@ -262,7 +266,7 @@ def check_scaling(context: CheckContext) -> Finding:
             f"the bounds of {join_limited(wide_names)} span more than {_MAX_LINEAR_DECADES:.0f} decades.", advice
         )
     if context.result.success:
-        estimates, guess = context.values(context.theta), context.values(context.posed.guess)
+        estimates, guess = context.values(context.theta), context.values(context.compiled_problem.guess)
         far_names = [q.name for q in linear if _ratio(estimates[q.name], guess[q.name]) > _MAX_GUESS_RATIO]
         if far_names:
             advice = "Closer guesses, or scale='log', make the fit more robust."
@@ -301,7 +305,7 @@ def check_stiffness(context: CheckContext) -> Finding:
 def check_structural_identifiability(context: CheckContext) -> Finding:
     """Find parameter combinations that no data of these outputs could determine."""
     structural = structure(
-        context.posed, context.theta, context.rng, context.options, may_continue=lambda: context.left() > 0
+        context.compiled_problem, context.theta, context.rng, context.options, may_continue=lambda: context.left() > 0
     )
     if structural.rank < 0:
         return skipped(structural.sentence)
@@ -313,7 +317,7 @@ def check_structural_identifiability(context: CheckContext) -> Finding:
 
 def check_symmetry(context: CheckContext) -> Finding:
     """Exchange quantities, in pairs and in pairs of pairs, and see whether the outputs notice."""
-    compiled_problem, sizes = context.posed, context.magnitudes
+    compiled_problem, sizes = context.compiled_problem, context.magnitudes
     theta = random_values(compiled_problem, context.theta, sizes, context.rng, 0.3)
     outputs = _outputs(context, theta)
     if outputs is None:
@@ -372,8 +376,10 @@ def _same(one: Array, other: Array) -> bool:
 
 def _outputs(context: CheckContext, theta: Array) -> Array | None:
     """Return measured outputs relative to their sizes, in one row; None where integration fails."""
-    lower, upper = context.posed.bounds
-    staged = SingleShooting(context.options).transcribe(context.posed, np.clip(theta, lower, upper)).explicit()
+    lower, upper = context.compiled_problem.bounds
+    staged = (
+        SingleShooting(context.options).transcribe(context.compiled_problem, np.clip(theta, lower, upper)).explicit()
+    )
     if not staged.evaluate(theta).ok:
         return None
     y = np.concatenate([part[0] for part in staged.standardised(theta)])
@@ -416,7 +422,7 @@ def check_tolerances(context: CheckContext) -> Finding:
         relative_tolerance=max(1e-2 * options.relative_tolerance, 1e-12),
         absolute_tolerance=1e-2 * options.absolute_tolerance,
     )
-    nodes = [result.trajectories[c.name] for c in context.posed.conditions]
+    nodes = [result.trajectories[c.name] for c in context.compiled_problem.conditions]
     try:
         exact = predict(context.problem, result.theta, nodes, integrator=fine_options)
     except SimulationError as error:
@@ -473,7 +479,7 @@ def check_transcriptions(context: CheckContext) -> Finding:
 
 def _too_large(context: CheckContext) -> str:
     """Return a note if collocation was not tried because of its estimated time or memory, else an empty string."""
-    cost, result = predict_costs(CostFeatures.of(context.posed, context.theta)), context.result
+    cost, result = predict_costs(CostFeatures.from_problem(context.compiled_problem, context.theta)), context.result
     times, memory = cost["collocation"].seconds / cost["single"].seconds, cost["collocation"].memory
     is_longer = result.transcription.startswith("single") and times * result.time > context.patience
     if not is_longer and memory <= available_memory():
@@ -500,9 +506,9 @@ def check_starts(context: CheckContext) -> Finding:
     n_tried, n_same, best_result = 0, 0, result if result.success else None
     transcription, solver = context.method
     if transcription is None and context.starts:
-        transcription = choose(context.posed, context.theta, straight=False, bound=True).first
+        transcription = choose(context.compiled_problem, context.theta, straight=False, bound=True).transcription
     while context.left() > 0 and n_tried < context.starts:
-        theta = random_values(context.posed, context.theta, sizes, context.rng, _SPREAD)
+        theta = random_values(context.compiled_problem, context.theta, sizes, context.rng, _SPREAD)
         other_result = context.fit_from(context.values(theta), transcription, solver)
         if context.left() <= 0 and not other_result.success:
             break  # cut off

@@ -132,7 +132,7 @@ class Stiffness:
 
     def __str__(self) -> str:
         finite = [constants[np.isfinite(constants)] for constants in self.time_constants]
-        sheet = TextTable.of(
+        sheet = TextTable.from_items(
             np.unique(np.linspace(0, self.times.size - 1, 6).astype(int)).tolist(),
             (">time", lambda i: f"{self.times[i]:.4g}"),
             (">fastest", lambda i: f"{finite[i].min():.3g}" if finite[i].size else "none"),

@@ -96,11 +96,11 @@ def _on_course(c: Constraint) -> bool:
 class ChoiceSearch:
     """The criterion as a function of choices, the weights of samples at their best, in the criterion's order."""
 
-    known: DesignInformation
+    information: DesignInformation
     bought: CandidateSelection
     goal: DesignGoal
     order: Index
-    said: Sequence[Candidate]
+    candidates: Sequence[Candidate]
     choices: Sequence[DesignChoice]
     constraints: Sequence[Constraint]
     steps: int = _STEPS
@@ -122,32 +122,36 @@ class ChoiceSearch:
     def graphs(self) -> dict[int, SensitivityGraph]:
         """The candidates in which something is chosen."""
         return {
-            k: SensitivityGraph(self.known, k, c, self.bought.values[0][k].times, self.along(k), self.steps)
-            for k, c in enumerate(self.said)
+            k: SensitivityGraph(
+                self.information, k, c, self.bought.values[0][k].times, self.list_trajectory_constraints(k), self.steps
+            )
+            for k, c in enumerate(self.candidates)
             if choice_locations(c)
         }
 
-    def along(self, k: int) -> tuple[Constraint, ...]:
+    def list_trajectory_constraints(self, k: int) -> tuple[Constraint, ...]:
         """Return the constraints of candidate k's course."""
-        label = self.known.labels[k]
+        label = self.information.labels[k]
         trajectory_constraints = (c for c in self.constraints if _on_course(c))
         return tuple(c for c in trajectory_constraints if not c.experiments or label in c.experiments)
 
     @cached_property
     def _relative(self) -> Array:
         """From rows by the extended problem's theta to those by relative changes, in the criterion's order."""
-        columns = np.zeros((self.known.columns.size, len(self.known.names)))
-        columns[np.arange(self.known.columns.size), self.known.columns] = self.known.units[self.known.columns]
+        columns = np.zeros((self.information.columns.size, len(self.information.names)))
+        columns[np.arange(self.information.columns.size), self.information.columns] = self.information.units[
+            self.information.columns
+        ]
         return columns[:, self.order]
 
     @cached_property
     def _samples(self) -> list[tuple[Array, Array]]:
         """Pairs of theta and the information without any candidate, one for each sample, in the criterion's order."""
-        samples, reordering = range(len(self.known.thetas)), np.ix_(self.order, self.order)
-        return [(self.known.theta(s), self.known.known(s)[reordering]) for s in samples]
+        samples, reordering = range(len(self.information.thetas)), np.ix_(self.order, self.order)
+        return [(self.information.theta(s), self.information.compute_prior_information(s)[reordering]) for s in samples]
 
     @cached_property
-    def _whole(self) -> Any:
+    def _constraint_function(self) -> Any:
         """CasADi function of z: slacks of the relations between choices, and their Jacobian."""
         z, (low, high), slacks = ca.SX.sym("z", self.bounds[0].size), self.bounds, [ca.SX(0, 1)]
         numbers = {n: low[i[0]] + (high[i[0]] - low[i[0]]) * z[int(i[0])] for n, i in self.place.items() if i.size == 1}
@@ -162,7 +166,7 @@ class ChoiceSearch:
         d = self.bounds[0] + (self.bounds[1] - self.bounds[0]) * z
         return {name: d[positions] for name, positions in self.place.items()}
 
-    def _own(self, k: int, z: Array) -> tuple[Index, Array]:
+    def _locate_candidate_choices(self, k: int, z: Array) -> tuple[Index, Array]:
         """Return the indices in z of the choices of candidate k, and their values d."""
         names, numbers = [c.name for c in self.graphs[k].choices], self.numbers(z)
         return np.concatenate([self.place[n] for n in names]), np.concatenate([numbers[n] for n in names])
@@ -171,9 +175,9 @@ class ChoiceSearch:
         """Return the information rows of candidate k at sample s, (n, n_outputs, 2, n_u)."""
         if k not in self.graphs:
             return self.bought.values[s][k].rows[..., self.order]
-        return self.graphs[k].rows(self._samples[s][0], self._own(k, z)[1]) @ self._relative
+        return self.graphs[k].rows(self._samples[s][0], self._locate_candidate_choices(k, z)[1]) @ self._relative
 
-    def apart(self, selection: CandidateSelection, z: Array) -> float:
+    def compute_relative_deviation(self, selection: CandidateSelection, z: Array) -> float:
         """Return by how much what candidates tell at z differs from what the integrated model says, relatively."""
         return self._off({k: selection.values[0][k].rows[..., self.order] for k in self.graphs}, z)
 
@@ -197,7 +201,7 @@ class ChoiceSearch:
     def value(self, z: Array, counts: Array | None = None, *, sloped: bool = True) -> tuple[float, Array]:
         """Return the logarithm of the criterion, with its gradient by z, of the best weights or of given ones."""
         failure, criterion, S = (_NOWHERE, np.zeros(z.size)), self.goal.criterion, len(self._samples)
-        rows_by_sample = [[self.rows(z, s, k) for k in range(len(self.said))] for s in range(S)]
+        rows_by_sample = [[self.rows(z, s, k) for k in range(len(self.candidates))] for s in range(S)]
         if not all(np.isfinite(rows).all() for rows_by_candidate in rows_by_sample for rows in rows_by_candidate):
             return failure
         nu = 1e-9
@@ -218,7 +222,7 @@ class ChoiceSearch:
                 return failure
             value += linearization.value / S
             for k, graph in self.graphs.items() if sloped else ():
-                positions, d = self._own(k, z)
+                positions, d = self._locate_candidate_choices(k, z)
                 seed = -2.0 / S * shares[k] * (rows_by_candidate[k] @ (linearization.G @ self._relative.T))
                 slope[positions] += graph.pull(theta, d, seed)
         slope *= self.bounds[1] - self.bounds[0]
@@ -234,7 +238,7 @@ class ChoiceSearch:
     def _place_of(self) -> list[Index]:
         """Index in the counts of each value (n, n_outputs) of each candidate; one past the end for fixed candidates."""
         selection, position_arrays = self.bought, list["Index"]()
-        for k, (c, values) in enumerate(zip(self.said, selection.values[0], strict=True)):
+        for k, (c, values) in enumerate(zip(self.candidates, selection.values[0], strict=True)):
             positions = np.full((values.times.size, len(values.outputs)), selection.candidate.size)
             for i in np.flatnonzero(selection.candidate == k) if not c.fixed else ():
                 t, o = int(selection.time[i]), int(selection.output[i])
@@ -246,15 +250,15 @@ class ChoiceSearch:
         """Build the offers from the information rows of each sample and candidate."""
         pairs = zip(self.bought.values, rows_by_sample, strict=True)
         values = [[replace(predicted, rows=rows) for predicted, rows in zip(*pair, strict=True)] for pair in pairs]
-        J, M0 = candidate_rows(self.known, values, np.array([M for _, M in self._samples]))
+        J, M0 = candidate_rows(self.information, values, np.array([M for _, M in self._samples]))
         return replace(self.bought.offers, J=J, M0=M0)
 
-    def held(self, z: Array) -> tuple[Array, Array]:
+    def compute_slacks(self, z: Array) -> tuple[Array, Array]:
         """Compute the slacks of all constraints, (n,), and their derivatives by z, (n, n_z)."""
-        blocks: list[Any] = [self._whole.call([z])]
+        blocks: list[Any] = [self._constraint_function.call([z])]
         for k, graph in self.graphs.items():
-            positions, d = self._own(k, z)
-            slacks, derivatives = graph.held(self.known.theta(), d)
+            positions, d = self._locate_candidate_choices(k, z)
+            slacks, derivatives = graph.compute_slacks(self.information.theta(), d)
             full_derivatives = np.zeros((slacks.size, z.size))
             full_derivatives[:, positions] = derivatives * (self.bounds[1] - self.bounds[0])[positions]
             blocks.append((slacks, full_derivatives))
@@ -265,7 +269,7 @@ class ChoiceSearch:
     def local(self, z: Array, counts: Array | None, stop: Callable[[], bool], tolerance: float = _NEAR) -> End:
         """Return the best point near z that keeps the constraints, with its value; infinite if there is none."""
         best: list[Any] = [np.inf, z]
-        scale = np.abs(np.nan_to_num(self.held(z)[0])) if self.constraints else np.empty(0)
+        scale = np.abs(np.nan_to_num(self.compute_slacks(z)[0])) if self.constraints else np.empty(0)
         scale = np.maximum(scale, 1e-3 * max(float(scale.max(initial=0.0)), 1e-300))
 
         def evaluate_objective(point: Any) -> Any:
@@ -277,10 +281,10 @@ class ChoiceSearch:
             return evaluation
 
         def evaluate_slacks(point: Any) -> Array:
-            return self.held(point)[0] / scale
+            return self.compute_slacks(point)[0] / scale
 
         def evaluate_slack_derivatives(point: Any) -> Array:
-            return self.held(point)[1] / scale[:, None]
+            return self.compute_slacks(point)[1] / scale[:, None]
 
         common: Any = {"jac": True, "bounds": [(0.0, 1.0)] * z.size}
         solve: Any = minimize
@@ -329,8 +333,11 @@ class ChoiceSearch:
         none.
         """
         z, (low, high) = np.full(self.bounds[0].size, 0.5), self.bounds
-        experiments, model = {e.name: e for e in self.known.problem.experiments}, self.known.problem.own_model
-        for candidate in (self.said[k] for k in self.graphs):
+        experiments, model = (
+            {e.name: e for e in self.information.problem.experiments},
+            self.information.problem.own_model,
+        )
+        for candidate in (self.candidates[k] for k in self.graphs):
             base = experiments[candidate.experiment or next(iter(experiments))]
             base_values: dict[str, Any] = {**model.initial, **base.initial, **base.inputs}
             for name, value in {**candidate.initial, **candidate.inputs}.items():
@@ -347,7 +354,7 @@ class ChoiceSearch:
                 z[positions] = np.clip((number - low[positions]) / (high - low)[positions], 0.0, 1.0)
         return z
 
-    def beside(self, z: Array, rng: np.random.Generator) -> list[Array]:
+    def build_neighbours(self, z: Array, rng: np.random.Generator) -> list[Array]:
         """Return points of which one choice is elsewhere, or in which an input comes a piece earlier or later."""
         points = [np.where(np.arange(z.size) == i, value, z) for i, value in product(range(z.size), (0.0, 0.5, 1.0))]
         for positions, shift in product(self.place.values(), (-1, 1)):
@@ -371,7 +378,7 @@ def chosen_design(
 
     build_at_choices : the integrated model at numbers;  optimize_samples : the best design of samples there
     """
-    information, candidates = search.known, search.said
+    information, candidates = search.information, search.candidates
 
     def integrate_at(z: Array) -> tuple[DesignInformation, CandidateSelection]:
         with without_deadline():  # what was found is judged, however late it is
@@ -431,7 +438,8 @@ class VerifiedChoiceSearch:
         """Improve a local optimum by local searches from points beside it, as long as the value decreases."""
         for _ in range(_AGAIN):
             neighbours = sorted(
-                (self.search.value(y, sloped=False)[0], i, y) for i, y in enumerate(self.search.beside(end[1], rng))
+                (self.search.value(y, sloped=False)[0], i, y)
+                for i, y in enumerate(self.search.build_neighbours(end[1], rng))
             )
             attempts = (self.local(y, below=end[0]) for value, _, y in neighbours[:_TRIED] if value < _NOWHERE)
             best = min(attempts, key=_value, default=end)
@@ -448,7 +456,10 @@ class VerifiedChoiceSearch:
         Return z, the excess of each start, and the model at z.
         """
         middle = np.full(self.search.bounds[0].size, 0.5)
-        while self.search.apart(self.search.bought, middle) > _ROUGHLY and self.search.steps < _MOST_STEPS:
+        while (
+            self.search.compute_relative_deviation(self.search.bought, middle) > _ROUGHLY
+            and self.search.steps < _MOST_STEPS
+        ):
             self.search = self.search.finer
         ends: list[End] = []
         for start in self.search.starts(starts, rng):
@@ -464,7 +475,7 @@ class VerifiedChoiceSearch:
         value, z = min((self.improved(end, rng) for end in distinct_ends if np.isfinite(end[0])), key=_value)
         z = self.local(z, _AGREEING)[1]
         final_pair = self.integrated(z)
-        if (deviation := self.search.apart(final_pair[1], z)) > _APART:
+        if (deviation := self.search.compute_relative_deviation(final_pair[1], z)) > _APART:
             message = f"{self.search.steps} Runge-Kutta steps differ from the accurately integrated model by {100 * deviation:.2g} %"
             raise InputError(
                 "design", [f"{message}: the model is too stiff for cf.choose; pass candidates with fixed numbers"]
@@ -475,8 +486,8 @@ class VerifiedChoiceSearch:
 def _constraint_margin_message(information: DesignInformation, search: ChoiceSearch) -> list[str]:
     """Return a remark for each path constraint: whether the integrated model satisfies it at the estimate."""
     messages: list[str] = []
-    for k, c in [(i, one) for i in search.graphs for one in search.along(i)]:
-        label, last_time = information.labels[k], float(search.said[k].times[-1])
+    for k, c in [(i, one) for i in search.graphs for one in search.list_trajectory_constraints(i)]:
+        label, last_time = information.labels[k], float(search.candidates[k].times[-1])
         compiled = information.extended.showing(
             {"constraint": substitute_symbols(information.extended.model, c.expression)}
         )

@@ -393,7 +393,7 @@ def _designed(
     # What is left of weights where nothing is measured says nothing, and is not listed.
     counts = np.where(solution.w > _UNUSED * solution.w.max(), solution.w, 0.0)
     if exact:
-        counts = exact_design(goal, pool, selection.at, solution.w, rng=rng, stop=stop)
+        counts = exact_design(goal, pool, selection.positions, solution.w, rng=rng, stop=stop)
         with suppress(StopRequested):
             shift_selection = groups.moved_schedules if groups else shift_times
             improvement = None if worst else shift_selection(information, selection, goal, counts, order)
@@ -472,7 +472,7 @@ def _order(information: DesignInformation, criterion: InformationCriterion, over
         return np.arange(len(information.names))
     wanted_names = {over} if isinstance(over, str) else set(over) if over is not None else set(information.quantities)
     is_relevant = np.zeros(len(information.names), dtype=bool)
-    is_relevant[[int(information.of[information.quantities.index(n)]) for n in wanted_names]] = True
+    is_relevant[[int(information.problem_positions[information.quantities.index(n)]) for n in wanted_names]] = True
     return np.argsort(is_relevant, kind="stable")
 
 

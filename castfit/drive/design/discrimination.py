@@ -129,41 +129,47 @@ class DiscriminatingDesign:
 class _RivalModel:
     """A rival model beside the one that is known: its misfit, and the best fits so far."""
 
-    known: DesignInformation
+    information: DesignInformation
     bought: CandidateSelection
     rival: DesignInformation
     measured: bool
     spreads: bool
     rng: np.random.Generator
-    found: list[Array] = field(default_factory=list[Array])
+    best_fits: list[Array] = field(default_factory=list[Array])
     fits: int = 0
 
     @cached_property
     def _predicted(self) -> dict[str, OutputSensitivities]:
         """Predictions of the known model at the measured times, by experiment."""
-        information = self.known
+        information = self.information
         return {
             c.name: information.predicted(
-                information.posed, c, np.unique(c.points.times), information.estimate, information.posed.outputs
+                information.compiled_problem,
+                c,
+                np.unique(c.points.times),
+                information.estimate,
+                information.compiled_problem.outputs,
             )
-            for c in (information.posed.conditions if self.measured else ())
+            for c in (information.compiled_problem.conditions if self.measured else ())
         }
 
     def roots(self, theta: Array) -> tuple[Array, Array, Array, Array]:
         """Return roots of c, (m,), and of d, (N, values), and their derivatives by theta; wrong where spreads move."""
-        rival, information, n = replace(self.rival, estimate=theta), self.known, theta.size
+        rival, information, n = replace(self.rival, estimate=theta), self.information, theta.size
         data_roots, data_slopes = [np.empty(0)], [np.empty((0, n))]
-        for condition in information.posed.conditions if self.measured else ():
-            rival_condition = next(c for c in rival.posed.conditions if c.name == condition.name)
+        for condition in information.compiled_problem.conditions if self.measured else ():
+            rival_condition = next(c for c in rival.compiled_problem.conditions if c.name == condition.name)
             times, time_indices = np.unique(condition.points.times, return_inverse=True)
             prediction, points = self._predicted[condition.name], condition.points
-            rival_prediction = rival.predicted(rival.posed, rival_condition, times, theta, information.posed.outputs)
+            rival_prediction = rival.predicted(
+                rival.compiled_problem, rival_condition, times, theta, information.compiled_problem.outputs
+            )
             for j, observable in enumerate(condition.observed):
                 rows = np.flatnonzero(points.mask[:, j])
                 if observable is None or not rows.size:
                     continue
                 arguments = (
-                    information.posed,
+                    information.compiled_problem,
                     condition,
                     j,
                     prediction,
@@ -197,7 +203,11 @@ class _RivalModel:
         """Return per purchase of candidate k the roots of d, (n, values), and their derivatives by theta."""
         values = self.bought.values[0][k]
         rival_values = rival.values(k, values.times, outputs=values.outputs)
-        by_theta = rival_values.rows[:, :, 0][..., rival.of] / rival.units[rival.of] * rival_values.s[..., None]
+        by_theta = (
+            rival_values.rows[:, :, 0][..., rival.problem_positions]
+            / rival.units[rival.problem_positions]
+            * rival_values.s[..., None]
+        )
         parts = [
             _misfit_roots(
                 observable.noise,
@@ -207,14 +217,14 @@ class _RivalModel:
                 rival_values.mu[:, j],
                 by_theta[:, j],
             )
-            for j, observable in enumerate(self.known.observed(k, output) for output in values.outputs)
+            for j, observable in enumerate(self.information.observed(k, output) for output in values.outputs)
             if observable is not None
         ]
         root, slope = (np.stack(part, axis=1) for part in zip(*parts, strict=True))
         if self.spreads:
             ratio = values.sigma / rival_values.sigma
             root = np.sign(root) * np.sqrt(np.maximum((root * ratio) ** 2 + ratio**2 - 1.0 - 2.0 * np.log(ratio), 0.0))
-        shape = {"output": (-1, 1), "time": root.shape, "experiment": (1, -1)}[self.known.candidates[k].together]
+        shape = {"output": (-1, 1), "time": root.shape, "experiment": (1, -1)}[self.information.candidates[k].together]
         if shape[0] == -1:
             root, slope = root.T, np.swapaxes(slope, 0, 1)
         root, slope = root.reshape(shape), slope.reshape(*shape, slope.shape[-1])
@@ -223,13 +233,13 @@ class _RivalModel:
 
     @property
     def _width(self) -> int:
-        pairs = zip(self.known.candidates, self.bought.values[0], strict=True)
+        pairs = zip(self.information.candidates, self.bought.values[0], strict=True)
         return max({"output": 1, "time": v.mu.shape[1], "experiment": v.mu.size}[c.together] for c, v in pairs)
 
     def nearest(self, w: Array) -> tuple[float, float, Array]:
         """Return T at w by the nearest fit found, and its plane: constant and d (N,)."""
         is_used = w > _UNUSED
-        weight_roots, (lower, upper) = np.sqrt(w[is_used])[:, None], self.rival.posed.bounds
+        weight_roots, (lower, upper) = np.sqrt(w[is_used])[:, None], self.rival.compiled_problem.bounds
         cache: dict[bytes, tuple[Array, Array]] = {}
 
         def evaluate_residuals(theta: Array) -> tuple[Array, Array]:
@@ -249,15 +259,15 @@ class _RivalModel:
 
         guess, size = self.rival.estimate, 1
         size = evaluate_residuals(guess)[0].size
-        width = _WIDTH * np.where(self.rival.posed.log, 1.0, np.abs(guess) + 0.1)
+        width = _WIDTH * np.where(self.rival.compiled_problem.log, 1.0, np.abs(guess) + 0.1)
         random_starts: list[Array] = [
-            guess + width * self.rng.standard_normal(guess.size) for _ in range(1 if self.found else _FITS)
+            guess + width * self.rng.standard_normal(guess.size) for _ in range(1 if self.best_fits else _FITS)
         ]
         with np.errstate(invalid="ignore"):
             low, high = lower + 1e-9 * (1.0 + np.abs(lower)), upper - 1e-9 * (1.0 + np.abs(upper))
         low, high = np.where(np.isfinite(low), low, lower), np.where(np.isfinite(high), high, upper)
         best_fit: Any = None
-        starts: list[Array] = [*(self.found[-1:] or [guess]), *random_starts]
+        starts: list[Array] = [*(self.best_fits[-1:] or [guess]), *random_starts]
         for start in starts:
             self.fits += 1
             fit: Any = least_squares(
@@ -268,7 +278,7 @@ class _RivalModel:
             )  # fmt: skip
             best_fit = fit if best_fit is None or fit.cost < best_fit.cost else best_fit
         theta = np.asarray(best_fit.x)
-        self.found.append(theta)
+        self.best_fits.append(theta)
         data_roots, candidate_roots, _, _ = self.roots(theta)
         return 2.0 * float(best_fit.cost), float(data_roots @ data_roots), np.sum(candidate_roots**2, axis=1)
 
@@ -336,7 +346,7 @@ def _exact_design(
         J[0, :, range(len(d)), range(len(d))] = np.sqrt(d)
         plane_pool = replace(pool, J=J, M0=np.diag([c for c, _ in planes])[None])
         trial = exact_design(
-            DesignGoal(ECriterion(len(d))), plane_pool, selection.at, best, rng=rng, starts=1, stop=stop
+            DesignGoal(ECriterion(len(d))), plane_pool, selection.positions, best, rng=rng, starts=1, stop=stop
         )
         predicted_value = float(-DesignGoal(ECriterion(len(d))).values(plane_pool.information(trial)))
         current_value = find_nearest(trial)
@@ -380,9 +390,9 @@ def _rival(
     pairs = zip(information.candidates, information.labels, strict=True)
     rival_candidates = [with_fields(c, name=label, sigma={"": 1.0}, cost=1.0) for c, label in pairs]
     rival = build_design_information(source, rival_candidates, mistakes, samples=1, where="discriminate")
-    names = {c.name for c in rival.posed.conditions}
+    names = {c.name for c in rival.compiled_problem.conditions}
     measured = information.fitted and rival.fitted
-    if measured and not {c.name for c in information.posed.conditions} <= names:
+    if measured and not {c.name for c in information.compiled_problem.conditions} <= names:
         raise_if_mistakes(
             "discriminate", ["the competing model was fitted to other experiments; fit both models to the same data"]
         )
@@ -390,7 +400,7 @@ def _rival(
     if spreads:
         spread_candidates = [with_fields(c, sigma=None) for c in rival_candidates]
         rival = build_design_information(source, spread_candidates, mistakes, samples=1, where="discriminate")
-    return _RivalModel(information, selection, replace(rival, kept={}), measured, spreads, rng)
+    return _RivalModel(information, selection, replace(rival, response_cache={}), measured, spreads, rng)
 
 
 def _has_parameter_dependent_sigma(information: DesignInformation, k: int) -> bool:

@@ -114,7 +114,7 @@ def exact_design(
         start = (
             search.filled(search.rounded(random_weights * weights.sum() / random_weights.sum()))
             if k % 2
-            else search.drawn(rng)
+            else search.draw_design(rng)
         )
         new_counts = search.improved(start, stop)
         if search.better(search.value(new_counts), search.value(best)):
@@ -126,7 +126,7 @@ def exact_design(
 class _Exchange:
     goal: DesignGoal
     offers: CandidatePool
-    at: CandidatePositions
+    positions: CandidatePositions
 
     def better(self, value: float, reference: float) -> bool:
         """Check whether one value is below another by more than rounding.
@@ -154,7 +154,7 @@ class _Exchange:
                 counts = trial
         return counts
 
-    def drawn(self, rng: np.random.Generator) -> Array:
+    def draw_design(self, rng: np.random.Generator) -> Array:
         """Return a design by chance, which uses up the budget or reaches the size of a large one."""
         counts = np.zeros(self.offers.count)
         for _ in range(_PAIRS):
@@ -169,8 +169,8 @@ class _Exchange:
         pool = self.offers
         remaining = pool.b - pool.A @ counts
         is_possible = np.all(remaining[:, None] * (1 + 1e-9) + 1e-12 >= pool.A, axis=0) & (counts + 1 <= pool.u + 1e-9)
-        if self.at.spacing.any():
-            is_possible &= ~self.at.too_near(np.flatnonzero(counts))
+        if self.positions.spacing.any():
+            is_possible &= ~self.positions.too_near(np.flatnonzero(counts))
         return is_possible
 
     def _entering(self, counts: Array) -> tuple[Index, Array]:

@@ -104,7 +104,7 @@ class DesignInformation:
     estimate: Array
     thetas: Array
     sigmas: tuple[float, ...]
-    of: Index
+    problem_positions: Index
     columns: Index
     origins: Index
     fitted: bool
@@ -112,24 +112,24 @@ class DesignInformation:
     absolute_sigma: bool | None
     options: IntegratorOptions
     candidates: tuple[Candidate, ...]
-    kept: dict[tuple[Any, ...], ResponseFunction] | None = None
+    response_cache: dict[tuple[Any, ...], ResponseFunction] | None = None
 
     @cached_property
-    def posed(self) -> CompiledProblem:
+    def compiled_problem(self) -> CompiledProblem:
         """The problem, worked out, with what the fit assumed of sigmas."""
         return self.problem.posed.assuming(absolute_sigma=self.absolute_sigma)
 
     @property
     def quantities(self) -> tuple[str, ...]:
         """Names of the problem's quantities, which are wanted."""
-        return self.posed.names
+        return self.compiled_problem.names
 
     @cached_property
     def absolute(self) -> frozenset[str]:
         """Names of quantities with absolute rather than relative standard deviations: those that are 0 and not in
         log scale.
         """
-        entries = zip(self.posed.names, self.estimate, self.posed.log, strict=True)
+        entries = zip(self.compiled_problem.names, self.estimate, self.compiled_problem.log, strict=True)
         return frozenset(n for n, value, log in entries if value == 0.0 and not log)
 
     @property
@@ -152,17 +152,17 @@ class DesignInformation:
         return "these candidates and times"
 
     @cached_property
-    def wanted(self) -> Mask:
+    def is_problem_quantity(self) -> Mask:
         """Mask of the n_u that are quantities of the problem, (n_u,)."""
         mask = np.zeros(len(self.names), dtype=bool)
-        mask[self.of] = True
+        mask[self.problem_positions] = True
         return mask
 
     def theta(self, sample: int | None = None) -> Array:
         """Return theta of the extended problem at the estimate, or at a sample."""
         problem_theta = self.estimate if sample is None else self.thetas[sample]
         values = np.full(len(self.names), np.nan)
-        values[self.of] = problem_theta
+        values[self.problem_positions] = problem_theta
         theta = values[self.columns]
         new_indices = np.flatnonzero(np.isnan(theta))
         origins = self.origins[new_indices]
@@ -179,21 +179,21 @@ class DesignInformation:
         log[self.columns], theta[self.columns] = self.extended.log, self.theta()
         return np.where(log | (theta == 0.0), 1.0, np.abs(theta))
 
-    def known(self, sample: int = 0) -> Array:
+    def compute_prior_information(self, sample: int = 0) -> Array:
         """Return the information that data and priors give, (n_u, n_u)."""
         theta, n = self.thetas[sample], len(self.names)
-        rows = [self._on(self.posed.priors(theta).jacobian, self.of)]
+        rows = [self._on(self.compiled_problem.priors(theta).jacobian, self.problem_positions)]
         extended = self._on(self.extended.priors(self.theta(sample)).jacobian, self.columns)
-        rows.append(extended[~(extended[:, self.wanted] != 0.0).any(axis=1)])
-        for condition in self.posed.conditions if self.fitted else ():
+        rows.append(extended[~(extended[:, self.is_problem_quantity] != 0.0).any(axis=1)])
+        for condition in self.compiled_problem.conditions if self.fitted else ():
             points = condition.points
             times, time_indices = np.unique(points.times, return_inverse=True)
-            response = self.predicted(self.posed, condition, times, theta, self.posed.outputs)
+            response = self.predicted(self.compiled_problem, condition, times, theta, self.compiled_problem.outputs)
             for j, noise in enumerate(condition.observed):
                 point_indices = np.flatnonzero(points.mask[:, j])
                 if noise is not None and point_indices.size:
                     block = information_rows(
-                        self.posed,
+                        self.compiled_problem,
                         condition,
                         j,
                         response,
@@ -201,14 +201,17 @@ class DesignInformation:
                         points.sigma[point_indices, j],
                         self.sigmas,
                     )[3]
-                    rows.append(self._on(block.reshape(-1, block.shape[-1]), self.of))
+                    rows.append(self._on(block.reshape(-1, block.shape[-1]), self.problem_positions))
         J = np.concatenate([*rows, self._equations(theta)])
         return J.T @ J + WEAK * np.eye(n)
 
     def _equations(self, theta: Array) -> Array:
         """Compute information rows of equations between quantities, which hold to a part in `EXACT`, (m, n_u)."""
-        _, slopes = self.posed.related(theta)
-        rows = self._on(slopes[[relation.lower == relation.upper for relation in self.posed.relations]], self.of)
+        _, slopes = self.compiled_problem.related(theta)
+        rows = self._on(
+            slopes[[relation.lower == relation.upper for relation in self.compiled_problem.relations]],
+            self.problem_positions,
+        )
         size = np.linalg.norm(rows, axis=1, keepdims=True)
         return EXACT * rows / np.where(size > 0.0, size, 1.0)
 
@@ -217,11 +220,13 @@ class DesignInformation:
     ) -> PredictedValues:
         """Predict the values of candidate k at times, with their information rows, at the estimate or at a sample."""
         names = tuple(outputs or self.candidates[k].outputs)
-        mu, s, sigma, rows = self._told(k, times, self.theta(sample), names)
+        mu, s, sigma, rows = self._predict_candidate(k, times, self.theta(sample), names)
         relative_rows = self._on(rows.reshape(-1, rows.shape[-1]), self.columns).reshape(*rows.shape[:3], -1)
         return PredictedValues(times, names, mu, s, sigma, relative_rows)
 
-    def _told(self, k: int, times: Array, theta: Array, names: Sequence[str]) -> tuple[Array, Array, Array, Array]:
+    def _predict_candidate(
+        self, k: int, times: Array, theta: Array, names: Sequence[str]
+    ) -> tuple[Array, Array, Array, Array]:
         """Return predictions, deviations, spreads (n, q) of candidate k, and rows (n, q, 2, n_theta) of its theta."""
         condition = self.condition(k)
         response = self.predicted(self.extended, condition, times, theta, names)
@@ -232,7 +237,7 @@ class DesignInformation:
         for name in names:
             j, spread = self.extended.outputs.index(name), self.spread_of(k, name, times)
             if isinstance(spread, Relative):
-                spread = spread.of(response.values[:, response.names.index(name)])
+                spread = spread.compute_deviations(response.values[:, response.names.index(name)])
                 if not np.all(spread > 0.0):
                     message = (
                         f"sigma of '{name}' is relative, and its prediction is 0; give cf.relative(..., floor=...)"
@@ -249,7 +254,7 @@ class DesignInformation:
 
         Return None after a mistake.
         """
-        compiled = self.posed
+        compiled = self.compiled_problem
         if isinstance(target, str):
             if target not in compiled.names:
                 mistakes.append(f"'{target}' is not estimated: {suggest(target, compiled.names)}")
@@ -257,7 +262,9 @@ class DesignInformation:
             slope = np.eye(len(compiled.names))[compiled.names.index(target)]
         elif isinstance(target, ca.SX) and target.numel() == 1:
             symbols, theta, slope = ca.symvar(target), compiled.to_natural(self.estimate), np.zeros(len(compiled.names))
-            positions = [[j for j, q in enumerate(compiled.quantities) if s.name() in (q.name, q.of)] for s in symbols]
+            positions = [
+                [j for j, q in enumerate(compiled.quantities) if s.name() in (q.name, q.symbol_name)] for s in symbols
+            ]
             fixed = {n: p.value for n, p in compiled.parameters.items() if p.fixed}
             for symbol, symbol_positions in zip(symbols, positions, strict=True):
                 if len(symbol_positions) != 1 and symbol.name() not in fixed:
@@ -281,7 +288,7 @@ class DesignInformation:
             mistakes.append(f"variance_of {shorten_repr(target)}; {remedy}")
             return None
         row = np.zeros(len(self.names))
-        row[self.of] = slope * compiled.natural_slope(self.estimate)
+        row[self.problem_positions] = slope * compiled.natural_slope(self.estimate)
         return row * self.units
 
     def spread_of(self, k: int, output: str, times: Array) -> Relative | Array:
@@ -375,12 +382,12 @@ class DesignInformation:
             )
         )
         key = (compiled is self.extended, condition.name, times.tobytes(), requested_outputs)
-        response_function = None if self.kept is None else self.kept.get(key)
-        response_function = response_function or ResponseFunction.of(
+        response_function = None if self.response_cache is None else self.response_cache.get(key)
+        response_function = response_function or ResponseFunction.from_condition(
             compiled, condition, times, theta, self.options, requested_outputs
         )
-        if self.kept is not None:
-            self.kept[key] = response_function
+        if self.response_cache is not None:
+            self.response_cache[key] = response_function
         response = response_function(theta)
         if response is None:
             message = "the sensitivities could not be integrated; change the conditions or times"
@@ -674,7 +681,7 @@ def _columns(
     origin_by_label = {label: c.experiment or first_name for label, c in zip(labels, candidates, strict=True) if c.same}
 
     def key(q: Quantity) -> tuple[str, str, str | None]:
-        return q.kind, q.of, q.experiment and origin_by_label.get(q.experiment, q.experiment)
+        return q.kind, q.symbol_name, q.experiment and origin_by_label.get(q.experiment, q.experiment)
 
     names = {key(q): q.name for q in extended.quantities}
     names |= {key(q): q.name for q in compiled.quantities}
@@ -682,8 +689,11 @@ def _columns(
     positions = np.array([order.index(key(q)) for q in compiled.quantities], dtype=np.intp)
     columns = np.array([order.index(key(q)) for q in extended.quantities], dtype=np.intp)
     base_by_label = {label: c.experiment or first_name for label, c in zip(labels, candidates, strict=True)}
-    index_by_key = {(q.kind, q.of, q.experiment): j for j, q in enumerate(compiled.quantities)}
-    keys = ((q.kind, q.of, q.experiment and base_by_label.get(q.experiment, q.experiment)) for q in extended.quantities)
+    index_by_key = {(q.kind, q.symbol_name, q.experiment): j for j, q in enumerate(compiled.quantities)}
+    keys = (
+        (q.kind, q.symbol_name, q.experiment and base_by_label.get(q.experiment, q.experiment))
+        for q in extended.quantities
+    )
     return tuple(names.values()), positions, columns, np.array([index_by_key.get(k, -1) for k in keys], dtype=np.intp)
 
 

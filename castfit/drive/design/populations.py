@@ -134,7 +134,7 @@ class PopulationDesignInformation(DesignInformation):
         """Return theta of all experiments at typical values."""
         return self._typical[0]
 
-    def known(self, sample: int = 0) -> Array:
+    def compute_prior_information(self, sample: int = 0) -> Array:
         """Return the information that a fit or priors give."""
         return self.M0 + WEAK * np.eye(len(self.names))
 
@@ -153,8 +153,8 @@ class PopulationDesignInformation(DesignInformation):
 
     @property
     def _source_problem(self) -> Problem:
-        assert self.question.said is not None
-        return self.question.said[0]
+        assert self.question.problem_and_population is not None
+        return self.question.problem_and_population[0]
 
     def _place(self, k: int) -> int:
         return len(self.extended.conditions) - len(self.groups) + self.group[k]
@@ -164,8 +164,8 @@ class PopulationDesignInformation(DesignInformation):
 
         New ones take those of their candidates.
         """
-        assert self.question.said is not None
-        spec = self.question.said[1]
+        assert self.question.problem_and_population is not None
+        spec = self.question.problem_and_population[1]
         origin_by_name = {
             name: self.experiment(group_by_name[name]).name if name in group_by_name else name for name in names
         }
@@ -197,7 +197,7 @@ class PopulationDesignInformation(DesignInformation):
     ) -> PredictedValues:
         """Predict the values of subjects at times, with their information rows, at typical values."""
         names = tuple(outputs or self.candidates[k].outputs)
-        mu, s, sigma, rows = self._told(k, times, self.theta(), names)
+        mu, s, sigma, rows = self._predict_candidate(k, times, self.theta(), names)
         _, individual_slopes, shared_slopes = self._typical
         position, noise = self._place(k), self.extended.noise_parameters
         L = rows[:, :, 0][..., self.question.places[position]]
@@ -288,7 +288,7 @@ def population_knowledge(
             mistakes.append("result is not a solution; pass its problem with guesses and population=...")
         elif not np.isfinite(fit.errors.covariance).any():
             mistakes.append("the fit has no standard errors; set standard_errors=True in the fit")
-    problem, spec = (source, population) if fit is None else fit.question.said or (None, None)
+    problem, spec = (source, population) if fit is None else fit.question.problem_and_population or (None, None)
     if not isinstance(problem, Problem) or not isinstance(spec, Population):
         mistakes.append("a design of a population takes a Problem and population=cf.Population(...), or their fit")
         raise_if_mistakes("design", mistakes)
@@ -386,23 +386,25 @@ class _ScheduleCatalog:
     values : of each group, on its grid;  pool : (group, places on the grid) of each;  roots : of their F
     """
 
-    known: PopulationDesignInformation
+    information: PopulationDesignInformation
     values: Sequence[PredictedValues]
     order: Index
     rng: np.random.Generator
     pool: dict[tuple[int, tuple[int, ...]], Array] = field(default_factory=dict[tuple[int, tuple[int, ...]], Any])
-    seen: set[tuple[int, tuple[int, ...]]] = field(default_factory=set[tuple[int, tuple[int, ...]]])
+    evaluated_schedules: set[tuple[int, tuple[int, ...]]] = field(default_factory=set[tuple[int, tuple[int, ...]]])
 
     def informations(self, g: int, schedules: Sequence[Sequence[int]]) -> Array:
         """Return F of schedules of a group (P, n_u, n_u), in the criterion's order."""
-        self.seen |= {(g, tuple(sorted(s))) for s in schedules}
-        F = self.known.information(self.values[g].rows[np.array(schedules, dtype=np.intp)])
+        self.evaluated_schedules |= {(g, tuple(sorted(s))) for s in schedules}
+        F = self.information.information(self.values[g].rows[np.array(schedules, dtype=np.intp)])
         return F[:, self.order][:, :, self.order]
 
     def add(self, g: int, schedules: Iterable[Sequence[int]]) -> bool:
         """Take schedules that are not known yet into the pool; tell whether there are any."""
         new_schedules = list(
-            dict.fromkeys(key for s in schedules if (key := tuple(sorted(map(int, s)))) not in self.of(g))
+            dict.fromkeys(
+                key for s in schedules if (key := tuple(sorted(map(int, s)))) not in self.collect_schedules(g)
+            )
         )
         if new_schedules:
             self.pool |= {
@@ -410,40 +412,40 @@ class _ScheduleCatalog:
             }
         return bool(new_schedules)
 
-    def of(self, g: int) -> set[tuple[int, ...]]:
+    def collect_schedules(self, g: int) -> set[tuple[int, ...]]:
         """Return the known schedules of a group."""
         return {s for group, s in self.pool if group == g}
 
-    def apart(self, g: int, schedule: Sequence[int]) -> bool:
+    def is_spaced(self, g: int, schedule: Sequence[int]) -> bool:
         """Check whether the times of a schedule keep the spacing of the group."""
-        times, gap = self.values[g].times[sorted(schedule)], self.known.groups[g].spacing
+        times, gap = self.values[g].times[sorted(schedule)], self.information.groups[g].spacing
         return times.size < 2 or bool(np.diff(times).min() >= gap * (1 - 1e-9))
 
     def simple(self, g: int) -> dict[str, tuple[int, ...]]:
         """Return schedules at simple times, as near as the grid has them; of a group without a choice what it is."""
-        times, n = self.values[g].times, self.known.groups[g].per_subject
+        times, n = self.values[g].times, self.information.groups[g].per_subject
         if n is None:
             return dict.fromkeys((EQUIDISTANT, RATIOS, PRESENT), tuple(range(times.size)))
-        start, present = self.known.condition(g).start, self.known.present(g, -1)
+        start, present = self.information.condition(g).start, self.information.present(g, -1)
         places_by_name = simple_places(
             times, n, start, present, tells=bool(self.values[g].rows[0].any()), is_distinct=True
         )
         schedules = {name: tuple(np.sort(places).tolist()) for name, places in places_by_name.items()}
-        return {name: s for name, s in schedules.items() if self.apart(g, s)}
+        return {name: s for name, s in schedules.items() if self.is_spaced(g, s)}
 
-    def first(self, g: int) -> tuple[int, ...] | None:
+    def build_earliest_schedule(self, g: int) -> tuple[int, ...] | None:
         """Return the earliest schedule; None if no times are as far from each other as they should be."""
-        times, n, places = self.values[g].times, self.known.groups[g].per_subject or 0, [0]
+        times, n, places = self.values[g].times, self.information.groups[g].per_subject or 0, [0]
         for i in range(1, times.size):
-            places += [i] if self.apart(g, [places[-1], i]) else []
+            places += [i] if self.is_spaced(g, [places[-1], i]) else []
         return tuple(places[:n]) if len(places) >= n else None
 
-    def drawn(self, g: int) -> tuple[int, ...] | None:
+    def draw_schedule(self, g: int) -> tuple[int, ...] | None:
         """Return a schedule by chance; None if chance finds none."""
-        n, size = self.known.groups[g].per_subject or 0, self.values[g].times.size
+        n, size = self.information.groups[g].per_subject or 0, self.values[g].times.size
         for _ in range(100):
             trial = np.sort(self.rng.choice(size, n, replace=False))
-            if self.apart(g, trial.tolist()):
+            if self.is_spaced(g, trial.tolist()):
                 return tuple(trial.tolist())
         return None
 
@@ -455,7 +457,7 @@ class _ScheduleCatalog:
                 trial
                 for j in range(len(schedule))
                 for i in range(self.values[g].times.size)
-                if i != schedule[j] and self.apart(g, trial := (*schedule[:j], i, *schedule[j + 1 :]))
+                if i != schedule[j] and self.is_spaced(g, trial := (*schedule[:j], i, *schedule[j + 1 :]))
             ]
             gains = np.einsum("ij,pij->p", G, self.informations(g, trials)) if trials else np.zeros(1)
             if gains.max() <= value * (1.0 + _WORTH):
@@ -483,11 +485,18 @@ def select_schedules(
         n, size = information.groups[g].per_subject, selection.values[0][g].times.size
         catalog.add(g, catalog.simple(g).values())
         if n is not None and comb(size + n - 1, n) <= _EVERY:
-            catalog.add(g, [s for s in combinations_with_replacement(range(size), n) if catalog.apart(g, s)])
+            catalog.add(g, [s for s in combinations_with_replacement(range(size), n) if catalog.is_spaced(g, s)])
         elif n is not None:
             open_groups.append(g)
-            catalog.add(g, [s for s in (catalog.first(g), *(catalog.drawn(g) for _ in range(_FIRST))) if s is not None])
-        if not catalog.of(g):
+            catalog.add(
+                g,
+                [
+                    s
+                    for s in (catalog.build_earliest_schedule(g), *(catalog.draw_schedule(g) for _ in range(_FIRST)))
+                    if s is not None
+                ],
+            )
+        if not catalog.collect_schedules(g):
             message = (
                 f"no {n} of its times are {information.groups[g].spacing:g} apart; give more times, or less spacing"
             )
@@ -504,12 +513,12 @@ def select_schedules(
         linearization = solution and goal.criterion.tangent(current_pool.information(solution.w)[0], M0[0], solution.mu)
         if solution is None or not linearization or stop():
             break
-        keys, is_finished, catalog.seen = list(catalog.pool), True, set(catalog.pool)
+        keys, is_finished, catalog.evaluated_schedules = list(catalog.pool), True, set(catalog.pool)
         for g in open_groups:
             used_schedules = [
                 keys[i][1] for i in np.flatnonzero(solution.w > _USED * solution.w.max()) if keys[i][0] == g
             ]
-            starts = [*used_schedules, *(s for s in (catalog.drawn(g) for _ in range(_WILD)) if s is not None)]
+            starts = [*used_schedules, *(s for s in (catalog.draw_schedule(g) for _ in range(_WILD)) if s is not None)]
             end_schedules = sorted({catalog.climbed(g, s, linearization.G, stop) for s in starts})
             gains = np.einsum("ij,pij->p", linearization.G, catalog.informations(g, end_schedules))
             price = float(solution.y @ pool.A[:, column_by_group[g]]) + pool.price[column_by_group[g]]
@@ -517,7 +526,7 @@ def select_schedules(
         if is_finished:
             break
     if not is_finished:
-        catalog.seen = set(catalog.pool)
+        catalog.evaluated_schedules = set(catalog.pool)
     return _as_candidates(catalog, selection, build_pool(), order, is_complete=not open_groups)
 
 
@@ -533,7 +542,7 @@ def _as_candidates(
     catalog: _ScheduleCatalog, selection: CandidateSelection, pool: CandidatePool, order: Index, *, is_complete: bool
 ) -> tuple[PopulationDesignInformation, CandidateSelection]:
     """Return the pool as candidates, in the order of `information`."""
-    information, keys, inverse_order = catalog.known, list(catalog.pool), np.argsort(order)
+    information, keys, inverse_order = catalog.information, list(catalog.pool), np.argsort(order)
     column_by_group = {int(g): i for i, g in enumerate(selection.candidate)}
     values, simple = (
         tuple(_select_times(catalog.values[g], list(s)) for g, s in keys),
@@ -547,7 +556,7 @@ def _as_candidates(
     new_information = replace(
         information, candidates=(*candidates, *(information.candidates[g] for g in fixed)), group=group,
         labels=tuple(f"{information.labels[g]} #{k + 1}" for k, g in enumerate(group)),
-        compared=len(catalog.seen), all_compared=is_complete,
+        compared=len(catalog.evaluated_schedules), all_compared=is_complete,
         simplest={name: [keys.index((g, s[name])) for g, s in simple.items()]
                   for name in (EQUIDISTANT, RATIOS, PRESENT) if all(name in s for s in simple.values())},
     )  # fmt: skip
@@ -557,7 +566,7 @@ def _as_candidates(
     no_index, cost = np.full(N, -1, dtype=np.intp), np.array([selection.cost[column_by_group[g]] for g, _ in keys])
     fixed_values = tuple(selection.values[0][g] for g in fixed)
     return new_information, replace(
-        selection, offers=reordered_pool, at=positions, candidate=np.arange(N), output=no_index, time=no_index, cost=cost,
+        selection, offers=reordered_pool, positions=positions, candidate=np.arange(N), output=no_index, time=no_index, cost=cost,
         values=((*values, *fixed_values),),
     )  # fmt: skip
 

@@ -164,10 +164,10 @@ class Design:
         """
         if not self.exact:
             raise InputError("Design.experiments", ["the weights are not integers; set exact=True"])
-        return tuple(e for _, e in self._made)
+        return tuple(e for _, e in self._candidate_experiments)
 
     @cached_property
-    def _made(self) -> list[tuple[int, Experiment]]:
+    def _candidate_experiments(self) -> list[tuple[int, Experiment]]:
         """Experiments with the candidates to which they belong."""
         experiment_pairs: list[tuple[int, Experiment]] = []
         for k, candidate in enumerate(self.known.candidates):
@@ -198,7 +198,7 @@ class Design:
             data[output] = (times, np.round(np.maximum(mu, 0.0)) if has_count_noise else mu)
             if template.sigma is not None and output in template.sigma:
                 spread = self.known.spread_of(k, output, times)
-                spread = spread.of(mu) if isinstance(spread, Relative) else spread
+                spread = spread.compute_deviations(mu) if isinstance(spread, Relative) else spread
                 sigma[output] = spread / self.known.factor(self.known.observed(k, output))
         noise = {o: n for o, n in template.noise.items() if o in data}
         end = max(float(times[-1]) for times, _ in data.values())
@@ -216,7 +216,7 @@ class Design:
         """
         old_experiments = list(self.known.problem.experiments)
         new_experiments = list(self.experiments)
-        pairs = [(e, self.known.candidates[k]) for k, e in self._made]
+        pairs = [(e, self.known.candidates[k]) for k, e in self._candidate_experiments]
         origin_by_name = {e.name: c.experiment or old_experiments[0].name for e, c in pairs if c.same}
         additions = {
             old_name: [e for e in new_experiments if origin_by_name.get(e.name) == old_name]
@@ -246,7 +246,9 @@ class Design:
         information: Any = self.known
         if not information.subjects:
             raise InputError("Design.population", ["nothing varies between subjects; use design.problem"])
-        return information.population({e.name: k for k, e in self._made}, [e.name for e in self.problem.experiments])
+        return information.population(
+            {e.name: k for k, e in self._candidate_experiments}, [e.name for e in self.problem.experiments]
+        )
 
     def verify(
         self, samples: int = 200, *, rng: int | np.random.Generator = 0, **options: Any
@@ -294,7 +296,13 @@ class Design:
             zip(self.known.extended.names, self.known.extended.to_natural(self.known.theta()), strict=True)
         )
         true_values = {n: float(natural_values[n]) for n in problem.names if n in natural_values}
-        true_values |= dict(zip(self.known.posed.names, self.known.posed.to_natural(self.known.estimate), strict=True))
+        true_values |= dict(
+            zip(
+                self.known.compiled_problem.names,
+                self.known.compiled_problem.to_natural(self.known.estimate),
+                strict=True,
+            )
+        )
         true_values = {n: float(v) for n, v in true_values.items() if n in problem.names}
         sigma_by_group = dict(zip(self.known.extended.groups, self.known.sigmas, strict=True))
         unknown_sigmas = {name or "sigma": sigma_by_group[name] for name in problem.posed.groups}
@@ -466,7 +474,7 @@ def deviations(information: DesignInformation, M: Array) -> dict[str, float]:
 
     Inf for undetermined ones.
     """
-    sd = np.median(standard_deviations(M), axis=0)[information.of]
+    sd = np.median(standard_deviations(M), axis=0)[information.problem_positions]
     return {n: float(v) if v < UNKNOWN else np.inf for n, v in zip(information.quantities, sd, strict=True)}
 
 
@@ -477,7 +485,11 @@ def remarks_of(design: Design) -> tuple[str, ...]:
         remarks.append(
             "The fitted model does not fit the data (see print(result)); these predictions assume that it is correct."
         )
-    equations = {relation.said.name for relation in information.posed.relations if relation.lower == relation.upper}
+    equations = {
+        relation.constraint.name
+        for relation in information.compiled_problem.relations
+        if relation.lower == relation.upper
+    }
     other_constraints = [c.name for c in information.problem.constraints if c.name not in equations]
     if other_constraints:
         remarks.append(
@@ -485,7 +497,7 @@ def remarks_of(design: Design) -> tuple[str, ...]:
         )
     table = design.table
     n_points = len({*zip(table["candidate"].tolist(), table["output"].tolist(), table["time"].tolist(), strict=True)})
-    n = len(information.of)
+    n = len(information.problem_positions)
     if not information.fitted and not information.subjects and n_points and n_points <= n:
         number_word = _WORDS[n_points].capitalize() if n_points < len(_WORDS) else str(n_points)
         noun = "distinct time shows" if n_points == 1 else "distinct times show"

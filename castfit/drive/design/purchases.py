@@ -32,7 +32,7 @@ class CandidateSelection:
     """
 
     offers: CandidatePool
-    at: CandidatePositions
+    positions: CandidatePositions
     candidate: Index
     output: Index
     time: Index
@@ -82,7 +82,7 @@ def build_selection(
     values = tuple(_values(information, grids, s, mistakes) for s in samples)
     if mistakes:
         return None
-    prior_information = np.array([information.known(s) for s in samples])
+    prior_information = np.array([information.compute_prior_information(s) for s in samples])
     entries: list[tuple[int, int, int, float, float, float]] = []  # candidate, output, time, cost, at most, spacing
     fixed_costs = np.zeros(len(limits))
     fixed_total = 0.0

@@ -66,9 +66,9 @@ class SensitivityGraph:
     `said` is the candidate with its choices.
     """
 
-    known: DesignInformation
+    information: DesignInformation
     k: int
-    said: Candidate
+    candidate: Candidate
     times: Array
     constraints: tuple[Constraint, ...]
     steps: int
@@ -76,14 +76,14 @@ class SensitivityGraph:
     @property
     def obstacles(self) -> list[str]:
         """Messages about features of the candidate that the graph does not support."""
-        model, experiment = self.known.extended.model, self._experiment
+        model, experiment = self.information.extended.model, self._experiment
         events = [(o, t.is_constant() and self._build_end_time(o).is_constant(), a) for o, t, a in self._happens]
         state_doses = [
             o
             for o, is_fixed_time, a in events
             if not is_fixed_time and {s.name() for s in _ca.symvar(a)} & {*model.states}
         ]
-        noises = [o.noise for o in self.known.condition(self.k).observed if o is not None]
+        noises = [o.noise for o in self.information.condition(self.k).observed if o is not None]
         features = {
             "algebraic states": model.algebraic_states,
             "delays": model.lines,
@@ -97,13 +97,13 @@ class SensitivityGraph:
                 o.changes is not None and not is_fixed_time for o, is_fixed_time, _ in events
             ),
             "an infusion at no known time": any(
-                o.until is not None and not is_fixed_time for o, is_fixed_time, _ in events
+                o.end_time is not None and not is_fixed_time for o, is_fixed_time, _ in events
             ),
             "a dose by states at no known time": state_doses,
         }
         remedy = "with which nothing can be chosen; give several candidates with numbers instead of cf.choose"
         return [
-            f"{self.known.labels[self.k]} has {feature}, {remedy}"
+            f"{self.information.labels[self.k]} has {feature}, {remedy}"
             for feature, is_present in features.items()
             if is_present
         ]
@@ -111,16 +111,16 @@ class SensitivityGraph:
     @cached_property
     def theta(self) -> Index:
         """Positions of q in theta."""
-        return self.known.condition(self.k).theta
+        return self.information.condition(self.k).theta
 
     @cached_property
     def choices(self) -> tuple[DesignChoice, ...]:
         """Choices in the candidate; d contains their numbers in this order."""
-        return collect_choices(choice_locations(self.said).values())
+        return collect_choices(choice_locations(self.candidate).values())
 
     @cached_property
     def _experiment(self) -> Experiment:
-        return self.known.experiment(self.k)
+        return self.information.experiment(self.k)
 
     @cached_property
     def _symbols(self) -> tuple[Any, Any, dict[str, Any], dict[tuple[str, str], Any]]:
@@ -128,45 +128,53 @@ class SensitivityGraph:
         sizes = [c.pieces for c in self.choices]
         q, d = _ca.SX.sym("q", self.theta.size), _ca.SX.sym("d", sum(sizes))
         pieces = _ca.vertsplit(d, np.cumsum([0, *sizes]).tolist())
-        quantities: list[Quantity] = [self.known.extended.quantities[int(j)] for j in np.asarray(self.theta).tolist()]
+        quantities: list[Quantity] = [
+            self.information.extended.quantities[int(j)] for j in np.asarray(self.theta).tolist()
+        ]
         natural: dict[tuple[str, str], Any] = {}
         for quantity, symbol in zip(quantities, _ca.vertsplit(q), strict=True):
-            natural[quantity.kind, quantity.of] = _ca.exp(symbol) if quantity.scale == "log" else symbol
+            natural[quantity.kind, quantity.symbol_name] = _ca.exp(symbol) if quantity.scale == "log" else symbol
         return q, d, dict(zip((c.name for c in self.choices), pieces, strict=True)), natural
 
     @cached_property
     def _overrides(self) -> dict[str, Any]:
-        return {**self._experiment.parameters, **self.said.parameters}
+        return {**self._experiment.parameters, **self.candidate.parameters}
 
     @cached_property
     def _values(self) -> dict[str, Any]:
         """Values of the names in expressions: numbers, quantities and choices."""
         _, _, choice_symbols, natural = self._symbols
         return {
-            **{n: fixed_value(p, self.known.labels[self.k]) for n, p in self.known.extended.parameters.items()},
+            **{
+                n: fixed_value(p, self.information.labels[self.k])
+                for n, p in self.information.extended.parameters.items()
+            },
             **{name: s for (kind, name), s in natural.items() if kind == "parameter"},
             **{n: v for n, v in self._overrides.items() if not isinstance(v, ca.SX)},
             **{n: s for n, s in choice_symbols.items() if s.numel() == 1},
         }
 
-    def _told(self, value: Any) -> Any:
+    def _substitute_values(self, value: Any) -> Any:
         """Write a value over q and d; symbols of states, inputs and time are those of the system."""
         expression = substitute_by_name(resolve_overrides(_ca.SX(value), self._overrides), self._values)
-        return by_name(expression, self.known.extended.model.system)
+        return by_name(expression, self.information.extended.model.system)
 
     @cached_property
     def _happens(self) -> list[tuple[ScheduledEvent, Any, Any]]:
         """Occurrences of events and doses, with their time and their amount or rate."""
-        events = self._experiment.events if self.said.events is None else self.said.events
-        return [(o, self._told(o.time), self._told(o.amount)) for o in occurrences(events, float(self.times[-1]))]
+        events = self._experiment.events if self.candidate.events is None else self.candidate.events
+        return [
+            (o, self._substitute_values(o.time), self._substitute_values(o.amount))
+            for o in occurrences(events, float(self.times[-1]))
+        ]
 
     def _build_end_time(self, o: ScheduledEvent) -> Any:
-        return self._told(0.0 if o.until is None else o.until)
+        return self._substitute_values(0.0 if o.end_time is None else o.end_time)
 
     @cached_property
     def _signals(self) -> dict[str, Any]:
         """The inputs that are chosen."""
-        return {n: v for n, v in self.said.inputs.items() if collect_choices([v])}
+        return {n: v for n, v in self.candidate.inputs.items() if collect_choices([v])}
 
     @cached_property
     def _nodes(self) -> Array:
@@ -175,7 +183,7 @@ class SensitivityGraph:
         event_times = [t for o, time, _ in self._happens for t in (time, self._build_end_time(o)) if t.is_constant()]
         constraint_times = [t for c in self.constraints if isinstance(c.times, tuple) for t in c.times]
         kinks = [u.breakpoints for n, u in self._experiment.inputs.items() if n not in self._signals]
-        kinks += [piece_edges(self.said, v, start) for v in self._signals.values()]
+        kinks += [piece_edges(self.candidate, v, start) for v in self._signals.values()]
         times = np.unique(
             np.concatenate([[start, end], self.times, [float(t) for t in event_times], constraint_times, *kinks])
         )
@@ -192,15 +200,17 @@ class SensitivityGraph:
     def _inputs(self) -> Any:
         """Return cubics of the inputs in each step, (4 n_u, N)."""
         q, d, choice_symbols, _ = self._symbols
-        middle, names = 0.5 * (self._nodes[1:] + self._nodes[:-1]), self.known.extended.model.inputs
+        middle, names = 0.5 * (self._nodes[1:] + self._nodes[:-1]), self.information.extended.model.inputs
         u = _ca.SX(4 * len(names), middle.size)
         for i, n in enumerate(names):
             if n not in self._signals:
                 u[4 * i : 4 * i + 4, :] = _ca.DM(input_cubics([self._experiment.inputs[n]], self._nodes)[:, 0].T)
                 continue
-            edges = piece_edges(self.said, self._signals[n], self._experiment.start)
+            edges = piece_edges(self.candidate, self._signals[n], self._experiment.start)
             piece_choices = [c for c in collect_choices([self._signals[n]]) if c.pieces > 1]
-            graph = _ca.Function("piece", [*(c.symbol for c in piece_choices), q, d], [self._told(self._signals[n])])
+            graph = _ca.Function(
+                "piece", [*(c.symbol for c in piece_choices), q, d], [self._substitute_values(self._signals[n])]
+            )
             piece = np.clip(np.searchsorted(edges, middle) - 1, 0, edges.size - 2)
             choice_values = (choice_symbols[c.name][np.minimum(piece, c.pieces - 1).tolist()].T for c in piece_choices)
             u[4 * i, :] = graph.map(piece.size)(
@@ -208,7 +218,7 @@ class SensitivityGraph:
             )
         return u
 
-    def _beside(self, values: Any, n: int) -> Any:
+    def _append_derivatives(self, values: Any, n: int) -> Any:
         """Append to each column (m, K) its derivatives by n of q, in one sparsity pattern: (m, K (1 + n))."""
         m, K = values.shape
         slopes = _ca.jacobian(_ca.vec(_ca.densify(values)), self._symbols[0])[:, :n]
@@ -220,7 +230,7 @@ class SensitivityGraph:
 
     def _step(self, sparsity: Any, dose_states: list[str]) -> Any:
         """Return one step  (Z, t, h, g) -> Z;  g: parameters, times and amounts of moving doses, cubics, rates more."""
-        model, system, m = self.known.extended.model, self.known.extended.model.system, len(dose_states)
+        model, system, m = self.information.extended.model, self.information.extended.model.system, len(dose_states)
         n_x, n_p, n_u = system.x.numel(), system.p.numel(), system.u.numel()
         rhs: Any = system.function("right", system.ode)
         Z, g, t, h = _ca.SX.sym("Z", n_x, sparsity.size2()), _ca.SX.sym("g", sparsity), _ca.SX.sym("t"), _ca.SX.sym("h")
@@ -249,9 +259,9 @@ class SensitivityGraph:
 
     def _course(self, n: int) -> _SensitivityTrajectory:
         """Return the course, with its derivatives by n of the q."""
-        model, nodes, (q, d, _, natural) = self.known.extended.model, self._nodes, self._symbols
+        model, nodes, (q, d, _, natural) = self.information.extended.model, self._nodes, self._symbols
         N, h, n_u, n_p, system = nodes.size - 1, np.diff(nodes), len(model.inputs), len(model.parameters), model.system
-        initial = {**initial_values(model, self._experiment), **self.said.initial}
+        initial = {**initial_values(model, self._experiment), **self.candidate.initial}
         initial_states = [
             natural["initial state", s] if isinstance(initial[s], Free) else initial[s] for s in model.states
         ]
@@ -262,13 +272,13 @@ class SensitivityGraph:
         for o, time, amount in self._happens:
             i = self._node(float(time))[0] if time.is_constant() else -1
             state_index = model.states.index(o.into) if o.into else -1
-            if o.until is not None:
-                for j in range(i, self._node(float(self._told(o.until)))[0]):
+            if o.end_time is not None:
+                for j in range(i, self._node(float(self._substitute_values(o.end_time)))[0]):
                     rate[state_index, j] += amount
             elif i >= 0 and float(time) <= nodes[-1]:
                 new_states = _ca.SX(system.x)
                 for s, v in (o.changes or {o.into: system.x[state_index] + amount}).items():
-                    new_states[model.states.index(s)] = self._told(v)
+                    new_states[model.states.index(s)] = self._substitute_values(v)
                 jump = _ca.Function("jump", [system.x, system.t, system.u, q, d], [new_states])
                 jump_expression = _with_derivatives(jump(Z[:, 0], system.t, w[n_p:, 0], q, d), Z, w, wide_q)
                 jumps.setdefault(i, []).append(_ca.Function("jump", [Z, system.t, w, q, d], [jump_expression]))
@@ -277,20 +287,22 @@ class SensitivityGraph:
         inputs_before = _ca.horzcat(
             u[::4, 0], _ca.DM(np.kron(np.eye(n_u), np.ones((1, 4))).reshape(n_u, 4 * n_u)) @ (u * powers)
         )
-        constant_inputs = self._beside(
+        constant_inputs = self._append_derivatives(
             _ca.vertcat(
-                self._told(_ca.vertcat(_ca.SX(0, 1), *p)),
+                self._substitute_values(_ca.vertcat(_ca.SX(0, 1), *p)),
                 *(t for _, t, _ in moving_doses),
                 *(a for _, _, a in moving_doses),
             ),
             n,
         )
-        steps = _ca.vertcat(_ca.repmat(constant_inputs, 1, N), self._beside(_ca.vertcat(u, rate), n))
-        node_inputs = [_ca.vertcat(_ca.repmat(constant_inputs[:n_p, :], 1, N + 1), self._beside(inputs, n))
+        steps = _ca.vertcat(_ca.repmat(constant_inputs, 1, N), self._append_derivatives(_ca.vertcat(u, rate), n))
+        node_inputs = [_ca.vertcat(_ca.repmat(constant_inputs[:n_p, :], 1, N + 1), self._append_derivatives(inputs, n))
                  for inputs in (inputs_before, _ca.horzcat(u[::4, :], inputs_before[:, -1]))]  # fmt: skip
         Q, D = _ca.MX.sym("Q", q.numel()), _ca.MX.sym("D", d.numel())
         input_function = _ca.Function(
-            "given", [q, d], [self._beside(self._told(_ca.vertcat(*initial_states)), n), steps, *node_inputs]
+            "given",
+            [q, d],
+            [self._append_derivatives(self._substitute_values(_ca.vertcat(*initial_states)), n), steps, *node_inputs],
         )
         z: Any
         z, steps, *node_inputs = input_function(Q, D)
@@ -313,12 +325,12 @@ class SensitivityGraph:
 
     def _wide(self, n: int) -> tuple[Any, Any]:
         """Return symbols of states and of parameters and inputs, with derivatives by n of the q beside them."""
-        system = self.known.extended.model.system
+        system = self.information.extended.model.system
         return _ca.SX.sym("Z", system.x.numel(), 1 + n), _ca.SX.sym("w", system.p.numel() + system.u.numel(), 1 + n)
 
-    def _shown(self, expression: Any, Z: Any, w: Any) -> Any:
+    def _differentiate_expression(self, expression: Any, Z: Any, w: Any) -> Any:
         """Return an expression of the system (m,), with its derivatives beside it, of wide symbols."""
-        system = self.known.extended.model.system
+        system = self.information.extended.model.system
         p, u = _ca.vertsplit(w[:, 0], [0, system.p.numel(), w.size1()])
         graph: Any = system.function("shown", _ca.densify(expression))
         return _with_derivatives(graph(system.t, Z[:, 0], _ca.SX(0, 1), p, u), Z, w)
@@ -328,7 +340,11 @@ class SensitivityGraph:
         """Course of the states, and the information rows at each time, (q, n n_q), or (2 q, n n_q) if spreads are
         computed.
         """
-        information, model, condition = self.known, self.known.extended.model, self.known.condition(self.k)
+        information, model, condition = (
+            self.information,
+            self.information.extended.model,
+            self.information.condition(self.k),
+        )
         trajectory, names, node_indices = (
             self._course(self.theta.size),
             information.candidates[self.k].outputs,
@@ -337,7 +353,9 @@ class SensitivityGraph:
         observables: list[Any] = [condition.observed[information.extended.outputs.index(o)] for o in names]
         spread_names = [of.predicted[1] for of in observables if of.computed]
         (Z, w), sigma_symbols = self._wide(trajectory.n), _ca.SX.sym("s", len(names))
-        y = self._shown(by_name(_ca.vertcat(*(model.outputs[n] for n in (*names, *spread_names))), model.system), Z, w)
+        y = self._differentiate_expression(
+            by_name(_ca.vertcat(*(model.outputs[n] for n in (*names, *spread_names))), model.system), Z, w
+        )
         sigma, rows, spread_rows = np.zeros((len(names), self.times.size)), list[Any](), list[Any]()
         for j, (name, observable) in enumerate(zip(names, observables, strict=True)):
             location, scale = informations(observable.noise)
@@ -358,7 +376,7 @@ class SensitivityGraph:
         row_function: Any = _ca.Function(
             "told", [Z, model.system.t, w, sigma_symbols], [_ca.densify(_ca.vertcat(*rows, *spread_rows))]
         )
-        states, inputs = (_columns(of, node_indices, trajectory.n) for of in trajectory.before)
+        states, inputs = (_columns(of, node_indices, trajectory.n) for of in trajectory.values_before_events)
         return trajectory, row_function.map(len(node_indices))(
             states, self._nodes[None, node_indices], inputs, _ca.DM(sigma)
         )
@@ -375,14 +393,14 @@ class SensitivityGraph:
         return _ca.Function("pull", [trajectory.Q, trajectory.D, seed], [_ca.densify(gradient)])
 
     @cached_property
-    def _held(self) -> Any:
-        trajectory, model, slack_terms = self._course(0), self.known.extended.model, [_ca.MX(0, 1)]
+    def _slack_function(self) -> Any:
+        trajectory, model, slack_terms = self._course(0), self.information.extended.model, [_ca.MX(0, 1)]
         Z, w = self._wide(0)
         for c in self.constraints:
             nodes = list(range(self._nodes.size)) if c.times == ALONG else self._node(c.times)
-            value = self._shown(substitute_symbols(model, c.expression), Z, w)
+            value = self._differentiate_expression(substitute_symbols(model, c.expression), Z, w)
             graph = _ca.Function("value", [Z, model.system.t, w], [value]).map(len(nodes))
-            for states, inputs in (trajectory.before, trajectory.after):
+            for states, inputs in (trajectory.values_before_events, trajectory.values_after_events):
                 values = graph(states[:, nodes], self._nodes[None, nodes], inputs[:, nodes]).T
                 slack_terms += [
                     sign * (values - bound) for sign, bound in ((1, c.lower), (-1, c.upper)) if np.isfinite(bound)
@@ -394,7 +412,7 @@ class SensitivityGraph:
 
     def rows(self, theta: Array, d: Array) -> Array:
         """Compute the information rows of the values by search scale, (n, n_outputs, 2, n_theta)."""
-        rows = np.zeros((self.times.size, len(self.known.candidates[self.k].outputs), 2, theta.size))
+        rows = np.zeros((self.times.size, len(self.information.candidates[self.k].outputs), 2, theta.size))
         values = np.array(self._told_rows.call([theta[self.theta], d])[0])
         values = values.reshape(-1, rows.shape[1], self.times.size, self.theta.size)
         rows[:, :, : len(values), self.theta] = values.transpose(2, 1, 0, 3)
@@ -406,9 +424,9 @@ class SensitivityGraph:
         seed_columns = seed[..., self.theta].transpose(2, 1, 0, 3).reshape(-1, columns)[:rows]
         return np.array(self._pull.call([theta[self.theta], d, seed_columns])[0]).ravel()
 
-    def held(self, theta: Array, d: Array) -> tuple[Array, Array]:
+    def compute_slacks(self, theta: Array, d: Array) -> tuple[Array, Array]:
         """Compute the slacks of constraints (n,), nonnegative where satisfied, and their derivatives by d (n, n_d)."""
-        value, slope = self._held.call([theta[self.theta], d])
+        value, slope = self._slack_function.call([theta[self.theta], d])
         return np.array(value).ravel(), np.array(slope)
 
 
@@ -422,8 +440,8 @@ class _SensitivityTrajectory:
     n: int
     Q: Any
     D: Any
-    before: tuple[Any, Any]
-    after: tuple[Any, Any]
+    values_before_events: tuple[Any, Any]
+    values_after_events: tuple[Any, Any]
 
 
 def _columns(stacked: Any, nodes: list[int], n: int) -> Any:

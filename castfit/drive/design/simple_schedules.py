@@ -49,14 +49,16 @@ def simple_designs(information: DesignInformation, selection: CandidateSelection
     if (selection.time < 0).any():
         return information.simple(selection.offers, counts)
     designs: dict[str, Array] = {}
-    lines, total = np.unique(selection.at.line), int(counts.sum())
+    lines, total = np.unique(selection.positions.line), int(counts.sum())
     for i, line in enumerate(lines):
-        indices = np.flatnonzero(selection.at.line == line)
-        indices, k = indices[np.argsort(selection.at.time[indices])], int(selection.candidate[indices[0]])
+        indices = np.flatnonzero(selection.positions.line == line)
+        indices, k = indices[np.argsort(selection.positions.time[indices])], int(selection.candidate[indices[0]])
         n = total // lines.size + (i < total % lines.size)
         present = information.present(k, int(selection.output[indices[0]]))
         tells = bool(selection.offers.J[:, indices[0]].any())
-        places = simple_places(selection.at.time[indices], n, information.condition(k).start, present, tells=tells)
+        places = simple_places(
+            selection.positions.time[indices], n, information.condition(k).start, present, tells=tells
+        )
         designs = {name: designs.get(name, np.zeros_like(counts)) for name in places if not i or name in designs}
         for name, simple_counts in designs.items():
             np.add.at(simple_counts, indices[places[name]], 1.0)

@@ -93,7 +93,7 @@ def shift_times(
         return M
 
     def recompute_selection(t: Array) -> CandidateSelection:
-        time, values = selection.at.time.copy(), [list(sample_values) for sample_values in selection.values]
+        time, values = selection.positions.time.copy(), [list(sample_values) for sample_values in selection.values]
         for k, grid in grids.items():
             times = grid.copy()
             for (candidate, time_index), new_time in zip(places, t.tolist(), strict=True):
@@ -103,9 +103,9 @@ def shift_times(
             for s, sample_values in enumerate(values):
                 sample_values[k] = information.values(k, times, s)
         J, _ = candidate_rows(information, values, np.zeros(len(values)))
-        pool, positions = replace(selection.offers, J=J), replace(selection.at, time=time)
+        pool, positions = replace(selection.offers, J=J), replace(selection.positions, time=time)
         return replace(
-            selection, offers=pool, at=positions, values=tuple(tuple(sample_values) for sample_values in values)
+            selection, offers=pool, positions=positions, values=tuple(tuple(sample_values) for sample_values in values)
         )
 
     start = np.array([grids[k][t] for k, t in places])

@@ -51,14 +51,14 @@ class EstimateScatter:
     """
 
     truth: float
-    promised: float
+    predicted_sd: float
     scatter: float
     ratio: float
     low: float
     high: float
     bias: float
     bias_error: float
-    held: float
+    fraction_at_bound: float
 
     @property
     def verdict(self) -> str:
@@ -123,7 +123,7 @@ class VerifiedPopulation(RefitsResult):
             tails = chdtri(n - 1, [0.5 - 0.5 * _SURE, 0.5 + 0.5 * _SURE]) if n > 1 else np.full(2, np.nan)
             low, high = (float(end) for end in ratio * np.sqrt((n - 1) / tails))
             bias, error = float(np.sum(estimates - true_value)) / max(n, 1), scatter / np.sqrt(max(n, 1))
-            bound_share = sum(name in row.found for row in solved) / max(n, 1)
+            bound_share = sum(name in row.requested_pairs for row in solved) / max(n, 1)
             quantities[name] = EstimateScatter(
                 true_value, predicted_sd, scatter, ratio, low, high, bias, float(error), bound_share
             )
@@ -133,7 +133,9 @@ class VerifiedPopulation(RefitsResult):
         """Return the text that `print` shows."""
         heading = f"{self.fitted} simulated trials with {self.subjects} subjects, fitted with mixed effects: {self.time:.1f} s"
         lines = [heading, self.message, *(["", *self._scatter.lines] if self.fitted > 1 else [])]
-        bound_texts = [f"{n} in {100 * q.held:.0f} %" for n, q in self.quantities.items() if q.held > 0.0]
+        bound_texts = [
+            f"{n} in {100 * q.fraction_at_bound:.0f} %" for n, q in self.quantities.items() if q.fraction_at_bound > 0.0
+        ]
         if bound_texts:
             lines += [
                 "",
@@ -143,11 +145,11 @@ class VerifiedPopulation(RefitsResult):
 
     @property
     def _scatter(self) -> TextTable:
-        return TextTable.of(
+        return TextTable.from_items(
             self.quantities.items(),
             ("", lambda pair: pair[0]),
-            (">truth", lambda pair: format_to_error(pair[1].truth, pair[1].promised)),
-            (">promised", lambda pair: f"{pair[1].promised:.3g}"),
+            (">truth", lambda pair: format_to_error(pair[1].truth, pair[1].predicted_sd)),
+            (">promised", lambda pair: f"{pair[1].predicted_sd:.3g}"),
             (">scatter", lambda pair: f"{pair[1].scatter:.3g}"),
             (">scatter / promised", lambda pair: f"{pair[1].ratio:.2f} ({pair[1].low:.2f} to {pair[1].high:.2f})"),
             (">bias", lambda pair: f"{pair[1].bias:.2g} ± {pair[1].bias_error:.1g}"),
@@ -196,7 +198,7 @@ def _trial(job: Any, index: int, limit: float, deadline: float) -> Refit | None:
     status = Status.EVALUATION_FAILED.value if fit.status.success and not fit.success else fit.status.value
     row = Refit(
         index=index, status=status, message=fit.message, theta=question.natural(fit.y),
-        iterations=fit.iterations, found=dict.fromkeys(fit.at_bounds, (0.0, 0.0)), time=time.perf_counter() - start_time,
+        iterations=fit.iterations, requested_pairs=dict.fromkeys(fit.at_bounds, (0.0, 0.0)), time=time.perf_counter() - start_time,
     )  # fmt: skip
     cut = fit.status is Status.MAX_TIME and deadline <= time.time() + 1e-3
     return replace(row, status=CUT_OFF, message="The time of the whole run ended.") if cut else row
@@ -208,13 +210,13 @@ def simulated(
     """Return the problem with values of subjects that are drawn at y (n_y,)."""
     mu, compiled = question.means(y)[0], question.problem
     phi = mu + rng.multivariate_normal(np.zeros(question.m), question.omega_at(y), question.n, method="eigh")
-    predictions, spreads, _ = build_cohort(question, integrator).seen(phi, y[question.of_shared])
+    predictions, spreads, _ = build_cohort(question, integrator).evaluate_data(phi, y[question.of_shared])
     if not np.isfinite(predictions).all():
         raise FloatingPointError("a subject cannot be simulated at the parameters that were drawn for it")
     values = [np.full(c.points.values.shape, np.nan) for c in compiled.conditions]
     for place in output_places(compiled):
         values[place.condition][place.points, place.output] = place.noise.sample(
-            rng, predictions[place.of], spreads[place.of]
+            rng, predictions[place.rows], spreads[place.rows]
         )
     pairs = zip(problem.experiments, values, strict=True)
     return problem.replace(experiments=[e.with_points(compiled.outputs, points) for e, points in pairs])

@@ -33,7 +33,7 @@ class WeightedValues:
     dofs: Array
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[Array | float, Array | float, float, float]]) -> WeightedValues:
+    def from_rows(cls, rows: Sequence[tuple[Array | float, Array | float, float, float]]) -> WeightedValues:
         """Collect value, error, weight and degrees of freedom of each model; weights are normalised to sum to 1."""
         values, errors, weights, dofs = zip(*rows, strict=True)
         w = np.array(weights, dtype=float)

@@ -32,17 +32,17 @@ class CandidateStart:
     called : how messages call it
     """
 
-    called: str = "nominal values"
+    label: str = "nominal values"
     point: Mapping[str, float] | None = None
     exact: bool = False
 
-    def of(self, problem: Posable) -> dict[str, float] | None:
+    def build_start(self, problem: Posable) -> dict[str, float] | None:
         """Return the start (name: value) of a problem, as far as the point knows its quantities and bounds allow it."""
         if self.point is None:
             return None
         start: dict[str, float] = {}
         for q in problem.quantities:
-            value = self.point.get(q.name, self.point.get(q.of, np.nan))
+            value = self.point.get(q.name, self.point.get(q.symbol_name, np.nan))
             value = min(max(value, q.lower), q.upper) if self.exact else value
             if q.lower <= value <= q.upper and (q.scale != "log" or value > 0.0):
                 start[q.name] = value
@@ -113,14 +113,14 @@ def fit_candidate(
             problem,
             first_transcription,
             solver,
-            start=start.of(problem),
+            start=start.build_start(problem),
             max_time=remaining_time(),
             second_start=False,
             retry=False,
         )
         n_fits += 1
         if best is None or _rank(result) < _rank(best):
-            best, best_start = result, start.called
+            best, best_start = result, start.label
     if best is not None and not best.success and problem.names and remaining_time() > 0.0:
         result = fit(problem, transcription, solver, max_time=remaining_time())
         n_fits += 1

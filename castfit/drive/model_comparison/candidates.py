@@ -46,7 +46,7 @@ class CandidateModel:
     """One model: the problem that it is made of, and by the parameters that are chosen about what each is."""
 
     name: str
-    of: str
+    problem_name: str
     chosen: Mapping[str, Alternative] = field(default_factory=dict[str, Alternative])
 
     @property
@@ -54,10 +54,15 @@ class CandidateModel:
         """The parameters that were chosen to be estimated."""
         return frozenset(n for n, v in self.chosen.items() if v is estimated)
 
-    def within(self, larger: CandidateModel) -> bool:
+    def is_nested_in(self, larger: CandidateModel) -> bool:
         """Whether a larger candidate of the same problem becomes this one where more of its parameters are held."""
         shares_choices = all(v is estimated or self.chosen[n] == v for n, v in larger.chosen.items())
-        return self.of == larger.of and bool(self.chosen) and self.free < larger.free and shares_choices
+        return (
+            self.problem_name == larger.problem_name
+            and bool(self.chosen)
+            and self.free < larger.free
+            and shares_choices
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +90,9 @@ class Candidates:
             yield from (CandidateModel(name, name) for name in self.problems)
         for combination in product(*self.choices.values()):
             if self.choices:
-                yield self.of(dict(zip(self.choices, combination, strict=True)))
+                yield self.build_candidate(dict(zip(self.choices, combination, strict=True)))
 
-    def of(self, chosen: Mapping[str, Alternative]) -> CandidateModel:
+    def build_candidate(self, chosen: Mapping[str, Alternative]) -> CandidateModel:
         """Return the candidate with these alternatives; it is called by what it estimates, and unusual numbers."""
         parts = [n if v is estimated else f"{n}={v:g}" for n, v in chosen.items()
                  if v is estimated or v != self.choices[n][0]]  # fmt: skip
@@ -96,19 +101,19 @@ class Candidates:
     @property
     def smallest(self) -> CandidateModel:
         """The candidate that estimates least."""
-        return self.of({n: alternatives[0] for n, alternatives in self.choices.items()})
+        return self.build_candidate({n: alternatives[0] for n, alternatives in self.choices.items()})
 
     @property
     def largest(self) -> CandidateModel:
         """The candidate that estimates all that it may."""
-        return self.of({n: alternatives[-1] for n, alternatives in self.choices.items()})
+        return self.build_candidate({n: alternatives[-1] for n, alternatives in self.choices.items()})
 
     def changed(self, candidate: CandidateModel, parameter_names: Iterable[str]) -> Iterator[CandidateModel]:
         """Yield the candidates that differ in all of these parameters and in no others."""
         names = list(parameter_names)
         other_alternatives = [[v for v in self.choices[n] if v != candidate.chosen[n]] for n in names]
         for combination in product(*other_alternatives):
-            yield self.of({**candidate.chosen, **dict(zip(names, combination, strict=True))})
+            yield self.build_candidate({**candidate.chosen, **dict(zip(names, combination, strict=True))})
 
     def neighbours(
         self, candidate: CandidateModel, *, allow_more: bool = True, allow_fewer: bool = True
@@ -126,7 +131,7 @@ class Candidates:
 
     def problem(self, candidate: CandidateModel) -> Problem:
         """Build the problem of a candidate."""
-        base = self.problems[candidate.of]
+        base = self.problems[candidate.problem_name]
         if not candidate.chosen:
             return base
         changed = {

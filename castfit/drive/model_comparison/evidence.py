@@ -94,7 +94,7 @@ class EvidenceTable(TabularReport):
         """The table, the most probable model first."""
         order = sorted(self.found, key=lambda n: (-np.nan_to_num(self.found[n].log, nan=-np.inf), n))
         weights = self.weights
-        return TextTable.of(
+        return TextTable.from_items(
             order,
             ("model", lambda n: n),
             (">log evidence", lambda n: f"{self.found[n].log:.4f}" if np.isfinite(self.found[n].log) else "-"),

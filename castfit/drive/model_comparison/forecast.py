@@ -52,7 +52,7 @@ class QuadraticForecast:
     candidate: CandidateModel
     result: Result
     names: tuple[str, ...]
-    of: tuple[str, ...]
+    parameter_names: tuple[str, ...]
     theta: Array
     log: Mask
     span: tuple[Array, Array]
@@ -60,16 +60,16 @@ class QuadraticForecast:
     F: Array
 
     @classmethod
-    def at(cls, full: Problem, candidate: CandidateModel, result: Result) -> QuadraticForecast | None:
+    def from_candidate(cls, full: Problem, candidate: CandidateModel, result: Result) -> QuadraticForecast | None:
         """Linearize; None where the full model cannot be evaluated there."""
         fixed_values = {n: v for n, v in candidate.chosen.items() if isinstance(v, float)}
-        start = CandidateStart(point={**result.values, **fixed_values}, exact=True).of(full)
+        start = CandidateStart(point={**result.values, **fixed_values}, exact=True).build_start(full)
         evaluation = fit(
             full, SingleShooting(), GaussNewton(max_iter=0), start=start, second_start=False, retry=False, verify=False
         )
         if not (np.isfinite(evaluation.gradient).all() and np.isfinite(evaluation.information).all()):
             return None
-        parameter_names = tuple(q.of for q in full.quantities)
+        parameter_names = tuple(q.symbol_name for q in full.quantities)
         linearization = (evaluation.names, parameter_names, evaluation.theta, full.log, full.bounds)
         return cls(candidate, result, *linearization, evaluation.gradient, np.asarray(evaluation.information))
 
@@ -77,7 +77,7 @@ class QuadraticForecast:
         """Return -2 log L of the neighbour less that of the candidate."""
         n = self.theta.size
         d, free = np.zeros(n), np.ones(n, dtype=np.bool_)
-        for j, parameter_name in enumerate(self.of):
+        for j, parameter_name in enumerate(self.parameter_names):
             value = chosen.get(parameter_name)
             if isinstance(value, float):
                 d[j] = (np.log(value) if self.log[j] else value) - self.theta[j]

@@ -185,7 +185,7 @@ def find_nested_point(smaller: Result, larger: Result) -> dict[str, float] | Non
         return None
     values = dict(smaller.values)
     for q in larger_problem.posed.quantities:
-        parameter = smaller_problem.posed.parameters.get(q.of)
+        parameter = smaller_problem.posed.parameters.get(q.symbol_name)
         if q.name in values:
             continue
         if parameter is None or not parameter.fixed:

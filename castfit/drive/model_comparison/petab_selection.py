@@ -112,13 +112,13 @@ def _iterate_proposals(problem: SelectionProblem, space: Candidates, log: Select
 
     while not problem.ended:
         models = problem.proposed()
-        yield [CandidateProposal(build_candidate(m), m.before) for m in models]
+        yield [CandidateProposal(build_candidate(m), m.predecessor) for m in models]
         calibrations: dict[str, Calibration] = {}
         for m in models:
             row = log.rows[m.name]
             if row.success and row.result is not None:
                 calibrations[m.name] = Calibration(0.5 * row.result.criteria.neg2loglik, row.result.values)
-        log.given |= {n: v for n, v in problem.told(calibrations).items() if n in calibrations}
+        log.external_criteria |= {n: v for n, v in problem.submit(calibrations).items() if n in calibrations}
 
 
 def famos(space: Candidates, history: SearchHistoryView, criterion: str) -> Search:
@@ -129,17 +129,17 @@ def famos(space: Candidates, history: SearchHistoryView, criterion: str) -> Sear
         problem = SelectionProblem.of_choices(choices, criterion, "famos", Path(folder))
         while not problem.ended:
             models = problem.proposed()
-            candidates = {m.name: space.of(_chosen(m, ids)) for m in models}
+            candidates = {m.name: space.build_candidate(_chosen(m, ids)) for m in models}
             # FAMoS may come back to a model; its fit is known
-            yield [CandidateProposal(c, candidates[m.before].name if m.before in candidates else history.nearest(c))
-                   for m, c in zip(models, candidates.values(), strict=True) if not history.tried(c.name)]  # fmt: skip
+            yield [CandidateProposal(c, candidates[m.predecessor].name if m.predecessor in candidates else history.nearest(c))
+                   for m, c in zip(models, candidates.values(), strict=True) if not history.is_proposed(c.name)]  # fmt: skip
             calibrations: dict[str, Calibration] = {}
             for name, c in candidates.items():
                 value = history.value(c.name)
                 if np.isfinite(value):
                     result = history.result(c.name)
                     calibrations[name] = Calibration(0.5 * result.criteria.neg2loglik, {}, {criterion: value})
-            problem.told(calibrations)
+            problem.submit(calibrations)
 
 
 def _chosen(model: ProposedModel, ids: Mapping[str, str]) -> dict[str, Any]:

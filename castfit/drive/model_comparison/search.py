@@ -24,7 +24,7 @@ class CandidateProposal:
     """A candidate to be fitted, and the name of the one whose estimates it may begin at; empty if none."""
 
     candidate: CandidateModel
-    before: str = ""
+    predecessor: str = ""
 
 
 Search = Generator[list[CandidateProposal], None, None]
@@ -47,7 +47,7 @@ class SearchHistoryView(Protocol):
         """Return a candidate that was proposed."""
         ...
 
-    def tried(self, name: str) -> bool:
+    def is_proposed(self, name: str) -> bool:
         """Whether a candidate was proposed before."""
         ...
 
@@ -85,7 +85,7 @@ def _stepwise(space: Candidates, history: SearchHistoryView, current: CandidateM
     yield [CandidateProposal(current)]
     while history.best == current.name:
         neighbors = space.neighbours(current, allow_more=is_forward, allow_fewer=not is_forward)
-        yield [CandidateProposal(c, current.name) for c in neighbors if not history.tried(c.name)]
+        yield [CandidateProposal(c, current.name) for c in neighbors if not history.is_proposed(c.name)]
         if history.best in (current.name, None):
             return
         current = history.candidate(history.best or "")
@@ -97,12 +97,12 @@ def forecast(space: Candidates, history: SearchHistoryView, criterion: str) -> S
     yield [CandidateProposal(space.largest), CandidateProposal(space.smallest)]
     for start_name in (space.largest.name, space.smallest.name, history.best or ""):
         current_name = start_name
-        while current_name and history.tried(current_name):
+        while current_name and history.is_proposed(current_name):
             local_forecast = _forecast_at(full, history, current_name)
             if local_forecast is None:
                 break
             target = local_forecast.descended(space, criterion)
-            if history.tried(target.name):
+            if history.is_proposed(target.name):
                 break
             yield [CandidateProposal(target, current_name)]
             current_name = target.name
@@ -117,7 +117,7 @@ def forecast(space: Candidates, history: SearchHistoryView, criterion: str) -> S
         untried = (
             c
             for c in [*space.neighbours(current_candidate), *space.swaps(current_candidate)]
-            if not history.tried(c.name)
+            if not history.is_proposed(c.name)
         )
         ranked = [c for value, c in local_forecast.ranked(untried, criterion) if value < best + _MARGIN][:_TRIES]
         for k in range(0, len(ranked), _BATCH):
@@ -131,7 +131,7 @@ def _forecast_at(full: object, history: SearchHistoryView, name: str) -> Quadrat
         result = history.result(name)
     except LookupError:  # its fit failed
         return None
-    return QuadraticForecast.at(full, history.candidate(name), result)  # type: ignore[arg-type]
+    return QuadraticForecast.from_candidate(full, history.candidate(name), result)  # type: ignore[arg-type]
 
 
 METHODS = {"all": exhaustive, "forward": forward, "backward": backward, "forecast": forecast}

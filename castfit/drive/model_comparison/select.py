@@ -193,7 +193,7 @@ def run_selection(
                     is_complete = True
         except KeyboardInterrupt:
             interrupted = Status.INTERRUPTED
-        stop_status = run.stopped(interrupted or log.stopped, not is_complete)
+        stop_status = run.find_stop_reason(interrupted or log.stop_status, not is_complete)
         trouble = file.trouble if file is not None else ""
     message = " ".join(part for part in (STOPS[stop_status] if stop_status else "", *log.sentences, trouble) if part)
-    return SelectionResult.of(log, method=method, is_complete=is_complete, message=message, time=run.seconds)
+    return SelectionResult.from_log(log, method=method, is_complete=is_complete, message=message, time=run.seconds)

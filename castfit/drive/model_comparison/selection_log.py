@@ -41,7 +41,7 @@ class SelectionProgress:
 
     finished: int
     total: int
-    last: CandidateFit
+    last_fit: CandidateFit
     best: str
     criterion: float
 
@@ -58,13 +58,13 @@ class SelectionLog:
     def __init__(self, space: Candidates, criterion: str, job: bytes | Job, seed: int) -> None:
         self.space, self.criterion = space, criterion
         self.rows: dict[str, CandidateFit] = {}
-        self.before: dict[str, str] = {}
+        self.predecessors: dict[str, str] = {}
         self.path: list[str] = []
         self.corrected: list[str] = []
         self.stuck: dict[str, str] = {}
-        self.given: dict[str, float] = {}
+        self.external_criteria: dict[str, float] = {}
         """Criteria that somebody else computes."""
-        self.stopped: Status | None = None
+        self.stop_status: Status | None = None
         self._candidates: dict[str, CandidateModel] = {}
         self._results: dict[str, Result] = {}
         self._job, self._seed = job, seed
@@ -73,7 +73,7 @@ class SelectionLog:
         """Return a candidate that was proposed."""
         return self._candidates[name]
 
-    def tried(self, name: str) -> bool:
+    def is_proposed(self, name: str) -> bool:
         """Whether a candidate was proposed before."""
         return name in self.rows
 
@@ -91,7 +91,7 @@ class SelectionLog:
         row = self.rows[name]
         if row.result is None or not row.success:
             return np.nan
-        library_value = self.given.get(name)
+        library_value = self.external_criteria.get(name)
         return (
             float(getattr(selection_criteria(row.result), self.criterion.lower()))
             if library_value is None
@@ -110,7 +110,7 @@ class SelectionLog:
 
     def nearest(self, candidate: CandidateModel) -> str:
         """Return the best candidate that one contains; empty if none was fitted."""
-        contained_names = (n for n in self.order if self._candidates[n].within(candidate))
+        contained_names = (n for n in self.order if self._candidates[n].is_nested_in(candidate))
         return next(contained_names, "")
 
     @property
@@ -136,8 +136,8 @@ class SelectionLog:
             name = proposal.candidate.name
             self._candidates[name] = proposal.candidate
             self.rows.setdefault(name, CandidateFit(name=name))
-            self.before[name] = proposal.before
-            preceding_row = self.rows.get(proposal.before)
+            self.predecessors[name] = proposal.predecessor
+            preceding_row = self.rows.get(proposal.predecessor)
             is_warm = preceding_row is not None and preceding_row.success and preceding_row.result is not None
             starts[name] = (
                 CandidateStart(),
@@ -157,7 +157,7 @@ class SelectionLog:
                     self.corrected += [name] if name not in self.corrected else []
                 else:
                     self.rows[name] = replace(previous_row, number=refitted_row.number)
-                    self.stuck[name] = refits[name].called
+                    self.stuck[name] = refits[name].label
                 self._results.pop(name, None)
         best = self.best
         if best is not None and (not self.path or self.path[-1] != best):
@@ -169,7 +169,7 @@ class SelectionLog:
     ) -> bool:
         """Fit candidates from where they begin; return whether all came to an end."""
         run, names = session.run, list(starts)
-        saved_rows = {} if file is None else self._kept(file)
+        saved_rows = {} if file is None else self._read_saved_fits(file)
         tasks: deque[Any] = deque()
         for i, name in enumerate(names):
             row = self.rows[name]
@@ -181,7 +181,7 @@ class SelectionLog:
             tasks.append((i, arguments))
         for i, outcome in session.outcomes(fit_candidate, tasks, limit=run.fit_max_time):
             row = self.rows[names[i]]
-            row = self.rows[names[i]] = outcome if isinstance(outcome, CandidateFit) else row.lost(outcome)
+            row = self.rows[names[i]] = outcome if isinstance(outcome, CandidateFit) else row.with_lost_task(outcome)
             if file is not None and row.finished:
                 file.append({"row": row})
             if row.status == Status.INTERRUPTED.value:
@@ -190,12 +190,12 @@ class SelectionLog:
                 continue
             n_finished, best = sum(r.finished for r in self.rows.values()), self.best or ""
             progress = SelectionProgress(n_finished, len(self.rows), row, best, self.value(best) if best else np.nan)
-            if session.told(progress, progress.sentence, f"{row.name}: {row.status}", milestone=True):
-                self.stopped = Status.STOPPED_BY_CALLBACK
+            if session.notify(progress, progress.sentence, f"{row.name}: {row.status}", milestone=True):
+                self.stop_status = Status.STOPPED_BY_CALLBACK
                 return False
         return not any(self.rows[name].status in ("not_run", CUT_OFF) for name in names)
 
-    def _kept(self, file: Checkpoint) -> dict[tuple[str, int], CandidateFit]:
+    def _read_saved_fits(self, file: Checkpoint) -> dict[tuple[str, int], CandidateFit]:
         """Return the fits of an earlier run."""
         with file.intact():
             rows = [rebuild_value(CandidateFit, record["row"]) for record in file.records if "row" in record]
@@ -221,7 +221,7 @@ class SelectionLog:
         assert result is not None
         if smaller.chosen:
             fixed_values = {n: v for n, v in smaller.chosen.items() if isinstance(v, float)}
-            return {**result.values, **fixed_values} if smaller.within(larger) else None
+            return {**result.values, **fixed_values} if smaller.is_nested_in(larger) else None
         larger_result = self.rows[large].result
         if larger_result is None or not set(result.names) < set(larger_result.names):
             return None

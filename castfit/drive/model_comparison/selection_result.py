@@ -101,8 +101,15 @@ class SelectionResult(SearchResult):
     _log: SelectionLog = field(kw_only=True)
 
     @classmethod
-    def of(
-        cls, log: SelectionLog, *, method: str, is_complete: bool, message: str, time: float, remarks: tuple[str, ...] = ()
+    def from_log(
+        cls,
+        log: SelectionLog,
+        *,
+        method: str,
+        is_complete: bool,
+        message: str,
+        time: float,
+        remarks: tuple[str, ...] = (),
     ) -> SelectionResult:
         """Build the result from a log."""
         values = {n: log.value(n) for n, row in log.rows.items() if row.success}
@@ -122,14 +129,14 @@ class SelectionResult(SearchResult):
         InputError
             If there is no such candidate, or its fit failed.
         """
-        name = self._called(str(name))
+        name = self._resolve_name(str(name))
         if name not in self.fits:
             raise_if_mistakes("selection", [f"unknown candidate '{name}': {suggest(name, list(self.fits)[:50])}"])
         if name not in self.names:
             raise_if_mistakes("selection", [f"'{name}' was not fitted: {self.fits[name].message}"])
         return self._log.result(name)
 
-    def _called(self, name: str) -> str:
+    def _resolve_name(self, name: str) -> str:
         """Return the candidate that estimates what a name lists, in any order, with or without what all estimate."""
         requested_names = set(name.split())
         for n in self.names if name not in self.fits else ():
@@ -140,7 +147,7 @@ class SelectionResult(SearchResult):
 
     def __contains__(self, name: object) -> bool:
         """Whether a candidate was fitted."""
-        return self._called(str(name)) in self.names
+        return self._resolve_name(str(name)) in self.names
 
     def __iter__(self) -> Any:
         """Iterate over the candidates that were fitted, the best first."""
@@ -230,7 +237,7 @@ class SelectionResult(SearchResult):
                 "difference": lambda n: number(delta, n),
                 "weight": lambda n: number(weights, n),
                 "leave-one-out": lambda n: number(out, n),
-                "before": lambda n: self._log.before.get(n, ""),
+                "before": lambda n: self._log.predecessors.get(n, ""),
             },
         )
 
@@ -267,7 +274,7 @@ class SelectionResult(SearchResult):
             raise_if_mistakes("average", [f"no candidate has '{name}': {suggest(str(name), known)}"])
         total = sum(weights[n] for n in rows)
         known = ((np.array([v]), np.array([0.0 if np.isnan(e) else e]), w, dof) for v, e, w, dof in rows.values())
-        values = WeightedValues.of(list(known))
+        values = WeightedValues.from_rows(list(known))
         bound = [n for n, (_, error, *_) in rows.items() if np.isnan(error)]
         low, high = (float(values.quantiles(p)[0]) for p in (0.5 - level / 2, 0.5 + level / 2))
         verdict = f"averaged over {len(rows)} model{'s' if len(rows) > 1 else ''}"
@@ -340,7 +347,7 @@ class SelectionResult(SearchResult):
             ]
             columns_by_experiment[experiment] = {"time": columns["time"]}
             for y in shared:
-                values = WeightedValues.of([
+                values = WeightedValues.from_rows([
                     (prediction[experiment][y], (prediction[experiment][f"{y} upper"] - prediction[experiment][y]) / factor, w, dof)
                     for prediction, w, dof, factor in rows.values()
                 ])  # fmt: skip
@@ -491,7 +498,7 @@ class SelectionResult(SearchResult):
     def sheet(self) -> TextTable:
         """The table of the best candidates."""
         weights = self.weights
-        return TextTable.of(
+        return TextTable.from_items(
             self.names[:_SHOWN],
             ("candidate", str),
             (">estimated", lambda n: f"{self.size(n)}"),

@@ -58,16 +58,16 @@ class _ComputedLinkRows:
     """
 
     rows: Index
-    first: ca.Function
-    known: tuple[Index, Index]
+    jacobian_function: ca.Function
+    argument_sources: tuple[Index, Index]
     numbers: Array
 
     def values(self, lanes: Index, natural: Array) -> tuple[Array, Array]:
         """Return the values (L, k) and their derivatives by natural values (L, k, n_d)."""
         arguments = self.numbers[lanes]
-        positions, source = self.known
+        positions, source = self.argument_sources
         arguments[:, positions] = natural[:, source]
-        values, slopes = self.first(arguments.T)
+        values, slopes = self.jacobian_function(arguments.T)
         jacobian = np.zeros((lanes.size, self.rows.size, natural.shape[1]))
         argument_jacobian = slopes.full().reshape(self.rows.size, lanes.size, -1).transpose(1, 0, 2)
         jacobian[:, :, source] = argument_jacobian[:, :, positions]
@@ -88,7 +88,7 @@ class _IdenticalIndividuals:
 
     individuals: Index
     grid: Array
-    at: Index
+    grid_indices: Index
     start: Array
     duration: Array
     times: Array
@@ -106,7 +106,7 @@ class _IdenticalIndividuals:
 
     def points(self, lanes: Index) -> tuple[Index, Index]:
         """Return the lane and output indices of the points of these lanes in the integrated result."""
-        return np.arange(lanes.size, dtype=np.intp)[:, None], self.at[lanes]
+        return np.arange(lanes.size, dtype=np.intp)[:, None], self.grid_indices[lanes]
 
 
 class BatchedCohort:
@@ -140,10 +140,10 @@ class BatchedCohort:
             free = integrator.method in STEPPED and not piece.pieces[0].cubics[..., 1:].any()
             members_by_kind.setdefault(_kind(c, piece, directions[c.theta], exact=not free), []).append(i)
         batches = [batch for members in members_by_kind.values() for batch in _batches(members, pieces)]
-        self._alike = tuple(self._gathered(members, pieces, units, directions) for members in batches)
+        self._identical_groups = tuple(self._gathered(members, pieces, units, directions) for members in batches)
         self._group = np.empty(question.n, dtype=np.intp)
         self._lane = np.empty(question.n, dtype=np.intp)
-        for k, group in enumerate(self._alike):
+        for k, group in enumerate(self._identical_groups):
             self._group[group.individuals], self._lane[group.individuals] = k, np.arange(group.individuals.size)
         with suppress(StopRequested):  # no time to simulate: whoever asks for costs will notice
             self._settle()
@@ -154,7 +154,7 @@ class BatchedCohort:
         compiled_problem = self._question.problem
         conditions, member_pieces = [compiled_problem.conditions[i] for i in members], [pieces[i] for i in members]
         first_piece, link = member_pieces[0], conditions[0].link
-        entries = np.flatnonzero(link.of >= 0)
+        entries = np.flatnonzero(link.quantity_rows >= 0)
         theta_directions = directions[conditions[0].theta]
         computed: list[_ComputedLinkRows] = []
         for expressions in zip(*(_expressions(c) for c in conditions), strict=True):
@@ -165,8 +165,8 @@ class BatchedCohort:
             )
         start = np.array([p.division.edges[0] for p in member_pieces])
         grid = np.unique(np.concatenate([p.pieces[0].grid for p in member_pieces]))
-        n_points = max(p.pieces[0].at.size for p in member_pieces)
-        grid_rows = [np.searchsorted(grid, p.pieces[0].grid)[p.pieces[0].at] for p in member_pieces]
+        n_points = max(p.pieces[0].grid_index.size for p in member_pieces)
+        grid_rows = [np.searchsorted(grid, p.pieces[0].grid)[p.pieces[0].grid_index] for p in member_pieces]
         is_constant_input = (
             first_piece.pieces[0].cubics.shape[0] != grid.size
             or len({p.pieces[0].cubics.shape for p in member_pieces}) > 1
@@ -178,12 +178,12 @@ class BatchedCohort:
         return _IdenticalIndividuals(
             individuals=np.array(members, dtype=np.intp),
             grid=grid,
-            at=np.array([_filled(a, n_points) for a in grid_rows]),
+            grid_indices=np.array([_filled(a, n_points) for a in grid_rows]),
             start=start,
             duration=np.array([p.division.edges[-1] for p in member_pieces]) - start,
             times=np.array([_filled(p.staging.times[0], n_points) for p in member_pieces]),
             base=np.array([c.link.base for c in conditions]),
-            rows=link.of[entries],
+            rows=link.quantity_rows[entries],
             source=theta_directions[entries],
             computed=tuple(computed),
             u=np.array(u),
@@ -201,7 +201,7 @@ class BatchedCohort:
         phi = question.problem.guess[question.places]
         s = question.problem.guess[question.shared]
         for _ in range(_SETTLING):
-            for group in self._alike:
+            for group in self._identical_groups:
                 for lanes in _blocks(np.arange(group.individuals.size)):
                     trajectories, _ = self._simulated(group, lanes, phi, s)
                     states = np.concatenate([trajectories.x, trajectories.z], axis=2)
@@ -212,19 +212,19 @@ class BatchedCohort:
         """Return costs, gradients and curvatures."""
         evaluation = IndividualCurvature.blank(individuals.size, self._question.m + s.size)
         with capture_output():
-            for k, group in enumerate(self._alike):
+            for k, group in enumerate(self._identical_groups):
                 for positions in _blocks(np.flatnonzero(self._group[individuals] == k)):
                     evaluation.put(positions, self._block(group, self._lane[individuals[positions]], phi[positions], s))
         return evaluation
 
-    def seen(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
+    def evaluate_data(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
         """Return predictions, spreads and normalised residuals of everybody's values."""
         parts: dict[int, Array] = {}
-        for group in self._alike:
+        for group in self._identical_groups:
             for lanes in _blocks(np.arange(group.individuals.size)):
                 trajectories, batch = self._simulated(group, lanes, phi, s)
                 measured = group.measured.of_stages(lanes)
-                p, point_index = np.repeat(batch.p[:, None], group.at.shape[1], axis=1), group.points(lanes)
+                p, point_index = np.repeat(batch.p[:, None], group.grid_indices.shape[1], axis=1), group.points(lanes)
                 observation = self._observer.values(
                     measured,
                     group.times[lanes],
@@ -317,7 +317,7 @@ class BatchedCohort:
             dx0, dp = dy[:, n_p : n_p + n_x], dy[:, :n_p]
             moving, trajectories, sensitivities = self._trajectories(group, lanes, batch, dx0, dp)
             failures |= {f.lane: f.detail for f in (*sensitivities.failures, *trajectories.failures)}
-            p, point_index = np.repeat(batch.p[:, None], group.at.shape[1], axis=1), group.points(lanes)
+            p, point_index = np.repeat(batch.p[:, None], group.grid_indices.shape[1], axis=1), group.points(lanes)
             measured, times, inputs = group.measured.of_stages(lanes), group.times[lanes], group.inputs[lanes]
             x, z = trajectories.x[point_index], trajectories.z[point_index]
             observation = self._observer.values(measured, times, x, z, p, inputs)
@@ -341,7 +341,7 @@ class BatchedCohort:
             for stage, point, row in np.argwhere(~np.isfinite(measured.rows(observation.g)[0])).tolist():
                 detail = measured.unspread(observation.g, stage, point, row) if stage == k else ""
                 failures[k] = f"at t = {times[stage, point]:g} {detail}" if detail else failures[k]
-        return IndividualCurvature(cost, failures, gradient, curvature).of(np.arange(count))
+        return IndividualCurvature(cost, failures, gradient, curvature).select_individuals(np.arange(count))
 
 
 def laid_out(question: CompiledPopulation) -> tuple[Sequence[Array], Sequence[Array]]:
@@ -363,9 +363,9 @@ def suitable(condition: Condition) -> bool:
     """Whether an individual may stand in a block: nothing happens on the way, and no link is solved for."""
     return (
         not condition.schedule.instants
-        and not condition.settled
+        and not condition.is_steady_state
         and condition.breakpoints.size == 0
-        and condition.watched.size == 0
+        and condition.watched_times.size == 0
         and all(isinstance(part, MappedExpressions) for part in condition.link.parts)
     )
 
@@ -397,14 +397,14 @@ def _kind(condition: Condition, pieces: Segments, entries: Index, *, exact: bool
     """Return a key that is equal for individuals of the same structure; if `exact`, also of the same times."""
     link, piece = condition.link, pieces.pieces[0]
     parts = [
-        (id(part.first), tuple(part.rows.tolist()), tuple(np.append(entries, -1)[part.source].tolist()))
+        (id(part.jacobian_function), tuple(part.rows.tolist()), tuple(np.append(entries, -1)[part.source].tolist()))
         for part in _expressions(condition)
     ]
     observed = [None if o is None else (id(o.noise), o.predicted, o.computed) for o in condition.observed]
     return (
-        (*piece.grid.tolist(), *piece.at.tolist()) if exact else (),
+        (*piece.grid.tolist(), *piece.grid_index.tolist()) if exact else (),
         tuple(entries.tolist()),
-        tuple(link.of.tolist()),
+        tuple(link.quantity_rows.tolist()),
         tuple(parts),
         tuple(observed),
         pieces.measured.names,

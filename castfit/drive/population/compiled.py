@@ -58,7 +58,7 @@ class CompiledPopulation:
     """
 
     problem: CompiledProblem
-    own: tuple[str, ...]
+    individual_parameters: tuple[str, ...]
     lognormal: Mask
     places: Index
     shared: Index
@@ -67,7 +67,7 @@ class CompiledPopulation:
     typical: ca.Function
     covariates: Array
     omega: Array
-    said: tuple[Problem, Population] | None = None
+    problem_and_population: tuple[Problem, Population] | None = None
 
     @property
     def n(self) -> int:
@@ -107,7 +107,7 @@ class CompiledPopulation:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of population and shared parameters, then of standard deviations and correlations between."""
-        return (*(u.name for u in self.upper), *self.covariance.said)
+        return (*(u.name for u in self.upper), *self.covariance.reported_names)
 
     @cached_property
     def individuals(self) -> tuple[str, ...]:
@@ -421,7 +421,9 @@ def _with_sigmas(problem: Problem) -> list[Experiment]:
 
 def _places(compiled_problem: CompiledProblem, local_names: Sequence[str]) -> tuple[Index, list[str]]:
     """Return the positions of own parameters in theta (n, m), and messages about experiments that lack one."""
-    theta_index = {(q.of, q.experiment): j for j, q in enumerate(compiled_problem.quantities) if q.kind == "parameter"}
+    theta_index = {
+        (q.symbol_name, q.experiment): j for j, q in enumerate(compiled_problem.quantities) if q.kind == "parameter"
+    }
     places = np.array(
         [[theta_index.get((n, c.name), -1) for n in local_names] for c in compiled_problem.conditions], dtype=np.intp
     )
@@ -480,7 +482,7 @@ def _start_mistakes(question: CompiledPopulation) -> list[str]:
     mu, slopes = question.means(question.guess)
     steep = np.asarray(np.isfinite(slopes).all(axis=2), dtype=np.bool_)
     mistakes: list[str] = []
-    for n, log, column, smooth in zip(question.own, question.lognormal, mu.T, steep.T, strict=True):
+    for n, log, column, smooth in zip(question.individual_parameters, question.lognormal, mu.T, steep.T, strict=True):
         is_finite = np.isfinite(column)
         individual_name = question.individuals[int(np.argmin(is_finite & smooth))]
         if not is_finite.all():

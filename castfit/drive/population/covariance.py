@@ -90,7 +90,7 @@ class Covariance:
         return np.concatenate([np.log(diagonal), factor[rows, columns] / diagonal[rows]])
 
     @cached_property
-    def said(self) -> tuple[str, ...]:
+    def reported_names(self) -> tuple[str, ...]:
         """Names of the reported values: standard deviations, then correlations within the blocks."""
         rows, columns = self.below
         pairs = zip(rows.tolist(), columns.tolist(), strict=True)

@@ -56,7 +56,7 @@ def build_cohort(question: CompiledPopulation, integrator: IntegratorOptions) ->
 def _blocks(question: CompiledPopulation, integrator: IntegratorOptions) -> Cohort:
     """Return the cohort of a question of which every experiment is `suitable`, on workers where there are any."""
     pool, threads = workers(), integrator.method in STEPPED
-    if pool is None or (threads and not pool.elsewhere):
+    if pool is None or (threads and not pool.replaces_threads):
         return BatchedCohort(question, integrator)
     grids, units = laid_out(question)
     shares = pool.shares(question.n)
@@ -101,7 +101,7 @@ class PartitionedCohort:
                 evaluation.put(positions, answer)
         return evaluation
 
-    def seen(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
+    def evaluate_data(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
         """Return predictions, spreads and normalised residuals of everybody's values."""
         columns = np.empty((3, self._values[0].size))
         argument_tuples = [(phi[indices], s) for indices in self._members]

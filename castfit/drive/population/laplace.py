@@ -114,7 +114,7 @@ class LaplaceApproximation:
         m = self.question.m
         parts, covariances = np.full(self.question.n, np.inf), np.full((self.question.n, m, m), np.nan)
         fitted_indices = np.flatnonzero(np.isfinite(modes.cost))
-        a = modes.at.curvature[fitted_indices, :m, :m] + prior.precision
+        a = modes.evaluation.curvature[fitted_indices, :m, :m] + prior.precision
         covariances[fitted_indices] = np.linalg.inv(a)
         parts[fitted_indices] = modes.cost[fitted_indices] + 0.5 * (
             np.linalg.slogdet(omega)[1] + np.linalg.slogdet(a)[1]
@@ -148,7 +148,7 @@ class LaplaceApproximation:
         )
         phi_y = np.asarray(np.linalg.solve(exact_curvature, -by_y), dtype=float)  # the mode's way
         # dF/dy at fixed phi, by the envelope theorem all of dF/dy
-        gradients = modes.at.gradient[:, m:] @ ds
+        gradients = modes.evaluation.gradient[:, m:] @ ds
         gradients -= np.einsum("niy,ij,nj->ny", mu_y, precision, eta)
         gradients += 0.5 * np.einsum("ni,ijy,nj->ny", eta, d_precision, eta)
         gradients += 0.5 * np.einsum("ij,jiy->y", precision, d_omega)
@@ -158,7 +158,7 @@ class LaplaceApproximation:
         prior_terms = question.priors(y)
         by_prior = prior_terms.jacobian.T @ prior_terms.rows, prior_terms.jacobian.T @ prior_terms.jacobian
         return LikelihoodScores(
-            gradients + 0.5 * log_det, *by_prior, second[:, :m, :m] - modes.at.curvature[:, :m, :m], phi_y
+            gradients + 0.5 * log_det, *by_prior, second[:, :m, :m] - modes.evaluation.curvature[:, :m, :m], phi_y
         )
 
     def expected(self, marginal: MarginalLikelihood) -> Array:
@@ -171,7 +171,7 @@ class LaplaceApproximation:
         m, (_, mu_y) = question.m, question.means(y)
         precision = np.linalg.inv(question.omega_at(y))
         ds = question.shared_slopes
-        h, gain = marginal.modes.at.curvature, precision @ marginal.precise  # Omega^-1 A^-1
+        h, gain = marginal.modes.evaluation.curvature, precision @ marginal.precise  # Omega^-1 A^-1
         marginal_precisions = precision - gain @ precision
         shared_curvatures = h[:, m:, m:] - h[:, m:, :m] @ marginal.precise @ h[:, :m, m:]
         cross = np.einsum("niy,nij,js->ys", mu_y, gain @ h[:, :m, m:], ds)
@@ -210,9 +210,9 @@ class LaplaceApproximation:
             volume = 0.5 * np.einsum(
                 "nij,njik->k", marginal.precise, self._bends(marginal, range(m, m + question.shared.size))[1]
             )
-            h = modes.at.curvature
+            h = modes.evaluation.curvature
             shared_curvature = (h[:, m:, m:] - h[:, m:, :m] @ marginal.precise @ h[:, :m, m:]).sum(axis=0)
-            gradient += shared @ (modes.at.gradient[:, m:].sum(axis=0) + volume)
+            gradient += shared @ (modes.evaluation.gradient[:, m:].sum(axis=0) + volume)
             curvature += shared @ shared_curvature @ shared.T
         lower, upper = question.bounds
         new_y = y.copy()
@@ -230,19 +230,22 @@ class LaplaceApproximation:
     ) -> tuple[Array, Array]:
         """Differentiate gradients and curvatures along all or some own and shared parameters by finite differences."""
         signs = (1.0, 0.0) if forward else (1.0, -1.0)
-        base = marginal.modes.at.gradient, marginal.modes.at.curvature[:, : self.question.m, : self.question.m]
+        base = (
+            marginal.modes.evaluation.gradient,
+            marginal.modes.evaluation.curvature[:, : self.question.m, : self.question.m],
+        )
         n, m, n_s = self.question.n, self.question.m, self.question.shared.size
         directions = range(m + n_s) if selected_directions is None else selected_directions
         second, third = np.empty((n, m + n_s, len(directions))), np.empty((n, m, m, len(directions)))
         width = self.widths(marginal)
         for column, k in enumerate(directions):
-            ends = [self._beside(marginal, k, sign * width[k]) if sign else base for sign in signs]
+            ends = [self._evaluate_shifted(marginal, k, sign * width[k]) if sign else base for sign in signs]
             distance = (signs[0] - signs[1]) * width[k]
             second[..., column] = (ends[0][0] - ends[1][0]) / distance
             third[..., column] = (ends[0][1] - ends[1][1]) / distance
         return second, third
 
-    def _beside(self, marginal: MarginalLikelihood, k: int, step: float) -> tuple[Array, Array]:
+    def _evaluate_shifted(self, marginal: MarginalLikelihood, k: int, step: float) -> tuple[Array, Array]:
         """Return gradients and curvatures by own parameters with own or shared parameter k moved."""
         self.sweeps += 1
         m, phi, s = self.question.m, marginal.modes.phi.copy(), marginal.y[self.question.of_shared]

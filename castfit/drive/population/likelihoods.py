@@ -52,7 +52,7 @@ class IndividualCurvature:
         )
         self.failures.update({int(positions[k]): reason for k, reason in evaluation.failures.items()})
 
-    def of(self, positions: Index) -> IndividualCurvature:
+    def select_individuals(self, positions: Index) -> IndividualCurvature:
         """Return the results of some individuals."""
         failures = {k: self.failures[i] for k, i in enumerate(positions.tolist()) if i in self.failures}
         return IndividualCurvature(self.cost[positions], failures, self.gradient[positions], self.curvature[positions])
@@ -74,7 +74,7 @@ class Cohort(Protocol):
         """Return costs of individuals `individuals` (k,), ascending, at own parameters phi (k, m) and shared ones s (n_s,)."""
         ...
 
-    def seen(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
+    def evaluate_data(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
         """Return predictions, spreads and normalised residuals of everybody's values, (n_data,) each.
 
         By individual, time and output; NaN where somebody cannot be simulated.
@@ -120,7 +120,7 @@ class SimulatedCohort:
             evaluation.curvature[k][np.ix_(columns, columns)] = flat.T @ flat
         return evaluation
 
-    def seen(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
+    def evaluate_data(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
         """Return predictions, spreads and normalised residuals of everybody's values."""
         everybody = np.arange(self._question.n)
         prediction, spread, residual = zip(*self._staged.standardised(self._theta(phi, s, everybody)), strict=True)

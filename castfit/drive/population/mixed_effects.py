@@ -195,7 +195,9 @@ class _PopulationSearch:
     ) -> MixedEffectsResult:
         """Search, and report."""
         entries = {
-            "population": digest(question.own, question.typical.serialize(), question.covariates, question.guess),
+            "population": digest(
+                question.individual_parameters, question.typical.serialize(), question.covariates, question.guess
+            ),
             "problem": digest(fingerprint(question.problem)),
             "integrator": describe_method(self.integrator),
         }
@@ -203,7 +205,7 @@ class _PopulationSearch:
         with self.run.opened(header) as book, reporter(self.run.verbose) as report:
             left_out: dict[str, str] = {}
             cohort = build_cohort(question, self.integrator)
-            failures = self._lost(question, cohort, initial_iterate)
+            failures = self._find_failed_individuals(question, cohort, initial_iterate)
             if failures and len(failures) < question.n - 1:
                 left_out = {question.individuals[i]: reason for i, reason in failures.items()}
                 retained_indices = [i for i in range(question.n) if i not in failures]
@@ -247,7 +249,9 @@ class _PopulationSearch:
 
             return self._result(question, laplace, outcome, left_out, book, report_errors)
 
-    def _lost(self, question: CompiledPopulation, cohort: Cohort, initial_iterate: SearchIterate) -> dict[int, str]:
+    def _find_failed_individuals(
+        self, question: CompiledPopulation, cohort: Cohort, initial_iterate: SearchIterate
+    ) -> dict[int, str]:
         """Return whose data cannot be predicted at the start, and why."""
         try:
             evaluation = cohort.curved(
@@ -270,7 +274,9 @@ class _PopulationSearch:
     ) -> MixedEffectsResult:
         status = outcome.status
         iterate, marginal = (
-            (outcome.here, outcome.at) if isinstance(outcome, PopulationOptimum) else self.best or (None, None)
+            (outcome.iterate, outcome.marginal_likelihood)
+            if isinstance(outcome, PopulationOptimum)
+            else self.best or (None, None)
         )
         remarks: list[str] = []
         errors = no_errors(question.n_y, "")
@@ -289,8 +295,8 @@ class _PopulationSearch:
             unfinished = {question.individuals[i]: reason for i, reason in marginal.modes.failures.items()}
         shared = y[question.of_shared]
         with without_deadline():
-            data_evaluation = laplace.cohort.seen(phi, shared)
-            expected = laplace.cohort.seen(question.means(y)[0], shared)[0]
+            data_evaluation = laplace.cohort.evaluate_data(phi, shared)
+            expected = laplace.cohort.evaluate_data(question.means(y)[0], shared)[0]
         remarks += _missing_individuals_message(left_out, unfinished, question.n + len(left_out))
         remarks += [] if book is None else [book.trouble]
         return MixedEffectsResult(
@@ -303,7 +309,7 @@ class _PopulationSearch:
             spread=spread,
             parts=parts,
             errors=errors,
-            seen=data_evaluation,
+            data_evaluation=data_evaluation,
             expected=expected,
             left_out=dict(left_out),
             unfinished=unfinished,
@@ -317,10 +323,10 @@ class _PopulationSearch:
     def _errors(
         self, laplace: LaplaceApproximation, optimum: PopulationOptimum, on_progress: Callable[[int, int], None]
     ) -> EstimateErrors:
-        assert optimum.at is not None
+        assert optimum.marginal_likelihood is not None
         assert optimum.scores is not None
         with suppress(StopRequested):
-            return compute_errors(laplace, optimum.at, optimum.scores, on_progress)
+            return compute_errors(laplace, optimum.marginal_likelihood, optimum.scores, on_progress)
         return no_errors(laplace.question.n_y, "The time limit was reached before the standard errors were computed.")
 
 
@@ -369,7 +375,9 @@ def _start(question: CompiledPopulation, start: Any) -> SearchIterate:
             mistakes.append(f"start of '{name}' is {shorten_repr(value)}, which lies outside its bounds")
     raise_if_mistakes("start", mistakes)
     mu, _ = question.means(y)
-    missing_names = [n for n, column in zip(question.own, mu.T, strict=True) if not np.isfinite(column).all()]
+    missing_names = [
+        n for n, column in zip(question.individual_parameters, mu.T, strict=True) if not np.isfinite(column).all()
+    ]
     raise_if_mistakes(
         "start", [f"the typical value of '{n}' is undefined at this start; change the start" for n in missing_names]
     )

@@ -58,7 +58,7 @@ class IndividualModes:
     arrived: Mask
     failures: Mapping[int, str]
     sweeps: int
-    at: IndividualCurvature
+    evaluation: IndividualCurvature
 
 
 def find_modes(
@@ -125,7 +125,7 @@ def find_modes(
         accepted_individuals = individuals[is_accepted]
         phi[accepted_individuals] += step[is_accepted]
         cost[accepted_individuals] = trial_cost[is_accepted]
-        evaluation = evaluation.replaced(accepted_individuals, trial.of(np.flatnonzero(is_accepted)))
+        evaluation = evaluation.replaced(accepted_individuals, trial.select_individuals(np.flatnonzero(is_accepted)))
         damping[accepted_individuals] = np.where(
             ratio[is_accepted] > 0.75, damping[accepted_individuals] * 0.1, damping[accepted_individuals]
         )

@@ -142,7 +142,7 @@ class MixedEffectsResult(RunResult):
     spread: Array
     parts: Array
     errors: EstimateErrors
-    seen: tuple[Array, Array, Array]
+    data_evaluation: tuple[Array, Array, Array]
     expected: Array
     left_out: Mapping[str, str]
     unfinished: Mapping[str, str]
@@ -294,7 +294,7 @@ class MixedEffectsResult(RunResult):
     @cached_property
     def individuals(self) -> dict[str, IndividualFit]:
         """Every individual's fit by name; those that were left out too."""
-        local_names = self.question.own
+        local_names = self.question.individual_parameters
         natural = natural_value(self.phi, self.question.lognormal)
         deviations = np.sqrt(np.einsum("nii->ni", self.spread))
 
@@ -327,12 +327,12 @@ class MixedEffectsResult(RunResult):
         """
         scatter = self.etas.std(axis=0, ddof=1)
         omega = np.sqrt(np.diag(self.omega))
-        return dict(zip(self.question.own, (1.0 - scatter / omega).tolist(), strict=True))
+        return dict(zip(self.question.individual_parameters, (1.0 - scatter / omega).tolist(), strict=True))
 
     @property
     def residual_shrinkage(self) -> float:
         """1 - sd of weighted residuals: how far individual predictions follow the errors of the data."""
-        residual = self.seen[2][np.isfinite(self.seen[2])]
+        residual = self.data_evaluation[2][np.isfinite(self.data_evaluation[2])]
         return 1.0 - float(residual.std(ddof=1)) if residual.size > 1 else np.nan
 
     @cached_property
@@ -349,14 +349,14 @@ class MixedEffectsResult(RunResult):
                 [
                     np.full(row.size, c.name),
                     np.array(compiled_problem.outputs)[output],
-                    np.where(c.settled, np.inf, c.points.times[row]),
+                    np.where(c.is_steady_state, np.inf, c.points.times[row]),
                     replicates(c.points.times, c.points.mask)[c.points.mask],
                     c.points.values[c.points.mask],
                 ]
             )
         headers = ("experiment", "output", "time", "replicate", "value")
         data_columns = {n: np.concatenate(parts) for n, parts in zip(headers, zip(*columns, strict=True), strict=True)}
-        prediction, sigma, residual = self.seen
+        prediction, sigma, residual = self.data_evaluation
         return {
             **data_columns,
             "population": self.expected,
@@ -369,7 +369,7 @@ class MixedEffectsResult(RunResult):
     def individual_table(self) -> dict[str, NDArray[Any]]:
         """One row per individual, as columns: its name, own parameters, etas, their deviations, -2 log L."""
         rows = [self.individuals[n] for n in self.question.individuals]
-        local_names = self.question.own
+        local_names = self.question.individual_parameters
         return {
             "individual": np.array([row.name for row in rows]),
             **{n: np.array([row.parameters[n] for row in rows]) for n in local_names},
@@ -436,7 +436,7 @@ class MixedEffectsResult(RunResult):
         def show_if_finite(estimate: PopulationEstimate, cell: str) -> str:
             return cell if np.isfinite(estimate.standard_error) else ""
 
-        table = TextTable.of(
+        table = TextTable.from_items(
             self,
             ("", lambda e: e.name),
             (">estimate", lambda e: format_to_error(e.value, e.standard_error)),

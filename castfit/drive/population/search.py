@@ -48,8 +48,8 @@ class SearchIterate:
 class PopulationOptimum:
     """Result of the search: the last state and the status; without scores if the search could not begin."""
 
-    here: SearchIterate
-    at: MarginalLikelihood | None
+    iterate: SearchIterate
+    marginal_likelihood: MarginalLikelihood | None
     scores: LikelihoodScores | None
     status: Status
 

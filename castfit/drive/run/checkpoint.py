@@ -196,7 +196,9 @@ def differences(saved_header: Header, header: Header) -> list[str]:
         elif isinstance(saved_header[key], str) and saved_header[key].startswith("sha256:"):
             messages.append(f"belongs to another {key}")
         else:
-            messages.append(f"has {key} = {_format_value(saved_header[key])}; this run has {_format_value(header[key])}")
+            messages.append(
+                f"has {key} = {_format_value(saved_header[key])}; this run has {_format_value(header[key])}"
+            )
     return messages
 
 

@@ -28,9 +28,9 @@ class ProgressReport:
     itself how long the rest takes (`timed`) this is added.
     """
 
-    now: Any
+    progress: Any
     state: str
-    last: str
+    last_line: str
     finished: int
     total: int
     enough: bool = False
@@ -58,7 +58,7 @@ class RunSession:
         outcome_by_index = dict(self.outcomes(function, tasks))
         return [outcome_by_index[i] for i in range(count)]
 
-    def told(self, progress: Any, state: str, last_line: str, *, milestone: bool) -> bool:
+    def notify(self, progress: Any, state: str, last_line: str, *, milestone: bool) -> bool:
         """Report, and tell the callback; return whether that asks to stop."""
         self.report(state, last_line, milestone=milestone)
         return self.run.wants_end(progress)
@@ -126,7 +126,7 @@ def run_tasks(
                     progress_report.state + ("" if progress_report.timed else remaining_text),
                     is_tenth(progress_report.finished, progress_report.total),
                 )
-                if session.told(progress_report.now, state, progress_report.last, milestone=milestone):
+                if session.notify(progress_report.progress, state, progress_report.last_line, milestone=milestone):
                     return Status.STOPPED_BY_CALLBACK
                 if progress_report.enough:
                     break

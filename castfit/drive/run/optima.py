@@ -67,7 +67,7 @@ class ObjectiveMeasure:
     squares: bool = True
 
     @classmethod
-    def of(cls, problem: Posable) -> ObjectiveMeasure:
+    def from_problem(cls, problem: Posable) -> ObjectiveMeasure:
         """Return the merit of fits of a problem."""
         compiled_problem = problem.posed
         observables = [observed for c in compiled_problem.conditions for observed in c.observed if observed is not None]
@@ -198,7 +198,7 @@ class StoppingEstimate:
     starts_for_best: float
 
     @classmethod
-    def of(cls, optima: Sequence[Optimum], n_starts: int) -> StoppingEstimate:
+    def from_optima(cls, optima: Sequence[Optimum], n_starts: int) -> StoppingEstimate:
         """Judge optima that were found by `n_starts` starts, failed ones included."""
         w, N = len(optima), sum(len(optimum.starts) for optimum in optima)
         rate = len(optima[0].starts) / n_starts if optima else 0.0

@@ -76,7 +76,7 @@ class RunOptions:
         """Elapsed seconds since the run began."""
         return time.time() - self.began
 
-    def stopped(self, loop_status: Status | None, unfinished: bool) -> Status | None:
+    def find_stop_reason(self, loop_status: Status | None, unfinished: bool) -> Status | None:
         """Return the status that ended the run.
 
         MAX_TIME if nothing stopped the loop but fits are unfinished and time is over.

@@ -59,7 +59,7 @@ class FitRecord:
         """Whether it came to an end of its own, successful or not."""
         return self.status not in UNFINISHED
 
-    def lost(self, outcome: Any) -> Self:
+    def with_lost_task(self, outcome: Any) -> Self:
         """Return the row of a fit that came to no answer with what befell it; misuse is raised."""
         if isinstance(outcome, InputError):
             raise outcome
@@ -125,10 +125,10 @@ class Trial(FitRecord, ABC):
     def __repr__(self) -> str:
         return one_line(f"{type(self).__name__}({self.sentence})")
 
-    def ended(self, outcome: Any) -> Self:
+    def with_outcome(self, outcome: Any) -> Self:
         """Return the row with the outcome of its task: an `FitAnswer`, or what befell it."""
         if not isinstance(outcome, FitAnswer):
-            return self.lost(outcome)
+            return self.with_lost_task(outcome)
         result = outcome.result
         return replace(
             self,
@@ -280,7 +280,7 @@ def optima_lines(
         columns.insert(2, (">first by start", lambda o: f"{min(o.starts)}"))
     n_more = len(optima) - _MOST_SHOWN
     remainder = [f"and {n_more} more optima, up to {measure} = {optima[-1].objective:.8g}"] if n_more > 0 else []
-    return [*TextTable.of(optima[:_MOST_SHOWN], *columns).lines, *remainder, ""]
+    return [*TextTable.from_items(optima[:_MOST_SHOWN], *columns).lines, *remainder, ""]
 
 
 def format_counts(label: str, counts: Mapping[str, int]) -> list[str]:

@@ -116,7 +116,7 @@ class IdentifiabilityStudy(TabularReport):
             value = gains_by_name.get(name, np.nan)
             return "-" if np.isnan(value) else "inf" if np.isinf(value) else f"{value:.2g}"
 
-        return TextTable.of(
+        return TextTable.from_items(
             self.sensitivity,
             ("", lambda n: n),
             (">moves data by", lambda n: f"{self.sensitivity[n]:.3g} sigma"),
@@ -263,7 +263,7 @@ def _select_names(names: Sequence[str], indices: NDArray[np.intp]) -> tuple[str,
 
 def _kind(name: str, structural_rank: StructuralRank, fit_result: Result | None) -> tuple[str, str]:
     """Return the identifiability kind of a quantity, structural or practical, and a sentence that explains it."""
-    hidden_combination = structural_rank.of(name)
+    hidden_combination = structural_rank.find_combination(name)
     if hidden_combination is not None:
         error = np.inf if fit_result is None else fit_result.standard_errors[name]
         remark = "; determined only by priors" if np.isfinite(error) else ""

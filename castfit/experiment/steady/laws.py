@@ -36,7 +36,7 @@ class ConservationLaws:
     coefficients: Array
     pivots: tuple[int, ...]
 
-    def shown(self, names: Sequence[str]) -> list[str]:
+    def describe(self, names: Sequence[str]) -> list[str]:
         """Write the sums in words."""
         return [_sum(row, names) for row in self.coefficients]
 

@@ -49,7 +49,7 @@ class SettlingState:
 def relaxation_integrator(system: ca.Function, states: tuple[str, ...]) -> Integrator:
     """Build the integrator of a function (t, x, z, p, u) -> (ode, alg) without inputs, from one output to the next."""
     algebraic = tuple(f"z{i}" for i in range(system.size1_in(2)))
-    return Integrator.of(system, states, algebraic, _GRID, _OPTIONS)
+    return Integrator.from_function(system, states, algebraic, _GRID, _OPTIONS)
 
 
 def relax(

@@ -86,14 +86,14 @@ class _SteadyStateFunctions:
         system = ca.Function("system", [ca.SX.sym("t"), x, z, p, ca.SX(0, 1)], [ode, alg])
         self.integrator = relaxation_integrator(system, states)
 
-    def at(self, p: Array) -> _SteadyStateFunctions:
+    def set_parameters(self, p: Array) -> _SteadyStateFunctions:
         """Take parameters."""
         for function in (self._both, self._slope):
             if "p" in function.arguments:
                 function.arguments["p"][0] = p
         return self
 
-    def both(self, w: Array) -> tuple[Array, Array]:
+    def evaluate(self, w: Array) -> tuple[Array, Array]:
         """Return F (n_w,) and its Jacobian (n_w, n_w)."""
         self._both.arguments["w"][0] = w
         self._both()
@@ -127,7 +127,7 @@ class SteadyStateSolver(Picklable):
     time: float = field(default=0.0)
 
     @classmethod
-    def of(
+    def from_system(
         cls, system: System, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask, zero: Mask | None = None
     ) -> SteadyStateSolver:
         """Set up the equations; p and a are typical values, and laws hold for all values of the parameters `vary`.
@@ -156,7 +156,7 @@ class SteadyStateSolver(Picklable):
 
     def slopes(self, steady_state: SteadyStateSolution, p: Array, dp: Array, da: Array) -> Array:
         """Return dw (n_w, n_d) along directions dp (n_p, n_d), da (n_x, n_d)."""
-        right_side = -self._functions.at(p).by_p(steady_state.w) @ dp
+        right_side = -self._functions.set_parameters(p).by_p(steady_state.w) @ dp
         right_side[self._pivots] = self.laws.coefficients @ da
         return _solve(steady_state.matrix, right_side)
 
@@ -169,7 +169,7 @@ class SteadyStateSolver(Picklable):
         pivots = self._pivots
         on_a = self.laws.coefficients.T @ multiplier[pivots]
         multiplier[pivots] = 0.0
-        on_p = -self._functions.at(p).by_p(steady_state.w).T @ multiplier
+        on_p = -self._functions.set_parameters(p).by_p(steady_state.w).T @ multiplier
         second_derivatives: Any = self._second(steady_state.w, p, multiplier)
         return on_p, on_a, -np.asarray(second_derivatives, dtype=float)
 
@@ -187,16 +187,16 @@ class SteadyStateSolver(Picklable):
     # How it is found
 
     def _solve(self, p: Array, a: Array) -> SteadyStateSolution:
-        functions = self._functions.at(p)
+        functions = self._functions.set_parameters(p)
         if not (np.isfinite(p[self._used]).all() and np.isfinite(a).all()):
             return self._none("parameters or initial values cannot be computed")
-        w = self._consistent(np.concatenate([a, self.z_guess]), functions.both)
+        w = self._consistent(np.concatenate([a, self.z_guess]), functions.evaluate)
         if w is None:
             return self._none("no solution of the algebraic equations was found near their guess")
         reason, state = "", None
         with np.errstate(all="ignore"):
-            for state in relax(functions.integrator, functions.both, w, p, self.idle):
-                solution, distance = self._attempt(state, functions.both, a)
+            for state in relax(functions.integrator, functions.evaluate, w, p, self.idle):
+                solution, distance = self._attempt(state, functions.evaluate, a)
                 if solution is not None and not solution.reason:
                     return solution
                 reason = solution.reason if solution is not None else reason

@@ -23,5 +23,5 @@ class StartingPoint:
 
     theta: Array
     note: str = ""
-    ended: Status | None = None
+    stop_status: Status | None = None
     nodes: list[TrajectoryNodes] | None = None

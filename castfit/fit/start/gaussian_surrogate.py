@@ -92,7 +92,7 @@ def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
         forgiving=True,
         format_measure="-2 log L of normal errors",
     )
-    return surrogate_problem.fix([q.name for q in problem.quantities if q.of in problem.noise_parameters])
+    return surrogate_problem.fix([q.name for q in problem.quantities if q.symbol_name in problem.noise_parameters])
 
 
 def _sizes(problem: CompiledProblem) -> Mapping[str, tuple[str, tuple[float, float]]]:
@@ -101,7 +101,7 @@ def _sizes(problem: CompiledProblem) -> Mapping[str, tuple[str, tuple[float, flo
     symbols = {name: graph.name() for name, graph in graphs.items() if graph.is_symbolic()}
     bounds_by_parameter: dict[str, list[tuple[float, float]]] = {}
     for q in problem.quantities:
-        bounds_by_parameter.setdefault(q.of, []).append((q.lower, q.upper))
+        bounds_by_parameter.setdefault(q.symbol_name, []).append((q.lower, q.upper))
     return {
         spread: (name, bounds_by_parameter[name][0])
         for spread, name in symbols.items()
@@ -156,7 +156,8 @@ def with_spreads(problem: CompiledProblem, staged: StagedProblem, v: Array) -> A
     """
     v = v.copy()
     indices_by_parameter = {
-        q.of: [j for j, other in enumerate(problem.quantities) if other.of == q.of] for q in problem.quantities
+        q.symbol_name: [j for j, other in enumerate(problem.quantities) if other.symbol_name == q.symbol_name]
+        for q in problem.quantities
     }
     lower, upper = problem.bounds
     parameters_by_spread = _parameters(problem)

@@ -155,12 +155,12 @@ class _ConvergenceForecast:
     """Tells whether a round is hopeless: its cost, falling on as in the last steps, ends above `hope`."""
 
     def __init__(self, hope: float) -> None:
-        self.hope, self._before = hope, np.inf
+        self.hope, self._previous_cost = hope, np.inf
 
     def __call__(self, iteration: int, cost: float) -> bool:
         if iteration % _FORECAST:
             return False
-        previous_cost, self._before = self._before, cost
+        previous_cost, self._previous_cost = self._previous_cost, cost
         return (
             iteration > _FORECAST
             and cost - (previous_cost - cost) / _FORECAST * (MAX_FINAL_ITERATIONS - iteration) > self.hope
@@ -183,7 +183,7 @@ def grow_horizons(
     for end in ends:
         if time.time() >= deadline:  # to build the problem up to a time may take longer than to go down on it
             break
-        staged = scene.until(end)
+        staged = scene.transcribe_until(end)
         descent = _solve(staged, theta, _PER_HORIZON, seconds / horizons, rule=rule)
         work += descent.work * 0.5 * (1.0 + float(np.mean(times <= end)))  # the first steps are short
         if not np.isfinite(descent.cost):

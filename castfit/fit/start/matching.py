@@ -77,8 +77,8 @@ class MatchedEquations(RelaxedProblem):
 
     def __init__(self, staged: CollocationProblem) -> None:
         super().__init__(staged, _STATION)
-        self._given = staged
-        self._known: tuple[bytes, tuple[QuantitySlopes, ...]] = b"", ()
+        self._staged = staged
+        self._cached_slopes: tuple[bytes, tuple[QuantitySlopes, ...]] = b"", ()
 
     def goes_on(self, ledger: CountingProblem, v: Array) -> bool:
         """Whether there are derivatives by theta at v."""
@@ -86,12 +86,12 @@ class MatchedEquations(RelaxedProblem):
 
     def equations(self, evaluation: Evaluation) -> _ThetaNormalEquations:
         """Return the normal equations in theta."""
-        return _ThetaNormalEquations(self, self._given, evaluation, self._slopes(evaluation.v))
+        return _ThetaNormalEquations(self, self._staged, evaluation, self._slopes(evaluation.v))
 
     def _slopes(self, v: Array) -> tuple[QuantitySlopes, ...]:
-        if self._known[0] != v.tobytes():
-            self._known = v.tobytes(), tuple(self._given.by_quantities(v))
-        return self._known[1]
+        if self._cached_slopes[0] != v.tobytes():
+            self._cached_slopes = v.tobytes(), tuple(self._staged.by_quantities(v))
+        return self._cached_slopes[1]
 
 
 class _ThetaNormalEquations:

@@ -55,7 +55,7 @@ class SearchProblem:
         That one, by single shooting at low accuracy.
     """
 
-    asked: CompiledProblem
+    original_problem: CompiledProblem
     searched: CompiledProblem
     staged: ShootingProblem
     transcription: SingleShooting
@@ -73,12 +73,12 @@ class SearchProblem:
     @property
     def places(self) -> list[int]:
         """Positions of the searched quantities among all quantities."""
-        return [self.asked.names.index(name) for name in self.searched.names]
+        return [self.original_problem.names.index(name) for name in self.searched.names]
 
-    def until(self, end: float) -> ShootingProblem:
+    def transcribe_until(self, end: float) -> ShootingProblem:
         """Return the problem up to a measured time, more roughly."""
         if end not in self._shorter:
-            truncated_problem = self.searched.until(end)
+            truncated_problem = self.searched.with_horizon(end)
             transcription = SingleShooting(self._options(_ROUGH))
             units: list[Array] | None = None
             if self._units is not None:  # experiments that begin later are left out

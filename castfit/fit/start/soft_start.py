@@ -153,7 +153,7 @@ def soft_start(
         degree=_DEGREE,
     ).explicit()
     ledger = CountingProblem(staged, SolveControl())
-    coordinates = SearchCoordinates.of(staged.layout, positive, magnitude)
+    coordinates = SearchCoordinates.from_layout(staged.layout, positive, magnitude)
     noise = _noise(staged, ledger.evaluate(staged.start))
 
     def at_price(rho: float) -> FlatRelaxedProblem:

@@ -40,7 +40,7 @@ class PeriodValues:
 class PetabExperimentReader:
     """Reader of experiment rows; errors are appended to `mistakes`."""
 
-    stated: ProblemTables
+    tables: ProblemTables
     entities: ModelEntities
     naming: NameResolution
     mistakes: list[str]
@@ -51,9 +51,9 @@ class PetabExperimentReader:
         return {p.time: self._values(p, row, is_later_period=p.time > first_time) for p in row.periods}
 
     def _values(self, period: Period, row: ExperimentRow, *, is_later_period: bool) -> PeriodValues:
-        target_values = self._given(period, row)
+        target_values = self._collect_condition_values(period, row)
         entities = self.entities
-        if not is_later_period and (row.before is None or period is row.before):
+        if not is_later_period and (row.preequilibration_period is None or period is row.preequilibration_period):
             start_time = 0.0 if isinf(period.time) else period.time
             target_values = {n: self._at_begin(v, start_time) for n, v in target_values.items()}
         states = {n: v for n, v in target_values.items() if n in entities.state_of}
@@ -101,11 +101,11 @@ class PetabExperimentReader:
         """Check whether a value of a constant differs from its value in the model."""
         return not ca.is_equal(ca.SX(value), ca.SX(self.entities.values[name]), 20)
 
-    def _given(self, period: Period, row: ExperimentRow) -> dict[str, Graph]:
+    def _collect_condition_values(self, period: Period, row: ExperimentRow) -> dict[str, Graph]:
         """Return the values assigned by the conditions of a period, keyed by model identifier."""
         target_values: dict[str, Graph] = {}
         previous_changes: dict[str, tuple[str, str]] = {}
-        for change in (c for name in period.conditions for c in self.stated.conditions.get(name, ())):
+        for change in (c for name in period.conditions for c in self.tables.conditions.get(name, ())):
             if previous_changes.get(change.target, (change.value, ""))[0] != change.value:
                 value, where = previous_changes[change.target]
                 self._add(
@@ -115,13 +115,13 @@ class PetabExperimentReader:
                     ]
                 )
             previous_changes[change.target] = (change.value, change.where)
-            target = self.stated.mapping.get(change.target, change.target)
+            target = self.tables.mapping.get(change.target, change.target)
             if target not in self.entities.constants and target not in self.entities.state_of:
                 continue  # said elsewhere
             if change.value == NAN:
                 continue  # of a species: it keeps what it has
             try:
-                target_values[target] = expression(change.value, self.naming.known)
+                target_values[target] = expression(change.value, self.naming.graphs_by_name)
             except FormulaError as error:
                 self._add([f"{change.where}: the value of '{change.target}': {error}"])
         return target_values
@@ -153,7 +153,7 @@ class PetabExperimentReader:
             self._add(
                 [f"{steady_locations[0]}: steady-state measurements of a model with {description} are not supported"]
             )
-        if row.before is not None and any(e.when is not None for e in events):
+        if row.preequilibration_period is not None and any(e.when is not None for e in events):
             reason = "rest is where the equations stand still, whatever events do on the way"
             fix = "let the experiment begin at a time that is long before, in a period of its own"
             description = "pre-equilibration of a model with events that states trigger is not supported"
@@ -166,7 +166,7 @@ def refuse_preequilibration_events(tables: ProblemTables, model: Model, events: 
     So says version 2 of the format; version 1 says nothing, and there they happen in the experiment alone.  What they
     change matters if it is in a sum that the model conserves: all else comes to rest whatever it was.
     """
-    rows = [row for row in tables.experiments if row.before is not None and tables.version == 2]
+    rows = [row for row in tables.experiments if row.preequilibration_period is not None and tables.version == 2]
     timed_events = [event for event in events if event.when is None]
     if not (rows and timed_events):
         return []
@@ -208,8 +208,8 @@ def experiments_of(
         if not group:
             continue
         initial: Any = {n: substitute(v) for n, v in first_values.states.items()}
-        if row.before is not None:
-            preequilibration = plan[row.before.time]
+        if row.preequilibration_period is not None:
+            preequilibration = plan[row.preequilibration_period.time]
             initial = steady_state(
                 parameters=_constants(preequilibration, substitute),
                 initial={n: substitute(v) for n, v in {**entities.initial, **preequilibration.states}.items()},

@@ -230,7 +230,7 @@ def _add_experiment(problem: Problem, model: Model, experiment: Experiment, tabl
     steady = experiment.steady
     shared = {n: ca.SX.sym(f"estimated_{n}") for n in _targets(problem) if n in problem.parameters}
     changes = dict(experiment.initial)
-    if steady is not None and steady.settled:
+    if steady is not None and steady.is_measured_at_steady_state:
         changes = dict(steady.initial)
         steady = steady.initial if isinstance(steady.initial, SteadyStart) else None
     if steady is not None:

@@ -104,8 +104,8 @@ class NameResolution:
 
     table: Mapping[str, ParameterRow]
     targets: tuple[str, ...]
-    kept: tuple[str, ...]
-    known: Mapping[str, Graph]
+    parameter_constants: tuple[str, ...]
+    graphs_by_name: Mapping[str, Graph]
 
 
 def resolve_names(tables: ProblemTables, entities: ModelEntities, mistakes: list[str]) -> NameResolution:
@@ -156,7 +156,9 @@ class Constants:
     defaults: Mapping[str, Graph]
 
     @classmethod
-    def of(cls, entities: ModelEntities, parameter_names: Iterable[str], targets: Iterable[str]) -> Constants:
+    def from_entities(
+        cls, entities: ModelEntities, parameter_names: Iterable[str], targets: Iterable[str]
+    ) -> Constants:
         """Work out the values, which may be expressions of other constants; `parameter_names` ones stay, `targets` among them."""
         retained = {*parameter_names}
         names = [n for n in entities.constants if n not in retained and n in entities.values]

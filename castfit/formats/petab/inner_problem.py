@@ -65,7 +65,7 @@ class InnerProjection(Projection):
     inner: Index = field(kw_only=True)
     lower: Array = field(kw_only=True)
     upper: Array = field(kw_only=True)
-    known: Array = field(kw_only=True)
+    default_values: Array = field(kw_only=True)
     columns: tuple[tuple[Index, Index], ...] = field(kw_only=True)
     parts: tuple[tuple[LinearOutputUse, ...], ...] = field(kw_only=True)
     sigma: tuple[Array, Array] = field(kw_only=True)
@@ -120,7 +120,7 @@ class InnerProjection(Projection):
                         observe([p + jacobian @ indicator for p, jacobian in zip(p_without_b, jacobians, strict=True)])
                     )
                 )
-            values = self.known.copy()
+            values = self.default_values.copy()
             for part in self.parts:
                 self._solve(part, observed, values)
         out[self.inner] = np.where(self.log[self.inner], np.log(np.maximum(values, _TINY)), values)
@@ -135,7 +135,7 @@ class InnerProjection(Projection):
         rows = [self._rows(use, members, observed) for use in part]
         A, d, w = (np.concatenate([row[k] for row in rows]) for k in range(3))
         group = np.repeat([use.group for use in part], [row[1].size for row in rows])
-        guess, lower, upper = (array[members] for array in (self.known, self.lower, self.upper))
+        guess, lower, upper = (array[members] for array in (self.default_values, self.lower, self.upper))
         guess, lower, upper = (
             np.where(is_log, np.log(np.maximum(array, _TINY)), array) for array in (guess, lower, upper)
         )
@@ -223,7 +223,7 @@ class LinearQuantities:
         lower, upper, guess = (np.array([getattr(q, n) for q in quantities]) for n in ("lower", "upper", "guess"))
         theta = np.asarray(compiled_problem.to_search(np.array([q.guess for q in compiled_problem.quantities])))
         return InnerProjection(
-            (), np.asarray(compiled_problem.log), theta, np.zeros(theta.size), inner=inner, lower=lower, upper=upper, known=guess,
+            (), np.asarray(compiled_problem.log), theta, np.zeros(theta.size), inner=inner, lower=lower, upper=upper, default_values=guess,
             columns=tuple(columns), parts=tuple(_group_uses(self.uses)), sigma=sigma,
         )  # fmt: skip
 
@@ -260,7 +260,7 @@ def linear_quantities(compiled_problem: CompiledProblem, names: Iterable[str] | 
         else:
             candidates.append(j)
     patterns = (
-        [_Pattern.of(compiled_problem, i, c, candidates) for i, c in enumerate(compiled_problem.conditions)]
+        [_Pattern.from_condition(compiled_problem, i, c, candidates) for i, c in enumerate(compiled_problem.conditions)]
         if candidates
         else []
     )
@@ -282,7 +282,7 @@ def _describe_other_use(compiled_problem: CompiledProblem, j: int) -> str:
         return "it is an initial state"
     if compiled_problem.informed[j]:
         return "it has a prior"
-    name = compiled_problem.quantities[j].of
+    name = compiled_problem.quantities[j].symbol_name
     constraint_names = {s.name() for c in compiled_problem.path for s in ca.symvar(graph_of(c, compiled_problem.model))}
     if name in constraint_names or any(relation.involved[j] for relation in compiled_problem.relations):
         return "it is in a constraint"
@@ -298,7 +298,7 @@ def _describe_other_use(compiled_problem: CompiledProblem, j: int) -> str:
 def _expressed(condition: Condition) -> Index:
     """Return the entries of q that are parameters, or that occur in expressions of parameters."""
     link = condition.link
-    indices = set(np.flatnonzero(link.of >= 0).tolist())
+    indices = set(np.flatnonzero(link.quantity_rows >= 0).tolist())
     for part in link.parts:
         if isinstance(part, MappedExpressions):
             indices |= set(part.source[part.source >= 0].tolist())
@@ -313,18 +313,20 @@ class _Pattern:
     linear;  pure : pairs of an output and an entry to which it is proportional
     """
 
-    posed: CompiledProblem
+    compiled_problem: CompiledProblem
     condition: int
-    tried: tuple[int, ...]
-    by: Mask
-    bent: Mapping[int, frozenset[tuple[int, int]]]
+    candidates: tuple[int, ...]
+    dependency_mask: Mask
+    nonlinear_pairs: Mapping[int, frozenset[tuple[int, int]]]
     pure: frozenset[tuple[int, int]]
 
     @classmethod
-    def of(cls, compiled_problem: CompiledProblem, i: int, condition: Condition, candidates: Sequence[int]) -> _Pattern:
+    def from_condition(
+        cls, compiled_problem: CompiledProblem, i: int, condition: Condition, candidates: Sequence[int]
+    ) -> _Pattern:
         """Work it out from the graphs."""
         link, system = condition.link, compiled_problem.model.system
-        n = [ca.SX.sym(f"n{index}") for index in range(link.of.size)]
+        n = [ca.SX.sym(f"n{index}") for index in range(link.quantity_rows.size)]
         p = [ca.SX(value) for value in link.base_p.tolist()]
         for entry in np.flatnonzero(link.parameter_of >= 0):
             p[int(link.parameter_of[entry])] = n[int(entry)]
@@ -332,7 +334,7 @@ class _Pattern:
             if isinstance(part, MappedExpressions):
                 pairs = zip(cast("list[int]", part.source.tolist()), part.numbers.tolist(), strict=True)
                 arguments = [n[s] if s >= 0 else ca.SX(v) for s, v in pairs]
-                values: Any = part.first(ca.vertcat(*arguments))[0]
+                values: Any = part.jacobian_function(ca.vertcat(*arguments))[0]
                 for k, row in enumerate(part.rows.tolist()):
                     if row < link.n_p:
                         p[row] = values[k]
@@ -372,23 +374,23 @@ class _Pattern:
 
     def _measured(self, j: int) -> Iterator[int]:
         """Yield the rows of measured outputs, and of all spreads, that contain an entry of theta."""
-        observed = self.posed.conditions[self.condition].observed
-        for row in np.flatnonzero(self.by[:, self.tried.index(j)]).tolist():
-            if row >= len(self.posed.outputs) or observed[row] is not None:
+        observed = self.compiled_problem.conditions[self.condition].observed
+        for row in np.flatnonzero(self.dependency_mask[:, self.candidates.index(j)]).tolist():
+            if row >= len(self.compiled_problem.outputs) or observed[row] is not None:
                 yield row
 
     def obstacle(self, j: int, chosen: Sequence[int]) -> str:
         """Return the reason why an entry of theta cannot be eliminated together with `chosen` ones; empty if it can."""
-        outputs, names = self.posed.outputs, self.posed.names
+        outputs, names = self.compiled_problem.outputs, self.compiled_problem.names
         for row in self._measured(j):
             if row >= len(outputs):
-                return f"{self.posed.spreads[row - len(outputs)]} depends on it"
-            unit, nonlinear_pairs = self._unit(row), self.bent.get(row, frozenset())
+                return f"{self.compiled_problem.spreads[row - len(outputs)]} depends on it"
+            unit, nonlinear_pairs = self._unit(row), self.nonlinear_pairs.get(row, frozenset())
             if np.isnan(unit):
                 return f"the errors of '{outputs[row]}' are not normal, or not independent"
             if (j, j) in nonlinear_pairs or (unit > 0.0 and (row, j) not in self.pure):
                 return f"'{outputs[row]}' is not {'proportional to' if unit > 0.0 else 'linear in'} it"
-            conflicts = [k for k in chosen if self.by[row, self.tried.index(k)]]
+            conflicts = [k for k in chosen if self.dependency_mask[row, self.candidates.index(k)]]
             conflicts = conflicts if unit > 0.0 else [k for k in conflicts if tuple(sorted((j, k))) in nonlinear_pairs]
             if conflicts:
                 return f"'{outputs[row]}' is not linear in it and '{names[conflicts[0]]}' together"
@@ -396,7 +398,7 @@ class _Pattern:
 
     def _unit(self, row: int) -> float:
         """Return the unit of the logarithm of log-normal data, 0 of normal ones, NaN of others."""
-        observed = self.posed.conditions[self.condition].observed[row]
+        observed = self.compiled_problem.conditions[self.condition].observed[row]
         noise: Any = None if observed is None else observed.noise
         if not isinstance(noise, (Gaussian, LogNormal)) or not noise.plain or noise.correlation is not None:
             return float("nan")
@@ -411,11 +413,11 @@ class _Pattern:
     def uses(self, chosen: Sequence[int]) -> Iterator[LinearOutputUse]:
         """Return the data of all measured outputs, whose errors are of the kind that is eliminated or of one group."""
         place = {j: k for k, j in enumerate(chosen)}
-        for row, observed in enumerate(self.posed.conditions[self.condition].observed):
+        for row, observed in enumerate(self.compiled_problem.conditions[self.condition].observed):
             if observed is None:
                 continue
-            inside = np.flatnonzero(self.by[row]).tolist()
-            members = tuple(place[self.tried[k]] for k in inside if self.tried[k] in place)
+            inside = np.flatnonzero(self.dependency_mask[row]).tolist()
+            members = tuple(place[self.candidates[k]] for k in inside if self.candidates[k] in place)
             if members or observed.group >= 0:
                 yield LinearOutputUse(self.condition, row, members, self._unit(row), observed.group)
 

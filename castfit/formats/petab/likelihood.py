@@ -41,9 +41,9 @@ def accurate(tolerance: float = 1e-9) -> IntegratorOptions:
 class EvaluatedProblem:
     """A problem without priors at one point: the staged problem, and its evaluation."""
 
-    posed: CompiledProblem
+    compiled_problem: CompiledProblem
     staged: StagedProblem
-    at: Evaluation
+    evaluation: Evaluation
 
     @property
     def negative_log_likelihood(self) -> float:
@@ -52,12 +52,15 @@ class EvaluatedProblem:
         Sigmas without a given value are at their estimates.
         """
         unknown = int(self.staged.layout.group_sizes.sum())
-        return 0.5 * float(neg2loglik(self.at.cost, constant(self.posed), n_unknown=unknown))
+        return 0.5 * float(neg2loglik(self.evaluation.cost, constant(self.compiled_problem), n_unknown=unknown))
 
     @property
     def table(self) -> Mapping[str, NDArray[Any]]:
         """One row per measured value: experiment, output, time, replicate, value, prediction, sigma."""
-        return residual_table(self.posed, ResidualTable.of(self.posed, self.staged, self.at, None))
+        return residual_table(
+            self.compiled_problem,
+            ResidualTable.from_evaluation(self.compiled_problem, self.staged, self.evaluation, None),
+        )
 
 
 class Objective:
@@ -163,7 +166,7 @@ def simulated(
     table = Objective(problem, theta, integrator).evaluate(theta).table
     keys = zip(table["experiment"], table["output"], table["time"].tolist(), strict=True)
     predictions = dict(zip(keys, table["prediction"].tolist(), strict=True))
-    steady_names = {c.name for c in problem.conditions if c.settled}
+    steady_names = {c.name for c in problem.conditions if c.is_steady_state}
     values: list[float] = []
     for datum in loaded.observing.data:
         name = datum.row.experiment

@@ -43,11 +43,11 @@ class LoadedProblem:
     doubts : columns that seem misspelt, nominal values outside of their bounds, parameters that nothing depends on
     """
 
-    stated: ProblemTables
+    tables: ProblemTables
     observing: ObservableCompiler
     problem: Problem
     notes: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def load(file: str | Path, *, verbose: int | None = None) -> Problem:
@@ -103,8 +103,8 @@ def load(file: str | Path, *, verbose: int | None = None) -> Problem:
     if verbose:
         for note in loaded.notes:
             print_progress(f"{note}; it does not matter")
-    if loaded.doubts:
-        warnings.warn("; ".join(loaded.doubts), UserWarning, stacklevel=2)
+    if loaded.warnings:
+        warnings.warn("; ".join(loaded.warnings), UserWarning, stacklevel=2)
     return loaded.problem
 
 
@@ -127,7 +127,9 @@ def build(
     """
     show("putting tables and model together")
     naming = resolve_names(tables, entities, mistakes)
-    observables = compile_observables(tables.observables, tables.measurements, naming.known, entities.moving, mistakes)
+    observables = compile_observables(
+        tables.observables, tables.measurements, naming.graphs_by_name, entities.moving, mistakes
+    )
     reader = PetabExperimentReader(tables, entities, naming, mistakes)
     plans = {row.name: reader.plan(row) for row in tables.experiments}
     data_by_experiment: dict[str, list[PetabDatum]] = {}
@@ -136,7 +138,7 @@ def build(
     data = {row.name: data_by_experiment.get(row.name, []) for row in tables.experiments}
     for row in tables.experiments:
         reader.refuse(row, data[row.name])
-    substitute = Constants.of(entities, naming.kept, naming.targets)
+    substitute = Constants.from_entities(entities, naming.parameter_constants, naming.targets)
     prior_names = {row.name for row in tables.parameters if row.estimated and row.prior is not None}
     model = _model(entities, naming, observables, substitute, prior_names, mistakes)
     mistakes += [] if mistakes else refuse_preequilibration_events(tables, model, entities.events)
@@ -223,7 +225,7 @@ def _model(
         for n in symbols_by_name
         if n not in allowed
     ]
-    parameters = {n: entities.constants[n] for n in naming.kept} | symbols_by_name
+    parameters = {n: entities.constants[n] for n in naming.parameter_constants} | symbols_by_name
     parameters |= {n: ca.SX.sym(n) for n in naming.table if n in prior_names and n not in parameters}
     if mistakes:  # a graph may be made of what is wrong
         return Model({ca.SX.sym("nothing"): 0.0})

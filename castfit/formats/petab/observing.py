@@ -49,26 +49,26 @@ class ObservableCompiler:
     noise: dict[str, Noise]
     data: tuple[PetabDatum, ...]
     placeholders: dict[str, dict[str, Graph]]
-    shown: dict[str, str]
+    labels: dict[str, str]
 
 
 @dataclass
 class _Reader:
-    known: Mapping[str, Graph]
+    graphs_by_name: Mapping[str, Graph]
     mistakes: list[str]
-    made: dict[tuple[Any, ...], Graph] = field(default_factory=dict[tuple[Any, ...], Graph])
+    expression_cache: dict[tuple[Any, ...], Graph] = field(default_factory=dict[tuple[Any, ...], Graph])
 
     def value(self, where: str, text: str, extra: Mapping[str, Graph]) -> Graph:
         """Return a formula; of equal formulas with equal overrides the same graph."""
         key = (text, *((n, str(v)) for n, v in extra.items()))
-        if key not in self.made:
+        if key not in self.expression_cache:
             try:
-                self.made[key] = expression(text, {**self.known, **extra})
+                self.expression_cache[key] = expression(text, {**self.graphs_by_name, **extra})
             except FormulaError as error:
                 message = f"{where}: {error}"
                 self.mistakes += [] if message in self.mistakes else [message]
-                self.made[key] = float("nan")
-        return self.made[key]
+                self.expression_cache[key] = float("nan")
+        return self.expression_cache[key]
 
 
 def compile_observables(
@@ -98,7 +98,7 @@ def compile_observables(
     for name, observable_measurements in measurements_by_observable.items():
         data |= _observable(by_name[name], observable_measurements, reader, out)
     return ObservableCompiler(out.outputs, out.noise, tuple(data[id(m)] for m in measurements if id(m) in data),
-                     out.placeholders, out.shown)  # fmt: skip
+                     out.placeholders, out.labels)  # fmt: skip
 
 
 def _observables_by_name(rows: Mapping[str, ObservableRow], graphs: Mapping[str, Graph]) -> dict[str, Graph]:
@@ -159,7 +159,7 @@ def _observable(
         extra = _replaced(row.placeholders, rows[0].overrides, reader, rows[0].where)
         _add(row, row.name, extra, reader, out)
         return {id(m): PetabDatum(m, row.name, spreads[id(m)]) for m in rows}
-    symbols: dict[str, Graph] = {p: reader.known.get(p, ca.SX.sym(p)) for p in row.placeholders}
+    symbols: dict[str, Graph] = {p: reader.graphs_by_name.get(p, ca.SX.sym(p)) for p in row.placeholders}
     _add(row, row.name, symbols, reader, out)
     for m in {m.experiment: m for m in rows}.values():  # the overrides of an experiment are all the same here
         values = _replaced(row.placeholders, m.overrides, reader, m.where)
@@ -206,7 +206,7 @@ def _labels(keys: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], str]:
 def _add(row: ObservableRow, name: str, extra: Mapping[str, Graph], reader: _Reader, out: ObservableCompiler) -> None:
     out.outputs[name] = ca.SX(reader.value(f"{row.where}: observableFormula of '{row.name}'", row.formula, extra))
     out.noise[name] = noise_model(row)
-    out.shown[name] = row.name
+    out.labels[name] = row.name
 
 
 def _replaced(placeholders: Iterable[str], overrides: Iterable[str], reader: _Reader, where: str) -> dict[str, Graph]:
@@ -221,7 +221,7 @@ def _replaced(placeholders: Iterable[str], overrides: Iterable[str], reader: _Re
 def _spread(row: ObservableRow, m: MeasurementRow, reader: _Reader) -> Graph:
     """Return the standard deviation of a value: a number, or an expression of parameters and states."""
     extra = _replaced(row.noise_placeholders, m.noise_overrides, reader, m.where)
-    if row.placeholders or row.name not in reader.known:
+    if row.placeholders or row.name not in reader.graphs_by_name:
         extra = {**_replaced(row.placeholders, m.overrides, reader, m.where), **extra}
     where = f"{row.where}: noiseFormula of '{row.name}'"
     prediction = reader.value(f"{row.where}: observableFormula of '{row.name}'", row.formula, extra)

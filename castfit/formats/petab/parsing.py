@@ -49,7 +49,7 @@ def parsed(text: str, functions: frozenset[str]) -> tuple[float | str | Operatio
     except RecursionError as error:
         raise FormulaError(f"'{text}' cannot be read: it is nested too deeply") from error
     if reader.next:
-        raise reader.wrong()
+        raise reader.build_error()
     return tuple(reader.found)
 
 
@@ -62,7 +62,7 @@ class _Parser:
         self.next = self.kind = ""
         self.advance()
 
-    def wrong(self) -> FormulaError:
+    def build_error(self) -> FormulaError:
         """Return the error for an unexpected token or an early end of the formula."""
         reason = (
             f"'{self.next}' was not expected at position {self.at - len(self.next) + 1}"
@@ -117,7 +117,7 @@ class _Parser:
             self.read(0)
             self.close()
         else:
-            raise self.wrong()
+            raise self.build_error()
 
     def call(self, name: str) -> None:
         """Read the operands of a function."""
@@ -141,5 +141,5 @@ class _Parser:
     def close(self) -> None:
         """Go past a closing parenthesis."""
         if self.next != ")":
-            raise self.wrong()
+            raise self.build_error()
         self.advance()

@@ -93,14 +93,14 @@ class ExperimentRow(TableRow):
     periods: tuple[Period, ...]
 
     @property
-    def before(self) -> Period | None:
+    def preequilibration_period(self) -> Period | None:
         """The pre-equilibration period, in which the model reaches steady state; None if there is none."""
         return self.periods[0] if self.periods and self.periods[0].time == float("-inf") else None
 
     @property
     def during(self) -> tuple[Period, ...]:
         """The periods of the experiment itself."""
-        return self.periods[1:] if self.before else self.periods
+        return self.periods[1:] if self.preequilibration_period else self.periods
 
 
 @dataclass(frozen=True)

@@ -240,7 +240,7 @@ class ScaledLikelihood(Picklable):
             return np.full(size, np.nan), np.full((size, x.size), np.nan)
         r, by_mean = rows.values[rows.datum], rows.weighted[rows.datum]
         logs = rows.weighted[~rows.datum] / np.sqrt(2.0)  # d log s
-        spreads = self._spreads(rows.by, x)
+        spreads = self._spreads(rows.objective, x)
         roots = np.sqrt(2.0 * np.log(spreads[rows.computed]) + _OFFSET)
         by_mean[rows.computed] -= r[rows.computed, None] * logs
         slopes = np.zeros((r.size + roots.size, x.size))
@@ -318,7 +318,7 @@ class _ResidualRows:
     values;  computed : (n,) which values have a spread that is an expression
     """
 
-    by: Objective
+    objective: Objective
     theta: Array
     cost: float
     values: Array
@@ -414,7 +414,7 @@ def to_pypesto(
     full_problem: Any = source if loaded is None else loaded.problem
     raise_if_mistakes("petab.to_pypesto", kind_mistakes(full_problem))
     reduced, eliminates = _eliminated(full_problem, eliminate if isinstance(eliminate, bool) else names)
-    table = () if loaded is None else tuple(r for r in loaded.stated.parameters if r.name not in eliminates.names)
+    table = () if loaded is None else tuple(r for r in loaded.tables.parameters if r.name not in eliminates.names)
     axes = _of_quantities(reduced, eliminates) if loaded is None else _of_table(reduced, table)
     return _kind(base)(ScaledLikelihood(reduced, axes, options, eliminates))
 
@@ -455,7 +455,9 @@ def _eliminated(problem: Problem, request: bool | tuple[str, ...]) -> tuple[Prob
     raise_if_mistakes("petab.to_pypesto", messages)
     sigma_names = {_find_sigma_name(noise) for e in problem.experiments for noise in e.noise.values()}
     informed = {n for n, prior in zip(problem.names, problem.posed.informed.tolist(), strict=True) if prior}
-    free = ({n for n in sigma_names if n in problem.names} - _collect_used_names(problem) - informed) & {*requested_names}
+    free = ({n for n in sigma_names if n in problem.names} - _collect_used_names(problem) - informed) & {
+        *requested_names
+    }
     reduced = _without_spreads(problem, free)
     linear = linear_quantities(reduced.posed, [n for n in requested_names if n not in free])
     if request is not True:
@@ -473,7 +475,9 @@ def _without_spreads(problem: Problem, free: set[str]) -> Problem:
     ]
     model_names = {*problem.own_model.parameters}
     parameters = {
-        n: _fix_parameter(p) if n in free else p for n, p in problem.parameters.items() if n not in free or n in model_names
+        n: _fix_parameter(p) if n in free else p
+        for n, p in problem.parameters.items()
+        if n not in free or n in model_names
     }
     return problem.replace(experiments=experiments, parameters=parameters) if free else problem
 

@@ -30,7 +30,7 @@ class ProposedModel:
     name: str
     file: Path
     parameters: Mapping[str, float | str]
-    before: str
+    predecessor: str
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class SelectionProblem:
         file = Path(model.model_subspace_petab_yaml).resolve()
         return ProposedModel(str(model.hash), file, values, "" if predecessor.startswith("virtual") else predecessor)
 
-    def told(self, calibrations: Mapping[str, Calibration]) -> dict[str, float]:
+    def submit(self, calibrations: Mapping[str, Calibration]) -> dict[str, float]:
         """End the iteration with what calibrations came to; return the criterion of each model by its hash.
 
         Models that could not be calibrated are not in what was found: the library gets infinity for them.
@@ -183,8 +183,8 @@ class SelectionProblem:
 def problem_of(file: Path, varied: frozenset[str]) -> Problem:
     """Load the problem that models are made of, with all that they vary estimated, within the bounds of its table."""
     loaded = load_tables(file)
-    rows = [r for r in loaded.stated.parameters if r.name in varied and r.name in loaded.problem.parameters]
-    freed = {r.name: parameter(replace(r, estimated=True), loaded.stated.version) for r in rows}
+    rows = [r for r in loaded.tables.parameters if r.name in varied and r.name in loaded.problem.parameters]
+    freed = {r.name: parameter(replace(r, estimated=True), loaded.tables.version) for r in rows}
     return loaded.problem.replace(parameters={**loaded.problem.parameters, **freed})
 
 

@@ -52,7 +52,7 @@ class Reaction:
 
     name: str
     law: Any
-    own: Mapping[str, float | None]
+    local_parameters: Mapping[str, float | None]
     participants: tuple[SpeciesReference, ...]
     fast: bool
 

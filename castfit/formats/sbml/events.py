@@ -43,7 +43,7 @@ class _EventTime:
 
     time: float | ca.SX
     changes: Mapping[ca.SX, ca.SX]
-    after: bool
+    is_true_at_time: bool
     priority: float | None = None
     at_trigger: bool = True
 
@@ -74,7 +74,8 @@ def events_of(values: SbmlValues, limits: EventLimits) -> tuple[Event, ...]:
     if not is_exact:
         return watched_events(values, triggered_events, limits)
     return tuple(
-        Event(e.time, dict(e.changes), measured="after" if e.after else "before") for e in _merged(timed_events)
+        Event(e.time, dict(e.changes), measured="after" if e.is_true_at_time else "before")
+        for e in _merged(timed_events)
     )
 
 
@@ -83,8 +84,8 @@ def _times_of(
 ) -> Sequence[_EventTime] | None:
     """Return when an event happens; None if its trigger must be watched."""
     if trigger.is_constant():
-        return [_EventTime(0.0, changes, after=True)]
-    parts = Comparisons.of(trigger)
+        return [_EventTime(0.0, changes, is_true_at_time=True)]
+    parts = Comparisons.from_condition(trigger)
     slopes = [_slope(values, g) for g in parts.differences]
     if all(slope is not None for slope in slopes):
         zeros = [
@@ -187,11 +188,11 @@ def _merge_simultaneous(events: Sequence[_EventTime]) -> _EventTime:
     """Return events of one time as one: first those that are true at that very time, then those that are after it."""
     changes: dict[str, tuple[ca.SX, ca.SX]] = {}
     for is_true_at_time in (True, False):
-        is_ordered = any(event.priority is not None for event in events if event.after is is_true_at_time)
+        is_ordered = any(event.priority is not None for event in events if event.is_true_at_time is is_true_at_time)
         earlier_changes = dict(changes)  # what is triggered later sees it
         new_changes: dict[str, tuple[ca.SX, ca.SX]] = {}
         for event in sorted(events, key=lambda e: np.inf if e.priority is None else -e.priority):
-            if event.after is is_true_at_time:
+            if event.is_true_at_time is is_true_at_time:
                 visible_changes = (
                     earlier_changes | new_changes if is_ordered and not event.at_trigger else earlier_changes
                 )
@@ -199,7 +200,7 @@ def _merge_simultaneous(events: Sequence[_EventTime]) -> _EventTime:
                     s.name(): (s, _substitute_changes(v, visible_changes)) for s, v in event.changes.items()
                 }
         changes |= new_changes
-    return _EventTime(events[0].time, dict(changes.values()), any(event.after for event in events))
+    return _EventTime(events[0].time, dict(changes.values()), any(event.is_true_at_time for event in events))
 
 
 def _substitute_changes(value: ca.SX, changes: Mapping[str, tuple[ca.SX, ca.SX]]) -> ca.SX:
@@ -236,7 +237,7 @@ def _changes(values: SbmlValues, new_values: Mapping[str, ca.SX]) -> dict[ca.SX,
     A new concentration is an amount in the volume before the event: where the event changes the volume too, the
     concentration ends up as another one (case 01779 of the SBML Test Suite).
     """
-    fast_species = {*values.fast.kept, *values.fast.determined}
+    fast_species = {*values.fast.state_species, *values.fast.determined}
     changes = {
         values.states[n]: value * values.size(n) if values.holds_amount(n) else value
         for n, value in new_values.items()
@@ -245,7 +246,9 @@ def _changes(values: SbmlValues, new_values: Mapping[str, ca.SX]) -> dict[ca.SX,
     if fast_species & new_values.keys():
         amounts = {n: _new_amount(values, n, new_values) for n in fast_species}
         determined = [amounts[n] for n in values.fast.determined]
-        changes |= {values.states[n]: amounts[n] - values.fast.combined(n, determined) for n in values.fast.kept}
+        changes |= {
+            values.states[n]: amounts[n] - values.fast.combined(n, determined) for n in values.fast.state_species
+        }
     return changes | _thinned(values, new_values)
 
 

@@ -39,13 +39,13 @@ class FastPart:
     reactions: tuple[str, ...] = ()
     multiples: Array = field(default_factory=lambda: np.empty((0, 0)))
     determined: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    state_species: tuple[str, ...] = ()
     share: ca.SX | None = None
 
     def combined(self, name: str, of_determined: Sequence[ca.SX]) -> ca.SX:
         """Return the contribution of the determined species to a kept species, (C a_d)_k."""
         assert self.share is not None
-        row = self.share[self.kept.index(name), :]
+        row = self.share[self.state_species.index(name), :]
         return sum((row[j] * value for j, value in enumerate(of_determined)), start=ca.SX(0))
 
 

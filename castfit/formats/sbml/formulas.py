@@ -239,7 +239,9 @@ def _piecewise(operands: list[ca.SX], time: ca.SX) -> ca.SX:
     if len(operands) % 2:
         result = operands[-1]
     else:
-        covered = Comparisons.of(reduce(ca.logic_or, (truth(condition) for _, condition in pairs))).holds_between()
+        covered = Comparisons.from_condition(
+            reduce(ca.logic_or, (truth(condition) for _, condition in pairs))
+        ).holds_between()
         result = pairs[-1][0] if covered else ca.log(-1 - time**2)  # NaN by itself would be taken for a mistake
     for value, condition in reversed(pairs):
         result = ca.if_else(truth(condition), value, result)

@@ -40,7 +40,7 @@ def with_late_jumps(values: SbmlValues, events: tuple[Event, ...], limits: Event
                 delayed_jumps.append(
                     Event(
                         float(due_time) if due_time.is_constant() else due_time,
-                        {f.state: value - f.begun},
+                        {f.state: value - f.initial_polynomial},
                         measured=e.measured,
                     )
                 )
@@ -69,18 +69,22 @@ def _watched(
     slots = places(values, label, limits.waiting, ("is due", "sets", *(("has number",) if is_ordered else ())))
     number = values.memory("number of the jump")
     stored_values: dict[str, ca.SX] = {"is due": values.time + f.tau, "sets": new_value, "has number": number}
-    change = {s.name(): v for s, v in slots.taken(stored_values).items()}
+    change = {s.name(): v for s, v in slots.occupy_free_slot(stored_values).items()}
     if is_ordered:
         change[number.name()] = number + 1
-    priorities = [_BEFORE_OTHERS * (1 - 1e-9 * jump_number) for jump_number in slots.of.get("has number", [])]
+    priorities = [
+        _BEFORE_OTHERS * (1 - 1e-9 * jump_number) for jump_number in slots.stored_symbols.get("has number", [])
+    ]
     jumps = [
         Event(
             when=ca.logic_and(wait > HALF, values.time >= due),
-            changes={f.state: value - f.begun, wait: 0},
+            changes={f.state: value - f.initial_polynomial, wait: 0},
             measured=e.measured,
             count=limits.count,
             priority=priorities[i] if is_ordered else None,
         )
-        for i, (wait, due, value) in enumerate(zip(slots.waits, slots.of["is due"], slots.of["sets"], strict=True))
+        for i, (wait, due, value) in enumerate(
+            zip(slots.waits, slots.stored_symbols["is due"], slots.stored_symbols["sets"], strict=True)
+        )
     ]
     return change, [*jumps, too_many(slots, label)]

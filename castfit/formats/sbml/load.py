@@ -186,7 +186,7 @@ def _built(
         model,
         {n: values.numbers[n] for n in values.parameters if n in values.numbers},
         {
-            n: _to_number(start.said(n)) if _follows(values, n) else values.numbers[n]
+            n: _to_number(start.read_file_value(n)) if _follows(values, n) else values.numbers[n]
             for n in values.parameters
             if n in values.numbers or _follows(values, n)
         },
@@ -261,7 +261,7 @@ def _without_values(values: SbmlValues, used_expressions: ca.SX, expressions: Ma
 
     Return their symbols.
     """
-    unset_names = [n for n in values.parameters if n not in values.numbers and n not in values.kept]
+    unset_names = [n for n in values.parameters if n not in values.numbers and n not in values.parameter_constants]
     unset_names = [n for n in unset_names if not ca.depends_on(used_expressions, values.parameters[n])]
     other_expressions = ca.vertcat(*(e for n, e in expressions.items() if n not in unset_names))
     sizes = [n for n in unset_names if (q := values.contents.quantities.get(n)) and q.kind == "compartment"]
@@ -312,7 +312,9 @@ def _started(values: SbmlValues, user_values: Mapping[str, Any]) -> ImportedStar
     initial |= {n: v for n in values.algebraic if (v := quantities[n].value) is not None and np.isfinite(v)}
     parameter_values = {n: _to_number(v) for n, v in read_values.items() if n in values.parameters}
     parameter_values |= {
-        n: _to_number(start.said(n)) for n in values.parameters if n not in parameter_values and _follows(values, n)
+        n: _to_number(start.read_file_value(n))
+        for n in values.parameters
+        if n not in parameter_values and _follows(values, n)
     }
     raise_if_mistakes("Loaded.start", values.mistakes[n_mistakes:])
     return ImportedStart(initial, parameter_values)
@@ -320,7 +322,7 @@ def _started(values: SbmlValues, user_values: Mapping[str, Any]) -> ImportedStar
 
 def _follows(values: SbmlValues, name: str) -> bool:
     """Check whether a kept parameter is computed by the file rather than given as a plain number."""
-    return name in values.parameters and name in values.kept and not values.is_plain(name)
+    return name in values.parameters and name in values.parameter_constants and not values.is_plain(name)
 
 
 def _to_number(value: ca.SX) -> Any:

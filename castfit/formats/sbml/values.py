@@ -33,7 +33,7 @@ class DelayedState:
 
     state: str
     symbol: ca.SX
-    of: ca.SX
+    delayed_expression: ca.SX
     tau: ca.SX
 
 
@@ -51,26 +51,26 @@ class TrackedDelay:
     state: ca.SX
     tau: ca.SX
     rate: ca.SX
-    begun: ca.SX
+    initial_polynomial: ca.SX
 
 
 @dataclass
 class LazyValues(ABC):
     """Remembers what identifiers mean, worked out once each, and notices what depends on itself."""
 
-    _known: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX], kw_only=True)
+    _value_cache: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX], kw_only=True)
     _busy: list[str] = field(default_factory=list[str], kw_only=True)
 
     def value(self, name: str) -> ca.SX:
         """Return the value of an identifier. In a circular definition, record an error and return zero."""
-        if name not in self._known:
+        if name not in self._value_cache:
             if name in self._busy:
                 self._round(name)
                 return ca.SX(0)
             self._busy.append(name)
-            self._known[name] = self._valued(name)
+            self._value_cache[name] = self._valued(name)
             self._busy.pop()
-        return self._known[name]
+        return self._value_cache[name]
 
     @abstractmethod
     def _valued(self, name: str) -> ca.SX:
@@ -91,7 +91,7 @@ class SbmlValues(LazyValues):
     """
 
     contents: SbmlDocument
-    kept: frozenset[str]
+    parameter_constants: frozenset[str]
     mistakes: list[str]
     assumed: list[str] = field(default_factory=list[str])
     _rates: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX])
@@ -132,7 +132,7 @@ class SbmlValues(LazyValues):
         if self.fast.determined:
             self._equilibrate()
         for reaction in self.contents.reactions.values():
-            for parameter in reaction.own:
+            for parameter in reaction.local_parameters:
                 self._local(reaction.name, parameter)
 
     # What is a state
@@ -151,14 +151,14 @@ class SbmlValues(LazyValues):
         q = self.contents.quantities[name]
         if q.kind != "species" or self.is_amount(name):
             return False
-        if name in self.fast.kept:
+        if name in self.fast.state_species:
             return True
         if not self.varies(q.compartment):
             return False
         return self.roles[name] in (QuantityRole.REACTIONS, QuantityRole.HELD)
 
     def _state_name(self, name: str) -> str:
-        if name in self.fast.kept:
+        if name in self.fast.state_species:
             return _free_name(f"{name}_total", self._taken, ())
         return _free_name(f"{name}_amount", self._taken, ()) if self.holds_amount(name) else name
 
@@ -199,8 +199,8 @@ class SbmlValues(LazyValues):
     def _equilibrate(self) -> None:
         """Work out what the equilibrium of fast reactions determines."""
         unknowns = {n: ca.SX.sym(n) for n in self.fast.determined}
-        saved_values = dict(self._known)
-        self._known.update(unknowns)
+        saved_values = dict(self._value_cache)
+        self._value_cache.update(unknowns)
         laws = [self.value(r) for r in self.fast.reactions]
         residuals = [
             sum((m * law for m, law in zip(column, laws, strict=True) if m), start=ca.SX(0))
@@ -218,9 +218,9 @@ class SbmlValues(LazyValues):
             self.algebraic.update(unknowns)
             self.residuals.update(zip(unknowns, residuals, strict=True))
             return
-        self._known = saved_values
+        self._value_cache = saved_values
         solution = -ca.solve(slope, ca.substitute([g], [z], [ca.SX.zeros(z.numel())])[0])
-        self._known.update(zip(unknowns, ca.vertsplit(ca.densify(solution)), strict=True))
+        self._value_cache.update(zip(unknowns, ca.vertsplit(ca.densify(solution)), strict=True))
 
     def _decide(self, undetermined: tuple[str, ...]) -> None:
         """Find out what algebraic rules determine, and solve them for it where they are linear."""
@@ -229,9 +229,9 @@ class SbmlValues(LazyValues):
         saved_names = set(self._taken)
         symbols = {n: ca.SX.sym(n) for n in undetermined}
         undecided = {n: ca.SX.sym(n) for n, role in self.roles.items() if role.is_state and n not in symbols}
-        self._known.update({**undecided, **symbols})
+        self._value_cache.update({**undecided, **symbols})
         trial_residuals = [self.formula("an algebraic rule", tree) for tree in self.contents.algebraic]
-        for memory in (self._known, self._own, self.parameters, self.numbers, self.computed_from):
+        for memory in (self._value_cache, self._own, self.parameters, self.numbers, self.computed_from):
             memory.clear()  # what is determined by the rules was still a constant
         self._taken = saved_names
         needs = [[n for n in undetermined if ca.depends_on(residual, symbols[n])] for residual in trial_residuals]
@@ -253,19 +253,19 @@ class SbmlValues(LazyValues):
         if not determined_names:
             return
         unknowns = {n: ca.SX.sym(n) for n in determined_names}
-        saved_values = dict(self._known)
-        self._known.update(unknowns)
+        saved_values = dict(self._value_cache)
+        self._value_cache.update(unknowns)
         residuals = [self.formula("an algebraic rule", self._chosen[n]) for n in determined_names]
-        self._known = saved_values
+        self._value_cache = saved_values
         z, g = ca.vertcat(*unknowns.values()), ca.vertcat(*residuals)
         slope = ca.jacobian(g, z)
         if ca.depends_on(slope, z):
             self.algebraic, self.residuals = unknowns, dict(zip(determined_names, residuals, strict=True))
-            self._known.update(unknowns)
+            self._value_cache.update(unknowns)
             return
         at_zero = ca.substitute([g], [z], [ca.SX.zeros(z.numel())])[0]
         solution = -ca.solve(slope, at_zero) if z.numel() > 1 else -at_zero / slope
-        self._known.update(zip(determined_names, ca.vertsplit(ca.densify(solution)), strict=True))
+        self._value_cache.update(zip(determined_names, ca.vertsplit(ca.densify(solution)), strict=True))
 
     def memory(self, name: str) -> ca.SX:
         """Return a state more that only events change, zero at the start."""
@@ -292,10 +292,10 @@ class SbmlValues(LazyValues):
             return self.formula(f"the assignment rule of '{name}'", contents.assigned[name])
         if role is QuantityRole.ALGEBRAIC:
             self._solve()
-            return self._known[name]
+            return self._value_cache[name]
         if role.is_state:
             state = self.states[name]
-            if name in self.fast.kept:
+            if name in self.fast.state_species:
                 state = state + self.fast.combined(name, [self.amount(n) for n in self.fast.determined])
             return state / self.size(name) if self.holds_amount(name) else state
         return self._constant(name, q)
@@ -316,7 +316,7 @@ class SbmlValues(LazyValues):
 
     def is_parameter(self, name: str) -> bool:
         """Check whether a constant is a parameter."""
-        return self.is_plain(name) or (name in self.kept and not self._thins(name))
+        return self.is_plain(name) or (name in self.parameter_constants and not self._thins(name))
 
     def _constant(self, name: str, q: SbmlQuantity) -> ca.SX:
         """Return a constant: a parameter, or an expression of parameters."""
@@ -338,7 +338,7 @@ class SbmlValues(LazyValues):
     def _local(self, reaction: str, parameter: str) -> ca.SX:
         """Return a parameter that only one kinetic law knows, called "reaction_name"."""
         if (reaction, parameter) not in self._own:
-            number = self.contents.reactions[reaction].own[parameter]
+            number = self.contents.reactions[reaction].local_parameters[parameter]
             self._own[reaction, parameter] = self._parameter(
                 _free_name(f"{reaction}_{parameter}", self._taken, ()), number
             )
@@ -353,7 +353,7 @@ class SbmlValues(LazyValues):
         if reaction.law is None:
             self.mistakes.append(f"reaction '{name}' has no kinetic law")
             return ca.SX(0)
-        local_parameters = {n: self._local(name, n) for n in reaction.own}
+        local_parameters = {n: self._local(name, n) for n in reaction.local_parameters}
         return self.formula(f"the kinetic law of '{name}'", reaction.law, self.scope.inside(local_parameters))
 
     def formula(self, label: str, tree: object, scope: Scope | None = None) -> ca.SX:
@@ -436,7 +436,9 @@ class SbmlValues(LazyValues):
 
     def _past(self, name: str, symbol: ca.SX, lag: ca.SX) -> ca.SX:
         """Return the symbol of what a state, or a delayed value of it, was a time ago."""
-        matches = (d for d in self.delays.values() if ca.is_equal(d.of, symbol) and ca.is_equal(d.tau, lag, 9))
+        matches = (
+            d for d in self.delays.values() if ca.is_equal(d.delayed_expression, symbol) and ca.is_equal(d.tau, lag, 9)
+        )
         delayed_state = next(matches, None)
         if delayed_state is None:
             delayed_state = DelayedState(name, ca.SX.sym(f"delayed {name}"), symbol, lag)
@@ -453,7 +455,7 @@ class SbmlValues(LazyValues):
         while new := [d for d in self.delays.values() if hash(d.symbol) not in self._seen]:
             for d in new:
                 self._seen.add(hash(d.symbol))
-                tau, is_varying, dependencies = self._whole(d), self._moves(d.tau), self._behind(d.state)
+                tau, is_varying, dependencies = self._compute_total_delay(d), self._moves(d.tau), self._behind(d.state)
                 has_jumps = any(self.states[n].name() in jumping_states for n in dependencies)
                 feedback_source = self._endless(d.state)
                 if (feedback_source or (len(dependencies) > _ORDER and not has_jumps)) and not is_varying:
@@ -481,7 +483,9 @@ class SbmlValues(LazyValues):
                             old.append(symbol)
                             past_symbols.append(
                                 self._past(
-                                    inner_delay.state, self.states[inner_delay.state], tau + self._whole(inner_delay)
+                                    inner_delay.state,
+                                    self.states[inner_delay.state],
+                                    tau + self._compute_total_delay(inner_delay),
                                 )
                             )
                         elif ca.depends_on(symbol, self.varying):
@@ -498,10 +502,10 @@ class SbmlValues(LazyValues):
                 self.followed[name] = TrackedDelay(d, ca.SX.sym(name), tau, rate, initial_expansion)
         return self.followed
 
-    def _whole(self, d: DelayedState) -> ca.SX:
+    def _compute_total_delay(self, d: DelayedState) -> ca.SX:
         """Return the delay of a value that is, perhaps, a delayed one of a delayed one."""
-        inner_delay = self.delays.get(hash(d.of))
-        return d.tau if inner_delay is None else d.tau + self._whole(inner_delay)
+        inner_delay = self.delays.get(hash(d.delayed_expression))
+        return d.tau if inner_delay is None else d.tau + self._compute_total_delay(inner_delay)
 
     def _needs(self, state: str) -> tuple[set[str], set[str]]:
         """Return the states that the rate of one depends on, and those of which it depends on delayed values."""
@@ -554,12 +558,12 @@ class SbmlValues(LazyValues):
         is followed, carries it without the first terms of its expansion there,  x - r t - c t^2 / 2  with r = x'(0),
         c = x''(0), and they are added where they belong:  x(t - tau) = line + r s + c s^2 / 2,  s = max(t - tau, 0).
         """
-        delayed_values = {name: (f.value.symbol, f.state + f.begun) for name, f in self.followed.items()}
+        delayed_values = {name: (f.value.symbol, f.state + f.initial_polynomial) for name, f in self.followed.items()}
         followed = {hash(symbol) for symbol, _ in delayed_values.values()}
         for number, d in enumerate(d for d in self.delays.values() if hash(d.symbol) not in followed):
             rate, (r, c) = self.state_rate(d.state), self._beginning(d.state)
-            state_expression = ca.substitute([d.of], [ca.vertcat(*(s for s, _ in delayed_values.values()))],
-                               [ca.vertcat(*(v for _, v in delayed_values.values()))])[0] if delayed_values else d.of  # fmt: skip
+            state_expression = ca.substitute([d.delayed_expression], [ca.vertcat(*(s for s, _ in delayed_values.values()))],
+                               [ca.vertcat(*(v for _, v in delayed_values.values()))])[0] if delayed_values else d.delayed_expression  # fmt: skip
             line = state_expression - r * self.time - c * self.time**2 / 2
             if not (
                 state_expression.is_symbolic() and ca.simplify(rate - r - c * self.time).is_zero()
@@ -590,7 +594,7 @@ class SbmlValues(LazyValues):
         if role is QuantityRole.RATE:
             return self.formula(f"the rate rule of '{name}'", self.contents.rates[name])
         flow = self._flow(name)
-        if name in self.fast.kept:
+        if name in self.fast.state_species:
             flow = flow - self.fast.combined(name, [self._flow(n) for n in self.fast.determined])
         return flow if self.is_amount(name) or self.holds_amount(name) else _divided(flow, self.size(name))
 
@@ -661,9 +665,9 @@ class StartValues(LazyValues):
             return values.value(name)
         if role in (QuantityRole.ASSIGNED, QuantityRole.ALGEBRAIC):
             return self.at_start(values.value(name))
-        return self.said(name) if override is None else override
+        return self.read_file_value(name) if override is None else override
 
-    def said(self, name: str) -> ca.SX:
+    def read_file_value(self, name: str) -> ca.SX:
         """Return the initial value that the file defines."""
         values, contents = self.values, self.values.contents
         q = contents.quantities[name]
@@ -686,7 +690,7 @@ class StartValues(LazyValues):
         q = self.values.contents.quantities[name]
         if name not in self.values.contents.initial and q.value is None:
             return None
-        initial_value = self.said(name)
+        initial_value = self.read_file_value(name)
         symbols = ca.symvar(initial_value)
         if any(s.name() not in self.values.numbers for s in symbols):
             return None
@@ -697,7 +701,7 @@ class StartValues(LazyValues):
         """Check whether a state has an initial value."""
         value = self.values.contents.quantities[name].value
         is_specified = name in self.overrides or name in self.values.contents.initial
-        if name in self.values.fast.kept:
+        if name in self.values.fast.state_species:
             return all(n in self.overrides or n in self.values.contents.initial or
                        self.values.contents.quantities[n].value is not None
                        for n in (name, *self.values.fast.determined))  # fmt: skip
@@ -707,7 +711,7 @@ class StartValues(LazyValues):
         """Return the initial value of a quantity's state."""
         value = self.value(name)
         holds, fast = self.values.holds_amount(name), self.values.fast
-        if name in fast.kept:
+        if name in fast.state_species:
             return self._amount(name) - fast.combined(name, [self._amount(n) for n in fast.determined])
         return value * self.value(self.values.contents.quantities[name].compartment) if holds else value
 

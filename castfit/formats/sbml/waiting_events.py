@@ -68,7 +68,7 @@ Changes = Callable[[Mapping[str, ca.SX]], dict[ca.SX, ca.SX]]
 class WatchedEvent:
     """An event whose trigger is watched, with the new values by name; `changes` makes those of states."""
 
-    said: SbmlEvent
+    sbml_event: SbmlEvent
     trigger: ca.SX
     new: Mapping[str, ca.SX]
     changes: Changes
@@ -82,19 +82,22 @@ class EventQueueSlots:
     """
 
     waits: Sequence[ca.SX]
-    of: Mapping[str, Sequence[ca.SX]]
-    beyond: ca.SX
+    stored_symbols: Mapping[str, Sequence[ca.SX]]
+    overflow_flag: ca.SX
 
-    def taken(self, stored_values: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
+    def occupy_free_slot(self, stored_values: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
         """Return the changes by which the first place that is free is taken."""
         changes: dict[ca.SX, ca.SX] = {}
         is_full = ca.SX(1)
         for i, wait in enumerate(self.waits):
             is_free = ca.logic_and(is_full, wait < HALF)
-            new_states = {wait: ca.SX(1), **{symbols[i]: stored_values[name] for name, symbols in self.of.items()}}
+            new_states = {
+                wait: ca.SX(1),
+                **{symbols[i]: stored_values[name] for name, symbols in self.stored_symbols.items()},
+            }
             changes |= {s: ca.if_else(is_free, value, s) for s, value in new_states.items()}
             is_full = ca.logic_and(is_full, wait > HALF)
-        return changes | {self.beyond: ca.if_else(is_full, 1, self.beyond)}
+        return changes | {self.overflow_flag: ca.if_else(is_full, 1, self.overflow_flag)}
 
 
 def places(values: SbmlValues, name: str, count: int, labels: Sequence[str]) -> EventQueueSlots:
@@ -110,7 +113,7 @@ def places(values: SbmlValues, name: str, count: int, labels: Sequence[str]) -> 
 def too_many(slots: EventQueueSlots, name: str) -> Event:
     """Return the failure that no place was free."""
     message = f"more than {len(slots.waits)} of {name} wait at once; load with a larger waiting="
-    return Event(when=slots.beyond > HALF, changes={slots.beyond: 0}, count=1, forbidden=message)
+    return Event(when=slots.overflow_flag > HALF, changes={slots.overflow_flag: 0}, count=1, forbidden=message)
 
 
 def watched_events(values: SbmlValues, events: Sequence[WatchedEvent], limits: EventLimits) -> tuple[Event, ...]:
@@ -124,12 +127,12 @@ def watched_events(values: SbmlValues, events: Sequence[WatchedEvent], limits: E
 class _TriggerState:
     values: SbmlValues
     event: WatchedEvent
-    every: Sequence[WatchedEvent]
+    watched_events: Sequence[WatchedEvent]
     limits: EventLimits
 
     def events(self) -> list[Event]:
         """Return the castfit events that represent the event."""
-        sbml_event, time = self.event.said, self.values.time
+        sbml_event, time = self.event.sbml_event, self.values.time
         delay = ca.SX(0)
         if sbml_event.delay is not None:
             delay = self.values.formula(f"the delay of event {sbml_event.name}", sbml_event.delay)
@@ -152,7 +155,9 @@ class _TriggerState:
         slots = places(
             self.values, name, count, (*(["is due"] if is_delayed else []), *(f"sets {n}" for n in stored_names))
         )
-        queue_changes = slots.taken({"is due": time + delay, **{f"sets {n}": self.event.new[n] for n in stored_names}})
+        queue_changes = slots.occupy_free_slot(
+            {"is due": time + delay, **{f"sets {n}": self.event.new[n] for n in stored_names}}
+        )
         priority = _FIRST if self._ordered else None
         events = [self._watched(self._trigger, queue_changes, at_start=True, priority=priority)]
         waits = slots.waits
@@ -162,9 +167,12 @@ class _TriggerState:
             )
             events.append(self._watched(cancel_condition, dict.fromkeys(waits, ca.SX(0)), priority=_FIRST))
         for i, wait in enumerate(waits):
-            due_condition = ca.logic_and(wait > HALF, time >= slots.of["is due"][i]) if is_delayed else wait > HALF
+            due_condition = (
+                ca.logic_and(wait > HALF, time >= slots.stored_symbols["is due"][i]) if is_delayed else wait > HALF
+            )
             new_values = {
-                n: slots.of[f"sets {n}"][i] if n in stored_names else value for n, value in self.event.new.items()
+                n: slots.stored_symbols[f"sets {n}"][i] if n in stored_names else value
+                for n, value in self.event.new.items()
             }
             events.append(
                 self._watched(
@@ -181,7 +189,7 @@ class _TriggerState:
     def _watched(self, when: ca.SX, changes: Mapping[ca.SX, ca.SX], *, at_start: bool = False, **options: Any) -> Event:
         """Return an event that is watched; a value at its very time shows it where the condition is true there."""
         assert is_condition(when)
-        begins = at_start and not self.event.said.initially
+        begins = at_start and not self.event.sbml_event.initially
         measured = "after" if begins or self._true_at_once else "before"
         count = self.limits.count
         return Event(when=when, changes=dict(changes), measured=measured, count=count, at_start=begins, **options)
@@ -192,7 +200,7 @@ class _TriggerState:
 
         Data are taken at times that a clock names: where time alone passes something, that decides.
         """
-        values, parts = self.values, Comparisons.of(self._trigger)
+        values, parts = self.values, Comparisons.from_condition(self._trigger)
         constant_names = {s.name() for n, s in values.states.items() if values.roles[n] is QuantityRole.HELD}
         constant_names |= {s.name() for s in values.memories.values()}
         variables = ca.vertcat(*(s for s in ca.vertsplit(values.varying) if s.name() not in constant_names))
@@ -210,8 +218,8 @@ class _TriggerState:
         """Whether any event has a priority, or may be called off by another one."""
         states = self.values.varying
         return any(
-            e.said.priority is not None or (not e.said.persistent and ca.depends_on(e.trigger, states))
-            for e in self.every
+            e.sbml_event.priority is not None or (not e.sbml_event.persistent and ca.depends_on(e.trigger, states))
+            for e in self.watched_events
         )
 
     @property
@@ -221,7 +229,7 @@ class _TriggerState:
 
     @property
     def _priority(self) -> ca.SX | None:
-        sbml_event = self.event.said
+        sbml_event = self.event.sbml_event
         return (
             None
             if sbml_event.priority is None
@@ -231,7 +239,7 @@ class _TriggerState:
     @property
     def _changed(self) -> ca.SX:
         """The states that events change, this one only if it may be triggered again before it happens."""
-        other_events = [e for e in self.every if e is not self.event or e.said.persistent]
+        other_events = [e for e in self.watched_events if e is not self.event or e.sbml_event.persistent]
         return ca.vertcat(*{s.name(): s for e in other_events for s in e.changes(e.new)}.values())
 
     def _moves(self, value: ca.SX, *, is_delayed: bool) -> bool:
@@ -243,4 +251,4 @@ class _TriggerState:
     @property
     def _can_retrigger(self) -> bool:
         """Whether events can make its trigger true again while it waits for its turn."""
-        return self.event.said.persistent and ca.depends_on(self.event.trigger, self._changed)
+        return self.event.sbml_event.persistent and ca.depends_on(self.event.trigger, self._changed)

@@ -30,9 +30,9 @@ class TrustRegion(StepControl):
     where the lowest cost has not fallen by this part of half the squares in so many steps.
     """
 
-    first: float = 1.0
-    most: float = 10.0
-    least: float = 1e-7
+    initial_radius: float = 1.0
+    max_radius: float = 10.0
+    min_radius: float = 1e-7
     memory: int = 4
     accepted: float = 1e-4
     good: float = 0.7
@@ -41,12 +41,12 @@ class TrustRegion(StepControl):
     patience: int = 12
     progress: float = 1e-7
 
-    holds = False
-    rescued = False
+    holds_singular_directions = False
+    uses_fallback = False
 
     def step(self, local: LocalProblem, memory: Mapping[str, float]) -> Step:
         """Return the step within a box of one unit at least: what a smaller one promises says nothing of optima."""
-        return local.within(max(memory.get("radius", self.first), 1.0))
+        return local.compute_trust_region_step(max(memory.get("radius", self.initial_radius), 1.0))
 
     def carried(self, memory: Mapping[str, float]) -> Mapping[str, float]:
         """Return the radius: costs are not compared with those of another accuracy."""
@@ -55,21 +55,21 @@ class TrustRegion(StepControl):
     def advance(self, search: LineSearch) -> StepOutcome:
         """Shrink the trust region until the cost falls by a fraction of the predicted decrease."""
         merit = penalty(search, margin=2.0)
-        current_merit = merit(search.at)
+        current_merit = merit(search.evaluation)
         # Penalties are weighed anew at every point, so that only costs can be compared with earlier ones.
         compares_costs = "back" not in search.memory and not any(c.n_s for c in search.local.staged.layout.chains)
         previous_merits = _remembered(search.memory) if compares_costs else []
         reference = max([current_merit, *previous_merits])
-        squares = current_merit - search.at.excess
+        squares = current_merit - search.evaluation.excess
         noise = INTEGRATION_NOISE * squares
         lowest_merit, n_stagnant = search.memory.get("lowest", np.inf), search.memory.get("since", 0.0)
         if current_merit < lowest_merit - self.progress * squares:
             lowest_merit, n_stagnant = current_merit, 0.0
         elif n_stagnant >= self.patience:
             return StepOutcome(None, 0.0)
-        Delta = search.memory.get("radius", self.first)
-        while Delta > self.least:
-            step = search.local.within(Delta)
+        Delta = search.memory.get("radius", self.initial_radius)
+        while Delta > self.min_radius:
+            step = search.local.compute_trust_region_step(Delta)
             trial = search.trial(step.dv)
             value = merit(trial)
             predicted_decrease = squares - step.predicted
@@ -81,7 +81,7 @@ class TrustRegion(StepControl):
                 memory = {f"cost {i}": cost for i, cost in enumerate(recent_merits)}
                 memory |= {name: 1.0 for name in search.memory if name == "back"}
                 memory |= {
-                    "radius": min(Delta * radius_factor, self.most),
+                    "radius": min(Delta * radius_factor, self.max_radius),
                     "lowest": lowest_merit,
                     "since": n_stagnant + 1.0,
                 }

@@ -32,13 +32,13 @@ class LineSearch:
     ledger: CountingProblem
     local: LocalProblem
     step: Step
-    at: Evaluation
+    evaluation: Evaluation
     memory: Mapping[str, float]
 
     def trial(self, dv: Array) -> Evaluation:
         """Evaluate at v + dv, within the bounds."""
         staged = self.ledger.staged
-        return self.ledger.evaluate(np.clip(self.at.v + dv, staged.lower, staged.upper))
+        return self.ledger.evaluate(np.clip(self.evaluation.v + dv, staged.lower, staged.upper))
 
     def norm(self, dv: Array) -> float:
         """Root mean square of theta and node steps, in units of their magnitudes.
@@ -56,7 +56,7 @@ class LineSearch:
     @cached_property
     def _measure(self) -> tuple[Index | slice, Array]:
         staged = self.ledger.staged
-        unit = np.maximum(np.abs(self.at.v), staged.scale)
+        unit = np.maximum(np.abs(self.evaluation.v), staged.scale)
         unit[: staged.logarithmic.size][staged.logarithmic] = 1.0  # the magnitude of a logarithm depends on units
         if staged.layout.n_v == staged.layout.n_theta and not staged.eliminated.size:
             return slice(None), unit
@@ -88,8 +88,8 @@ class StepControl(ABC):
     rescued : whether softened problems are a way out where steps get nowhere
     """
 
-    holds: ClassVar[bool] = True
-    rescued: ClassVar[bool] = True
+    holds_singular_directions: ClassVar[bool] = True
+    uses_fallback: ClassVar[bool] = True
 
     def step(self, local: LocalProblem, memory: Mapping[str, float]) -> Step:
         """Return the step whose promise tells how far the optimum is: Gauss and Newton's by default."""

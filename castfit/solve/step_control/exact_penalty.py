@@ -42,8 +42,8 @@ class ExactPenalty(StepControl):
     def advance(self, search: LineSearch) -> StepOutcome:
         """Halve the step until the penalty function falls."""
         merit = penalty(search, margin=self.margin)
-        current_merit = merit(search.at)
-        squares = current_merit - search.at.excess
+        current_merit = merit(search.evaluation)
+        squares = current_merit - search.evaluation.excess
         predicted_decrease = squares - search.step.predicted  # the linear model closes every defect
         noise = INTEGRATION_NOISE * squares
         factor = 1.0

@@ -27,8 +27,8 @@ class Hemker(StepControl):
 
     def advance(self, search: LineSearch) -> StepOutcome:
         """Try the Gauss-Newton step, then steepest descent, then shorter ones."""
-        current_cost = search.at.cost
-        S = search.at.half_square
+        current_cost = search.evaluation.cost
+        S = search.evaluation.half_square
         trial = search.trial(search.step.dv)
         # A converged step changes nothing: equality must be accepted.
         if trial.cost <= current_cost:
@@ -40,7 +40,7 @@ class Hemker(StepControl):
             if trial.cost <= current_cost:
                 return StepOutcome(trial, factor, {}, {"level": trial.cost})
             # S' may be huge: the factor S/(S + S') then shortens by orders of magnitude at once, but never to nothing.
-            trial_square = max(half_square_in_units(search.ledger.staged.layout, trial, search.at.sigma), 0.0)
+            trial_square = max(half_square_in_units(search.ledger.staged.layout, trial, search.evaluation.sigma), 0.0)
             factor *= max(S / (S + trial_square), 1e-3) if np.isfinite(trial_square) else 0.1
         return StepOutcome(None, factor)
 
@@ -58,8 +58,8 @@ def _steepest_descent(search: LineSearch) -> Array:
     positions = condensed.positions
     direction = -condensed.rows.transposed(condensed.u)
     is_at_lower, is_at_upper = (
-        search.at.v[positions] <= staged.lower[positions],
-        search.at.v[positions] >= staged.upper[positions],
+        search.evaluation.v[positions] <= staged.lower[positions],
+        search.evaluation.v[positions] >= staged.upper[positions],
     )
     direction[(is_at_lower & (direction < 0)) | (is_at_upper & (direction > 0))] = 0.0
     image = condensed.rows.times(direction)

@@ -23,19 +23,19 @@ class LevenbergMarquardt(StepControl):
     margin : how far the penalty's weights exceed the multipliers.
     """
 
-    first: float = 1e-3
-    most: float = 1e10
+    initial_mu: float = 1e-3
+    max_mu: float = 1e10
     armijo: float = 1e-4
     margin: float = 2.0
 
     def advance(self, search: LineSearch) -> StepOutcome:
         """Raise mu until the penalty function falls as predicted."""
-        mu, growth = search.memory.get("mu", self.first), 2.0
+        mu, growth = search.memory.get("mu", self.initial_mu), 2.0
         merit = penalty(search, margin=self.margin)
-        current_merit = merit(search.at)
-        squares = current_merit - search.at.excess
+        current_merit = merit(search.evaluation)
+        squares = current_merit - search.evaluation.excess
         diagonal = 1.0 / search.local.column_scale
-        while mu <= self.most:
+        while mu <= self.max_mu:
             step = search.local.direction(damping=np.sqrt(mu) * diagonal)
             trial = search.trial(step.dv)
             value = merit(trial)

@@ -79,7 +79,7 @@ def test_the_graph_is_the_integrated_model_and_has_its_gradient(what):
     problem, changes = WHAT[what]()
     search = searched(problem, cf.Candidate([0.5, 1, 2, 4, 7.5], ["c"], **changes))
     z = np.full(search.bounds[0].size, 0.5)
-    assert search.apart(search.bought, z) < 2e-6
+    assert search.compute_relative_deviation(search.bought, z) < 2e-6
     z = np.linspace(0.3, 0.62, z.size)
     value, slope = search.value(z)
     assert np.abs(slope).max() > 1e-3
@@ -301,19 +301,19 @@ def yeast(fed):
 
 def test_a_search_takes_as_many_steps_as_its_end_needs():
     search = searched(*yeast(cf.choose(5, 45, pieces=2)), steps=60)
-    trusted = VerifiedChoiceSearch(search, lambda z: (search.known, select_candidates(z)), bool)
+    trusted = VerifiedChoiceSearch(search, lambda z: (search.information, select_candidates(z)), bool)
 
     def select_candidates(z):
         information = build_design_information(
-            search.known.problem, search.said, [], samples=1, choice_values=search.numbers(z)
+            search.information.problem, search.candidates, [], samples=1, choice_values=search.numbers(z)
         )
         return build_selection(information, 4, 0.0, None, [])
 
     _, z = trusted.local(np.full(2, 0.5))
     assert trusted.search.steps > 60
-    assert trusted.search.apart(select_candidates(z), z) < 1e-3
+    assert trusted.search.compute_relative_deviation(select_candidates(z), z) < 1e-3
     with np.errstate(all="ignore"):
-        assert search.apart(select_candidates(z), z) > 1e-3
+        assert search.compute_relative_deviation(select_candidates(z), z) > 1e-3
 
 
 @pytest.mark.slow

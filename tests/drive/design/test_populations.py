@@ -216,7 +216,7 @@ def test_a_fit_is_what_is_known_before():
         assert error == pytest.approx(result[name].relative_error, rel=1e-6)
         assert design.after[name] < error
     assert design.problem.n_data == 36 + 40
-    assert cf.mixed_effects(design.problem, result.question.said[1], max_iter=0).n_individuals == 32
+    assert cf.mixed_effects(design.problem, result.question.problem_and_population[1], max_iter=0).n_individuals == 32
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_trials_are_simulated_and_fitted():
     assert [*verification.quantities] == ["k", "noise", "omega(k)"]
     estimates = np.array([row.theta for row in verification.rows])
     for j, (name, quantity) in enumerate(verification.quantities.items()):
-        assert quantity.promised == pytest.approx(design.after[name] * 0.3)
+        assert quantity.predicted_sd == pytest.approx(design.after[name] * 0.3)
         assert quantity.scatter == pytest.approx(np.std(estimates[:, j], ddof=1))
         assert quantity.bias == pytest.approx(np.mean(estimates[:, j]) - 0.3)
         assert quantity.low < quantity.ratio < quantity.high

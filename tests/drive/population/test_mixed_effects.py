@@ -434,7 +434,7 @@ def test_blocks_of_individuals_cost_what_each_does_alone(method):
         np.testing.assert_allclose(actual.gradient, expected.gradient, rtol=1e-5, atol=1e-6 * size)
         size = np.abs(expected.curvature).max()
         np.testing.assert_allclose(actual.curvature, expected.curvature, rtol=1e-5, atol=1e-6 * size)
-    for expected, actual in zip(single_cohort.seen(phi, s), joint_cohort.seen(phi, s), strict=True):
+    for expected, actual in zip(single_cohort.evaluate_data(phi, s), joint_cohort.evaluate_data(phi, s), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-8)
 
 
@@ -466,5 +466,7 @@ def test_workers_that_hold_individuals_change_nothing(method):
             expected, actual = (cohort.curved(phi[indices], s, indices) for cohort in (local_cohort, worker_cohort))
             for name in ("cost", "gradient", "curvature"):
                 np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name))
-        for expected, actual in zip(local_cohort.seen(phi, s), worker_cohort.seen(phi, s), strict=True):
+        for expected, actual in zip(
+            local_cohort.evaluate_data(phi, s), worker_cohort.evaluate_data(phi, s), strict=True
+        ):
             np.testing.assert_array_equal(actual, expected)

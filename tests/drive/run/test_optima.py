@@ -47,7 +47,7 @@ def test_what_differs_at_equal_height_is_named():
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=12))
 def test_looking_on_ends_where_less_than_half_an_optimum_is_expected(counts):
-    outlook = StoppingEstimate.of(found(*counts), sum(counts))
+    outlook = StoppingEstimate.from_optima(found(*counts), sum(counts))
     w, n = outlook.n_optima, outlook.n_fits + outlook.more_starts
     assert w * (n - 1) / (n - w - 2) <= w + 0.5 + 1e-12
     if outlook.more_starts:
@@ -68,14 +68,14 @@ def test_the_outlook_is_a_posterior_expectation():
         logs = np.sum(np.log(np.arange(k - w + 1, k + 1))) - np.sum(np.log(np.arange(k, k + n)))
         weights.append(np.exp(logs))
         unseen.append((k - w) / (k + n))
-    outlook = StoppingEstimate.of(found(*counts), n)
+    outlook = StoppingEstimate.from_optima(found(*counts), n)
     assert outlook.unseen == pytest.approx(np.average(unseen, weights=weights), rel=1e-3)
     expected = np.average(np.arange(w, 20_000), weights=weights)
     assert outlook.expected_optima == pytest.approx(expected, rel=2e-2)
 
 
 def test_failed_starts_make_further_ones_dearer():
-    sure, unsure = StoppingEstimate.of(found(3, 3), 6), StoppingEstimate.of(found(3, 3), 60)
+    sure, unsure = StoppingEstimate.from_optima(found(3, 3), 6), StoppingEstimate.from_optima(found(3, 3), 60)
     assert sure.more_starts == 10
     assert unsure.more_starts == 100
     assert unsure.success_rate == pytest.approx(0.05)
@@ -83,16 +83,16 @@ def test_failed_starts_make_further_ones_dearer():
 
 
 def test_sentences():
-    assert StoppingEstimate.of([], 9).sentence.startswith("No start succeeded")
-    assert StoppingEstimate.of(found(50), 50).sentence.endswith("this will do.")
-    assert "about 5 more starts are worth it" in StoppingEstimate.of(found(2), 2).sentence
-    assert StoppingEstimate.of(found(1), 1).unseen == 1.0
+    assert StoppingEstimate.from_optima([], 9).sentence.startswith("No start succeeded")
+    assert StoppingEstimate.from_optima(found(50), 50).sentence.endswith("this will do.")
+    assert "about 5 more starts are worth it" in StoppingEstimate.from_optima(found(2), 2).sentence
+    assert StoppingEstimate.from_optima(found(1), 1).unseen == 1.0
     assert (
         "1 optimum in 2 successful fits: too few to say how likely a new one is; "
-        in StoppingEstimate.of(found(2), 2).sentence
+        in StoppingEstimate.from_optima(found(2), 2).sentence
     )
-    assert StoppingEstimate.of([], 9).starts_for_best == np.inf
-    assert StoppingEstimate.of(found(4), 4).starts_for_best == 1.0
+    assert StoppingEstimate.from_optima([], 9).starts_for_best == np.inf
+    assert StoppingEstimate.from_optima(found(4), 4).starts_for_best == 1.0
 
 
 def guarded(*, expression: bool = False) -> cf.Problem:
@@ -129,7 +129,7 @@ def test_fits_are_compared_by_the_objective_where_it_is_a_likelihood(kind):
     assert best.success
     assert best.measure == "-2 log L"
     assert best.objective == best.neg2loglik
-    merit = ObjectiveMeasure.of(problem)
+    merit = ObjectiveMeasure.from_problem(problem)
     assert merit.at_height(merit.height(best.cost, best.chi2)) == pytest.approx(best.neg2loglik, rel=1e-9)
     assert merit.floor < best.neg2loglik - 10 * best.n_data
     multistart_result = cf.multistart(problem, "single", starts=3)
@@ -204,7 +204,7 @@ def test_every_text_tells_the_same_number_of_one_optimum(measure, capsys):
 
 def test_an_exact_fit_is_one_optimum_though_its_likelihood_has_no_bound():
     problem = kinds()["-2 log L"]
-    merit = ObjectiveMeasure.of(problem)
+    merit = ObjectiveMeasure.from_problem(problem)
     ends = [merit.at_height(chi2) for chi2 in (1e-25, 1e-21, 1e-3)]
     assert ends[1] - ends[0] > 1.0
     assert len(group_optima({i: (end, {}) for i, end in enumerate(ends)}, merit)) == 2
@@ -212,7 +212,7 @@ def test_an_exact_fit_is_one_optimum_though_its_likelihood_has_no_bound():
 
 def test_heights_and_objectives_are_two_scales_of_one_thing():
     for problem in (*kinds().values(), guarded(), noisy("eliminated")):
-        merit = ObjectiveMeasure.of(problem)
+        merit = ObjectiveMeasure.from_problem(problem)
         for height in (1e-3, 7.0, 1e9):
             assert merit.height_at(merit.at_height(height)) == pytest.approx(height)
     steep = ObjectiveMeasure("-2 log L", 10, 3.0, squares=False)

@@ -199,7 +199,7 @@ def test_differences_that_are_rounding_do_not_count():
 
 @pytest.mark.parametrize("status", ["not_run", "cut_off", "interrupted"])
 def test_what_did_not_finish_does_not_count(status):
-    row = MethodRow.of(
+    row = MethodRow.from_trials(
         "a", [MethodTrial("a", 0, status=status), MethodTrial("b", 0, status="converged", objective=1.0)], 1.0
     )
     assert row.starts == 0

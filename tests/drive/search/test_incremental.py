@@ -56,21 +56,21 @@ def test_points_at_the_start_and_sparse_quantities_do_not_stretch_the_first_hori
 
 def test_a_cut_problem_keeps_theta_and_counts_only_what_is_left():
     problem = everything()
-    short = problem.posed.until(0.4)
+    short = problem.posed.with_horizon(0.4)
     assert short.names == problem.names
     assert np.array_equal(short.guess, problem.guess)
     assert [c.name for c in short.conditions] == ["first"]
     assert short.n_data == np.isfinite(problem.conditions[0].points.values[:3]).sum()
     assert end(short) == 0.4
     assert integrated_length(problem) == pytest.approx(2.0 + 1.4)
-    assert problem.posed.until(end(problem)).n_data == problem.n_data
+    assert problem.posed.with_horizon(end(problem)).n_data == problem.n_data
 
 
 def test_other_bounds_leave_the_problem_itself_alone():
     problem = everything()
     original_bounds = problem.bounds
     theta = problem.guess
-    bounded = problem.posed.within(theta - 0.1, theta + 0.1, theta + 0.01)
+    bounded = problem.posed.with_bounds(theta - 0.1, theta + 0.1, theta + 0.01)
     assert np.allclose(bounded.bounds, (theta - 0.1, theta + 0.1))
     assert np.allclose(bounded.guess, theta + 0.01)
     assert problem.bounds is original_bounds
@@ -127,7 +127,7 @@ def test_a_likelihood_has_the_deviations_of_its_own_statistics(kind):
 
 
 def test_what_the_data_leave_open_keeps_the_users_bounds():
-    problem = lotka_volterra().posed.until(1.0).with_sigma(1.0)
+    problem = lotka_volterra().posed.with_horizon(1.0).with_sigma(1.0)
     result = cf.fit(problem, cf.SingleShooting())
     assert result.success
     user = Bounds(*problem.bounds)

@@ -337,7 +337,7 @@ def test_lost_starts_are_run_again_on_resuming(tmp_path, monkeypatch):
         trouble,
         STRAIGHT,
         workers=2,
-        callback=lambda progress: repeated_indices.append(progress.last.index),
+        callback=lambda progress: repeated_indices.append(progress.last_row.index),
         **common,
     )
     assert repeated_indices == [1]

@@ -95,12 +95,12 @@ def test_the_answer_is_found_again_and_the_story_says_so():
     assert second_sentence == "Sure, as far as a search can tell: it was found as often as was asked for (3)."
     assert "box" not in first_sentence + second_sentence  # ways stand in the table
     assert "two quantities of the best point exchanged" in str(result.sheet())
-    start_points = np.array([c.begun for c in result.candidates if c.best and c.begun])
+    start_points = np.array([c.start_theta for c in result.candidates if c.best and c.start_theta])
     assert len(start_points) == result.finds
     assert result.spread == pytest.approx(
         np.median(np.ptp(start_points, axis=0) / np.log(1e6))
     )  # six decades of the rates
-    assert sum(way.tried for way in result.ways) == len(result.candidates)
+    assert sum(way.n_tried for way in result.ways) == len(result.candidates)
     assert sum(c.best for c in result.candidates) == sum(way.finds for way in result.ways) >= result.finds
     assert "best:" in result.summary()
     assert result.optima[0].objective == min(c.objective for c in result.candidates if c.success)
@@ -268,7 +268,7 @@ def test_ways_that_cost_more_for_nothing_get_less():
     prior = {"box": mean, "growing": mean, "fit": 10.0 * mean}
     work = {way: share[way] * (prior[way] + cost[way]) / 2.0 for way in cost}
     assert work["fit"] > 0.015 * sum(work.values())  # of the work even what failed keeps a part
-    rare = PortfolioState((*state.tried, *(tried(3 + i, "soft", 100.0) for i in range(200))))
+    rare = PortfolioState((*state.records, *(tried(3 + i, "soft", 100.0) for i in range(200))))
     later = dict(zip(WAYS, shares(rare, list(WAYS)), strict=True))
     assert later["box"] + later[MOVED] > 0.5
 
@@ -290,7 +290,7 @@ def test_a_descent_is_as_accurate_as_its_cost_and_horizons_are_rougher():
     start = scene.searched.guess + 0.5
     descent = local_search.descend(scene, start, strategies.OPEN, 30.0)
     assert descent.cost == scene.cost(descent.theta) < scene.cost(start)
-    full_scene = scene.until(float(scene.times[-1]))
+    full_scene = scene.transcribe_until(float(scene.times[-1]))
     low_accuracy_cost = evaluate_cost(full_scene, descent.theta)
     assert low_accuracy_cost == pytest.approx(descent.cost, abs=0.01)
     assert low_accuracy_cost != descent.cost
@@ -311,13 +311,15 @@ def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
     assert state(work=2000.0, following=1400.0).valley(is_last=True) == 1
     assert state(work=2000.0, following=1900.0).valley(is_last=True) is None  # others may hold the optimum:
     assert state(work=2000.0, following=1900.0).unfinished  # the search goes on
-    followed_state = state().followed(1, CandidateOutcome((1.5,), 2.0, work=50.0, settled=True, floor=True))
-    end = followed_state.tried[1].end
+    followed_state = state().with_followed(1, CandidateOutcome((1.5,), 2.0, work=50.0, is_converged=True, floor=True))
+    end = followed_state.records[1].end
     assert (end.theta, end.cost, end.work, end.following, end.followed) == ((1.5,), 2.0, 150.0, 50.0, 1)
     assert followed_state.valley() is None  # nothing else is lower
     assert followed_state.unconfirmed() == 1
-    next_state = followed_state.followed(1, CandidateOutcome((9.0,), 7.0, work=400.0, settled=True, floor=True))
-    assert (next_state.tried[1].end.theta, next_state.tried[1].end.cost) == ((1.5,), 2.0)  # no better
+    next_state = followed_state.with_followed(
+        1, CandidateOutcome((9.0,), 7.0, work=400.0, is_converged=True, floor=True)
+    )
+    assert (next_state.records[1].end.theta, next_state.records[1].end.cost) == ((1.5,), 2.0)  # no better
     assert next_state.unconfirmed() is None  # floors are confirmed with what is left of the share,
     assert next_state.unconfirmed(is_last=True) == 1  # or before the search ends
 
@@ -331,9 +333,9 @@ def test_a_valley_in_which_strides_get_no_lower_is_not_followed_for_ever(end, ro
     state = PortfolioState((CandidateRecord(0, "box", CandidateOutcome((1.0,), 3.0, work=100.0, rough=rough)),))
     strides = 0
     while state.valley(is_last=True) is not None:
-        state, strides = state.followed(0, replace(end, rough=rough)), strides + 1
+        state, strides = state.with_followed(0, replace(end, rough=rough)), strides + 1
         assert strides <= 3  # two at the accuracy of a search, one at full accuracy
-    end = state.tried[0].end
+    end = state.records[0].end
     assert (end.theta, end.cost) == ((1.0,), 3.0)
     assert state.unconfirmed(is_last=True) == 0  # a fit goes on from there
 
@@ -412,7 +414,7 @@ def test_what_only_looks_better_has_its_real_cost_and_is_followed_at_full_accura
     assert not outcome.rough
     monkeypatch.setattr(SearchProblem, "exact_cost", lambda self, theta: outcome.cost + 100.0)
     rough_outcome = candidate((problem, field), order, np.inf, np.inf)
-    assert (rough_outcome.rough, rough_outcome.settled, rough_outcome.cost) == (True, False, outcome.cost + 100.0)
+    assert (rough_outcome.rough, rough_outcome.is_converged, rough_outcome.cost) == (True, False, outcome.cost + 100.0)
     equal_outcome = candidate((problem, field), replace(order, best=outcome.cost), np.inf, np.inf)
     assert not equal_outcome.rough  # there is nothing to be gained
     monkeypatch.undo()
@@ -421,7 +423,7 @@ def test_what_only_looks_better_has_its_real_cost_and_is_followed_at_full_accura
     assert ahead.finer
     end = candidate((problem, field), ahead, np.inf, np.inf)
     assert end.cost == pytest.approx(scene.exact_cost(np.array(end.theta)), rel=1e-9)
-    went_on = state.followed(0, end).tried[0].end
+    went_on = state.with_followed(0, end).records[0].end
     assert (went_on.theta, went_on.cost, went_on.rough) == (end.theta, end.cost, True)
 
 
@@ -510,7 +512,7 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
     cut_short = cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=1))
 
     def state(cost, **valley):
-        optimum = CandidateOutcome((0.0,), solution.cost, work=1000.0, result=solution, settled=True)
+        optimum = CandidateOutcome((0.0,), solution.cost, work=1000.0, result=solution, is_converged=True)
         ends = (optimum, CandidateOutcome((1.0,), cost, **{"work": 100.0} | valley))
         return PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate(ends)))
 
@@ -521,16 +523,24 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
     assert state(ahead, settled=True).unchecked is None  # that is confirmed
     assert state(ahead, checking=200.0).unchecked is None  # enough, for now
     checked_state = state(ahead).checked(
-        1, CandidateOutcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, settled=True)
+        1, CandidateOutcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, is_converged=True)
     )
-    end = checked_state.tried[1].end
-    assert (end.theta, end.cost, end.held, end.work, end.checking) == ((1.1,), ahead - 0.5, ahead - 0.5, 150.0, 50.0)
+    end = checked_state.records[1].end
+    assert (end.theta, end.cost, end.checked_cost, end.work, end.checking) == (
+        (1.1,),
+        ahead - 0.5,
+        ahead - 0.5,
+        150.0,
+        50.0,
+    )
     assert checked_state.unchecked is None
     assert checked_state.valley() == 1  # it is followed as before
-    lower_state = checked_state.followed(1, CandidateOutcome((2.0,), ahead - 4.0, work=50.0))
+    lower_state = checked_state.with_followed(1, CandidateOutcome((2.0,), ahead - 4.0, work=50.0))
     assert lower_state.unchecked == 1
-    confirmed_state = state(ahead).checked(1, CandidateOutcome((1.1,), ahead, work=50.0, result=solution, settled=True))
-    assert confirmed_state.tried[1].success
+    confirmed_state = state(ahead).checked(
+        1, CandidateOutcome((1.1,), ahead, work=50.0, result=solution, is_converged=True)
+    )
+    assert confirmed_state.records[1].success
     refuted_state = state(ahead).checked(1, CandidateOutcome((1.1,), np.inf, work=50.0, result=cut_short))
     assert refuted_state.valley() is None
     assert refuted_state.unchecked is None
@@ -614,9 +624,9 @@ def test_a_floor_that_is_lower_than_all_solutions_holds_but_is_none():
 
     def state(*costs):
         ends = [
-            CandidateOutcome((0.0,), solution.cost, result=solution, settled=True),
+            CandidateOutcome((0.0,), solution.cost, result=solution, is_converged=True),
             *(
-                CandidateOutcome((1.0,), solution.cost + c, result=floor if k == 0 else None, settled=True)
+                CandidateOutcome((1.0,), solution.cost + c, result=floor if k == 0 else None, is_converged=True)
                 for k, c in enumerate(costs)
             ),
         ]
@@ -634,18 +644,18 @@ def test_a_floor_holds_where_sizes_of_errors_are_estimated_too(monkeypatch):
     """The search eliminates the size: its cost and that of the fit that confirms are on different scales."""
     problem = chain_with_spread()
     scene, field = search_problem_of(problem.posed), search_field(problem.posed, None)
-    assert scene.searched is not scene.asked
+    assert scene.searched is not scene.original_problem
     start = problem.theta_from({"k1": 0.03, "k2": 8.0, "scale": 30.0, "spread": 0.5})[scene.places]
     monkeypatch.setattr(strategies, "_CONFIRMING", 1)
     end = candidate((problem, field), CandidateOrder(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
     assert end.result is not None
     assert not end.result.success
-    assert end.settled
+    assert end.is_converged
     assert end.cost == pytest.approx(scene.cost(np.array(end.theta)), abs=1e-3)
     assert end.cost < scene.cost(start)
     monkeypatch.setattr(SearchProblem, "exact_cost", lambda self, theta: scene.cost(start) + 1.0)
     higher = candidate((problem, field), CandidateOrder(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
-    assert not higher.settled
+    assert not higher.is_converged
 
 
 def test_a_point_that_has_a_cost_but_no_derivatives_holds_and_is_no_solution(monkeypatch):
@@ -661,10 +671,10 @@ def test_a_point_that_has_a_cost_but_no_derivatives_holds_and_is_no_solution(mon
 
     monkeypatch.setattr(strategies, "fit", fit_without_derivatives)
     end = candidate((problem, field), order, np.inf, np.inf)
-    assert (end.settled, end.result.success) == (True, False)
+    assert (end.is_converged, end.result.success) == (True, False)
     assert end.cost == pytest.approx(scene.exact_cost(np.array(end.theta)), rel=1e-9)
     monkeypatch.setattr(SearchProblem, "exact_cost", lambda self, theta: np.inf)
-    assert not candidate((problem, field), order, np.inf, np.inf).settled
+    assert not candidate((problem, field), order, np.inf, np.inf).is_converged
 
 
 def test_what_is_compared_is_called_what_it_is():
@@ -720,20 +730,20 @@ def test_the_best_point_is_doubted_by_exchanging_two_quantities():
     assert best.cost + 0.5 < mirror.cost < best.cost + 1.0
     order = CandidateOrder(EXCHANGED, 0, theta=tuple(mirror.theta.tolist()), best=mirror.cost)
     end = candidate((problem, field), order, np.inf, np.inf)
-    assert end.settled
+    assert end.is_converged
     assert end.cost == pytest.approx(best.cost, abs=1e-3)
     second_outcome = candidate((problem, field), replace(order, theta=end.theta, best=end.cost), np.inf, np.inf)
-    assert not second_outcome.settled  # nothing is better
+    assert not second_outcome.is_converged  # nothing is better
 
 
 def test_confirmations_have_a_part_of_the_work_but_the_first_and_the_last():
     def state(*ends):
         return PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate(ends)))
 
-    outcome = CandidateOutcome((0.0,), 5.0, work=10.0, settled=True)
+    outcome = CandidateOutcome((0.0,), 5.0, work=10.0, is_converged=True)
     assert state(outcome).unconfirmed() == 0  # the first at once
     beaten = replace(outcome, work=100.0, checking=90.0)
-    lower = CandidateOutcome((1.0,), 3.0, work=10.0, settled=True)
+    lower = CandidateOutcome((1.0,), 3.0, work=10.0, is_converged=True)
     assert state(beaten, lower).unconfirmed() is None  # others have to wait
     assert state(beaten, lower).unconfirmed(is_last=True) == 1
     assert state(beaten, lower, CandidateOutcome(work=1000.0)).unconfirmed() == 1
@@ -741,11 +751,11 @@ def test_confirmations_have_a_part_of_the_work_but_the_first_and_the_last():
 
 def test_optima_need_not_wait_for_what_valleys_were_followed_for():
     solution = cf.fit(chain(), "single", cf.GaussNewton("box"))
-    optimum = CandidateOutcome((0.0,), 9.0, work=100.0, result=solution, settled=True)
+    optimum = CandidateOutcome((0.0,), 9.0, work=100.0, result=solution, is_converged=True)
     valley = CandidateOutcome((1.0,), 7.0, work=100.0, following=60.0, checking=60.0)
     state = PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate((optimum, valley))))
     extended_state = state.extended(
-        [CandidateRecord(2, "box", CandidateOutcome((2.0,), 5.0, work=100.0, settled=True))], field_of(1)
+        [CandidateRecord(2, "box", CandidateOutcome((2.0,), 5.0, work=100.0, is_converged=True))], field_of(1)
     )
     assert extended_state.unconfirmed() == 2
 
@@ -759,7 +769,7 @@ def test_the_frontier_is_the_lowest_that_full_accuracy_has_not_refuted():
     refuted, valley = CandidateOutcome((0.0,), 1.0, result=failed), CandidateOutcome((1.0,), 3.0)
     assert state().frontier == np.inf
     assert state(refuted, valley, CandidateOutcome()).frontier == 3.0  # a candidate without an end has no cost
-    settled_outcome = CandidateOutcome((2.0,), 1.05, settled=True)
+    settled_outcome = CandidateOutcome((2.0,), 1.05, is_converged=True)
     assert state(refuted, valley, settled_outcome).frontier == 1.05
     assert state(refuted, valley, settled_outcome).unconfirmed() == 2
     twice = state(refuted, replace(refuted, cost=1.02), valley, settled_outcome)  # the same a third time?
@@ -793,13 +803,13 @@ def test_what_holds_is_fitted_to_its_optimum_before_the_search_ends(monkeypatch)
 def test_a_fit_that_ends_badly_does_not_undo_what_held():
     solution = cf.fit(chain(), "single", cf.GaussNewton("box"))
     floor = cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=1))
-    outcome = CandidateOutcome((1.0,), 2.0, result=floor, settled=True)
+    outcome = CandidateOutcome((1.0,), 2.0, result=floor, is_converged=True)
     state = PortfolioState((CandidateRecord(0, "box", outcome),))
     assert state.unpolished == 0
     failed_state = state.confirmed(0, CandidateOutcome((3.0,), np.inf, result=floor, polished=True))
     assert failed_state.lowest == 2.0
     assert failed_state.unpolished is None
-    better_state = state.confirmed(0, CandidateOutcome((3.0,), 1.0, result=solution, settled=True, polished=True))
+    better_state = state.confirmed(0, CandidateOutcome((3.0,), 1.0, result=solution, is_converged=True, polished=True))
     assert better_state.lowest == 1.0
 
 
@@ -853,7 +863,7 @@ def test_drivers_of_their_own_make_candidates(way):
     )
     assert end is not None
     assert end.result is not None
-    assert end.settled
+    assert end.is_converged
     assert end.result.success
 
 
@@ -893,7 +903,7 @@ def test_what_a_round_takes_to_plan_does_not_grow_with_the_candidates():
             assert state.valley() == 0
             assert state.unconfirmed() is None
             next_round(state, options, field, np.random.default_rng(0))
-            state.extended([tried(n, "box", 10.0)], field).found()
+            state.extended([tried(n, "box", 10.0)], field).find_best_hits()
 
         state = PortfolioState().extended([tried(i, "box", 10.0 + i % 7) for i in range(n)], field)
         return calls_of(plan)

@@ -42,8 +42,8 @@ def mistakes(fit_problem, starts=8, sampling=None, limits=None, rng=0):
 @given(st.sampled_from(SAMPLINGS[:3]), st.integers(1, 40), st.integers(0, 2**32))
 def test_starts_lie_within_the_bounds(sampling, count, seed):
     draws = drawn(problem(), count, sampling, rng=seed)
-    start_points = [*draws.first, *(draws.again(0) for _ in range(5))]
-    assert len(draws.first) == count
+    start_points = [*draws.initial_starts, *(draws.redraw(0) for _ in range(5))]
+    assert len(draws.initial_starts) == count
     assert all(-2 <= start["a"] <= 4 and 1e-3 <= start["b"] <= 10 for start in start_points)
 
 
@@ -62,7 +62,7 @@ def test_a_latin_hypercube_has_one_start_in_every_slice():
 
 def test_sobol_points_fill_the_plane_evenly():
     draws = drawn(problem(), 64)
-    cells = {(int(8 * (s["a"] + 2) / 6), int(8 * np.log(s["b"] / 1e-3) / np.log(1e4))) for s in draws.first}
+    cells = {(int(8 * (s["a"] + 2) / 6), int(8 * np.log(s["b"] / 1e-3) / np.log(1e4))) for s in draws.initial_starts}
     assert len(cells) == 64  # a (0, 6, 2)-net in base 2, scrambled
 
 
@@ -73,7 +73,7 @@ def test_log_uniform_draws_every_logarithm():
 
 @pytest.mark.parametrize("sampling", ["sobol", "uniform", lambda rng: {"a": rng.uniform()}])
 def test_more_starts_begin_with_the_same_ones(sampling):
-    assert drawn(problem(), 5, sampling).first == drawn(problem(), 13, sampling).first[:5]
+    assert drawn(problem(), 5, sampling).initial_starts == drawn(problem(), 13, sampling).initial_starts[:5]
 
 
 @pytest.mark.parametrize("sampling", [*SAMPLINGS[:3], lambda rng: {"a": rng.uniform()}])
@@ -81,18 +81,18 @@ def test_the_seed_decides(sampling):
     draws, same_draws, other_draws = (
         drawn(problem(), 6, sampling, rng=seed) for seed in (1, np.random.default_rng(1), 2)
     )
-    assert draws.first == same_draws.first
-    assert draws.first != other_draws.first
-    redraws = [draws.again(i) for i in (2, 4, 2)]
-    assert redraws == [same_draws.again(i) for i in (2, 4, 2)]
+    assert draws.initial_starts == same_draws.initial_starts
+    assert draws.initial_starts != other_draws.initial_starts
+    redraws = [draws.redraw(i) for i in (2, 4, 2)]
+    assert redraws == [same_draws.redraw(i) for i in (2, 4, 2)]
     assert redraws[0] != redraws[2]
 
 
 def test_what_is_drawn_again_does_not_depend_on_other_starts():
     one, other = drawn(problem()), drawn(problem())
     for i in range(7):
-        one.again(i)
-    assert one.again(7) == other.again(7)
+        one.redraw(i)
+    assert one.redraw(7) == other.redraw(7)
 
 
 def test_limits_narrow_the_bounds():
@@ -131,7 +131,7 @@ def test_problems_of_the_library_without_bounds_have_starts(name):
     infinite = [q.name for q in free.quantities if not np.isfinite([q.lower, q.upper]).all()]
     assert infinite
     assert all(f"{name} in [" in draws.note for name in infinite)
-    assert all(np.isfinite(list(start.values())).all() for start in draws.first)
+    assert all(np.isfinite(list(start.values())).all() for start in draws.initial_starts)
 
 
 def test_every_driver_says_where_starts_were_drawn(clock):
@@ -150,7 +150,7 @@ def test_a_guess_of_zero_needs_limits_or_a_distribution_where_a_bound_is_missing
     assert "limits={'a': (lower, upper)}" in mistake
     for limits in ({"a": (0, 1)}, {"a": scipy.stats.cauchy()}):
         assert np.isfinite(column(drawn(free, limits=limits), "a")).all()
-    assert drawn(free, sampling=lambda rng: {"a": 3.0}).first[0]["a"] == 3.0
+    assert drawn(free, sampling=lambda rng: {"a": 3.0}).initial_starts[0]["a"] == 3.0
 
 
 def test_a_logarithm_needs_a_positive_limit():
@@ -160,9 +160,9 @@ def test_a_logarithm_needs_a_positive_limit():
 
 def test_what_a_start_does_not_name_is_at_its_guess():
     draws = drawn(problem(), [{"a": 2.0}, {}])
-    assert [start["a"] for start in draws.first] == [2.0, 1.0]
+    assert [start["a"] for start in draws.initial_starts] == [2.0, 1.0]
     np.testing.assert_allclose(column(draws, "b"), 0.1, rtol=1e-15)
-    assert draws.again is None
+    assert draws.redraw is None
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_function_that_draws_outside_the_bounds_is_misuse():
 def test_the_library_draws_its_own_starts(name):
     benchmark = problems.load(name)
     draws = drawn(benchmark.problem, 3, benchmark.draw_start)
-    assert all(set(start) == set(benchmark.problem.names) for start in draws.first)
+    assert all(set(start) == set(benchmark.problem.names) for start in draws.initial_starts)
 
 
 def test_free_initial_states_are_drawn_too():

@@ -19,7 +19,9 @@ MEASURED = ROOT.parent / "shared" / "data" / "hiv_data.csv"
 @pytest.mark.parametrize("seed", [0, 1])
 def test_hiv_proteinase_is_solved_in_less_simulations_than_published(seed):
     problem = problems.load("hiv_proteinase", data=MEASURED).problem
-    goal = ObjectiveMeasure.of(problem).at_height(0.019275)  # published as a sum of squares; sigma is unknown here
+    goal = ObjectiveMeasure.from_problem(problem).at_height(
+        0.019275
+    )  # published as a sum of squares; sigma is unknown here
     result = cf.scatter_search(problem, cf.SingleShooting(INTEGRATOR), rng=seed, include_guess=False, vtr=goal)
     assert result.success
     assert result.chi2 <= 0.019275

@@ -97,7 +97,7 @@ def test_what_is_done_is_counted():
 def test_alpha_pinene_is_solved(scale):
     benchmark = problems.load("alpha_pinene", scale=scale)
     result = cf.scatter_search(
-        benchmark.problem, rng=1, vtr=ObjectiveMeasure.of(benchmark.problem).at_height(19.873), max_eval=2000
+        benchmark.problem, rng=1, vtr=ObjectiveMeasure.from_problem(benchmark.problem).at_height(19.873), max_eval=2000
     )
     assert result.best is not None
     assert benchmark.reference.is_reached(result.chi2)
@@ -304,7 +304,7 @@ def test_other_transcriptions_and_starts_serve_local_searches():
             rng=0,
             **SMALL,
             max_eval=150,
-            vtr=ObjectiveMeasure.of(lotka()).at_height(0.02754),
+            vtr=ObjectiveMeasure.from_problem(lotka()).at_height(0.02754),
             local_start=start,
         )
         assert result.chi2 < 0.02754

@@ -401,7 +401,7 @@ def test_other_starts_find_other_optima():
     near_result = cf.bootstrap(result, "parametric", samples=12, transcription=SINGLE)
     far_result = cf.bootstrap(result, "parametric", samples=12, transcription=SINGLE, starts=[{"a": -0.6}])
     assert (near_result.values["a"] > 0).all()
-    n_elsewhere = sum(row.elsewhere for row in far_result.rows)
+    n_elsewhere = sum(row.has_other_optimum for row in far_result.rows)
     assert n_elsewhere == (far_result.values["a"] < 0).sum() > 0
     assert all(b.cost <= a.cost + 1e-9 for a, b in zip(near_result.rows, far_result.rows, strict=True))
     assert f"In {n_elsewhere} of 12 data sets another start" in str(far_result)
@@ -487,9 +487,9 @@ def test_a_problem_whose_trajectory_cannot_be_integrated_is_not_descended():
     result = cf.fit(bent(), "single")
     compiled_problem = result.problem.posed
     warm_descent = descent.WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost)
-    assert warm_descent.reached(compiled_problem) is not None
+    assert warm_descent.refit(compiled_problem) is not None
     shifted_descent = descent.WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost - 1.0)
-    assert shifted_descent.reached(compiled_problem) is None
+    assert shifted_descent.refit(compiled_problem) is None
 
 
 def test_descents_keep_the_limit_of_time_of_a_data_set(clock):
@@ -499,9 +499,9 @@ def test_descents_keep_the_limit_of_time_of_a_data_set(clock):
     warm_descent = descent.WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost)
     with with_deadline(1.0):
         clock.sleep(2.0)
-        assert warm_descent.reached(compiled_problem) is None
+        assert warm_descent.refit(compiled_problem) is None
     assert (
-        descent.WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost).reached(
+        descent.WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost).refit(
             compiled_problem
         )
         is not None
@@ -511,7 +511,7 @@ def test_descents_keep_the_limit_of_time_of_a_data_set(clock):
 def test_an_interrupt_ends_a_run_within_a_descent(monkeypatch):
     """Pressed while the second data set is on its way: the first one is kept."""
     result = cf.fit(bent(), "single")
-    original_method, problems = descent.WarmStartedRefits.reached, []
+    original_method, problems = descent.WarmStartedRefits.refit, []
 
     def pressed(self, problem):
         problems.append(problem)

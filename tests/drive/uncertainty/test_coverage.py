@@ -32,10 +32,10 @@ def test_workers_make_no_difference(two_workers):
     serial_result, parallel_result = (
         cf.coverage(decay(), samples=6, rng=3, workers=n, transcription=SINGLE) for n in (1, two_workers)
     )
-    assert [row.found for row in serial_result.rows] == [row.found for row in parallel_result.rows]
+    assert [row.requested_pairs for row in serial_result.rows] == [row.requested_pairs for row in parallel_result.rows]
     assert serial_result.fitted == 6
     other_seed_result = cf.coverage(decay(), samples=6, rng=4, transcription=SINGLE)
-    assert serial_result.rows[0].found != other_seed_result.rows[0].found
+    assert serial_result.rows[0].requested_pairs != other_seed_result.rows[0].requested_pairs
 
 
 def test_shares_and_widths_are_those_of_the_intervals():

@@ -224,7 +224,7 @@ def test_a_better_fit_on_the_way_restarts_the_run():
 
 
 def test_a_bound_that_nothing_excludes_is_said(banana_fit):
-    tight = banana().posed.within(np.log([0.1, 0.3]), np.log([1e3, 1e2]))
+    tight = banana().posed.with_bounds(np.log([0.1, 0.3]), np.log([1e3, 1e2]))
     profile = cf.profile(cf.fit(tight), "k")["k"]
     lower, upper = profile.sides()
     assert (lower.kind, upper.kind) == ("at a bound", "bounded")
@@ -239,7 +239,7 @@ def test_limits_that_integration_does_not_reproduce_are_none(banana_fit):
     assert [side.kind for side in coarse.sides()] == ["not reproduced"] * 2
     assert np.isnan(coarse.limits()).all()
     assert "another objective" in coarse.sentence
-    bound = cf.profile(cf.fit(banana().posed.within(np.log([0.1, 0.3]), np.log([1e3, 1e2]))), "k",
+    bound = cf.profile(cf.fit(banana().posed.with_bounds(np.log([0.1, 0.3]), np.log([1e3, 1e2]))), "k",
                        cf.Collocation(degree=1, elements=3))["k"]  # fmt: skip
     assert bound.sides()[0].kind == "not reproduced"
 
@@ -576,7 +576,7 @@ def growth(scale: str) -> cf.Result:
 def test_a_flat_valley_is_one_optimum_and_is_followed_no_farther_than_asked():
     """What nobody followed is not excluded: else it is followed again from where others came."""
     messages: list[str] = []
-    profiles = cf.profile(growth("linear"), callback=lambda progress: messages.append(progress.last))
+    profiles = cf.profile(growth("linear"), callback=lambda progress: messages.append(progress.last_label))
     assert [sides[1] for sides in profiles.verdicts.values()] == ["flat"] * 3
     assert not profiles.optima
     assert not [message for message in messages if "beside" in message]

@@ -67,7 +67,7 @@ def test_the_simulations_of_the_collection(name):
             reference_values.setdefault((row["observableId"].removeprefix("observable_"), condition_id), []).append(
                 (float(row["time"]), float(row["simulation"]))
             )
-    for m, value in zip(loaded.stated.measurements, castfit_values, strict=True):
+    for m, value in zip(loaded.tables.measurements, castfit_values, strict=True):
         candidates = reference_values[m.observable.removeprefix("observable_"), m.experiment.partition(" after ")[0]]
         nearby_values = [v for t, v in candidates if abs(t - m.time) <= 1e-4 * max(1.0, abs(t))]
         assert min(abs(v - value) for v in nearby_values) <= LOOSE.get(name, 1e-5) * max(abs(value), 1e-6), m

@@ -348,7 +348,7 @@ def test_starts_are_drawn_from_initialization_priors(tmp_path):
     assert 1.5 <= samples_by_name["A0"].min() < samples_by_name["A0"].max() <= 2.5
     low, high = (np.log10(problem.parameters["dose"].bounds[j]) for j in range(2))
     assert np.log10(samples_by_name["dose"]).std() == pytest.approx((high - low) / np.sqrt(12), rel=0.1)
-    starts = draw(problem, 64, None, None, 0, []).first
+    starts = draw(problem, 64, None, None, 0, []).initial_starts
     assert np.mean([s["A0"] for s in starts]) == pytest.approx(2.0, abs=0.02)
     assert np.std([np.log10(s["k"]) for s in starts]) == pytest.approx(0.1, abs=0.02)
     limited = search_field(problem.posed, {"A0": (5.0, 6.0)}).draw(rng)

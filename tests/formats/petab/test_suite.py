@@ -50,8 +50,8 @@ def test_a_case(case):
     loaded = _unbounded(load_tables(folder / f"_{number}.yaml"))
     log_likelihood = -cf.petab.negative_log_likelihood(loaded.problem)
     assert log_likelihood == pytest.approx(expected["llh"], abs=expected["tol_llh"])
-    priors = {row.name: distribution(row, truncated=True) for row in loaded.stated.parameters}
-    nominal = {row.name: row.nominal for row in loaded.stated.parameters}
+    priors = {row.name: distribution(row, truncated=True) for row in loaded.tables.parameters}
+    nominal = {row.name: row.nominal for row in loaded.tables.parameters}
     logs = {n: -(p.row(nominal[n]).cost + p.constant) for n, p in priors.items() if n in expected.get("log_prior", {})}
     assert logs == pytest.approx(expected.get("log_prior", {}), abs=1e-8)
     tables = [(folder / name).read_text(encoding="utf-8") for name in expected["simulation_files"]]
@@ -60,7 +60,7 @@ def test_a_case(case):
     expected_rows = sorted((r["observableId"], r[condition], float(r["time"]), float(r["simulation"])) for r in rows)
     actual_rows = sorted(
         (m.observable, m.experiment.partition(" after ")[0].replace("the experiment", ""), m.time, value)
-        for m, value in zip(loaded.stated.measurements, simulated(loaded).tolist(), strict=True)
+        for m, value in zip(loaded.tables.measurements, simulated(loaded).tolist(), strict=True)
     )
     assert [row[:3] for row in actual_rows] == [row[:3] for row in expected_rows]
     np.testing.assert_allclose(

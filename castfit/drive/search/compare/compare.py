@@ -109,7 +109,7 @@ def compare(
         )
     require_problem("compare", problem, mistakes)
     draws = draw(problem, starts, sampling, limits, rng, mistakes)
-    initial_starts = draws.first
+    initial_starts = draws.initial_starts
     raise_if_mistakes("compare", mistakes)
     run = run.cleaned()
 
@@ -118,7 +118,7 @@ def compare(
     seeds = np.random.default_rng(rng).integers(2**32, size=len(initial_starts)).tolist()
     shared = (job, run.fit_max_time, run.deadline)
     tasks = deque((k, (*shared, name, initial_starts[i], seeds[i])) for k, (i, name) in enumerate(pairs))
-    merit = ObjectiveMeasure.of(problem)
+    merit = ObjectiveMeasure.from_problem(problem)
     trials = [MethodTrial(name, i) for i, name in pairs]
     best: Result | None = None
     rank, finished = (np.inf, 0), 0
@@ -126,7 +126,7 @@ def compare(
     def enter(k: int, outcome: Any) -> ProgressReport | None:
         nonlocal best, rank, finished
         try:
-            trial = trials[k] = trials[k].ended(outcome)
+            trial = trials[k] = trials[k].with_outcome(outcome)
         except InputError as error:
             raise InputError(f"compare, method '{pairs[k][1]}'", error.problems) from None
         if trial.status == Status.INTERRUPTED.value:
@@ -141,11 +141,11 @@ def compare(
         return ProgressReport(trial, f"{finished} of {len(pairs)} fits", trial.sentence, finished, len(pairs))
 
     stop_status = run_tasks(run, _attempt, tasks, enter, limit=run.fit_max_time + _WARM_UP_TIME)
-    stop_status = run.stopped(stop_status, finished < len(trials))
+    stop_status = run.find_stop_reason(stop_status, finished < len(trials))
     ends = [end for end in (reference_value, None if best is None else rank[0]) if end is not None]
     optimum = min(ends, default=np.nan)
     return ComparisonResult(
-        rows=tuple(MethodRow.of(name, trials, optimum, merit=merit) for name in chosen_methods),
+        rows=tuple(MethodRow.from_trials(name, trials, optimum, merit=merit) for name in chosen_methods),
         trials=tuple(trials),
         drawn=initial_starts,
         best=None if best is None else best.answering(problem),

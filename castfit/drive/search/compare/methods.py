@@ -82,14 +82,14 @@ class Incremental(DriverCall):
     """Incremental fits with a transcription; `plain` leaves out extensions of the published method."""
 
     transcription: Transcription | None = field(default_factory=SingleShooting)
-    plain: bool = False
+    is_original: bool = False
     title = ("growing horizons",)
 
     def __call__(
         self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int
     ) -> IncrementalResult:
         """Fit from a start on growing horizons."""
-        extras = not self.plain
+        extras = not self.is_original
         return incremental(
             problem, self.transcription, self.solver, start=start, max_time=max_time, coarse=extras, fallback=extras
         )

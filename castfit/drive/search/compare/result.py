@@ -105,7 +105,7 @@ class MethodRow:
     equivalent_iterations: float
 
     @classmethod
-    def of(
+    def from_trials(
         cls,
         method: str,
         trials: Iterable[MethodTrial],
@@ -261,7 +261,7 @@ class ComparisonResult(SearchResult):
 
     def sheet(self, title: str = "") -> TextTable:
         """Return the rows as text, method by method."""
-        return TextTable.of(self.rows, ("method", lambda row: row.method), *COUNTS, *_WORK, title=title)
+        return TextTable.from_items(self.rows, ("method", lambda row: row.method), *COUNTS, *_WORK, title=title)
 
     def __repr__(self) -> str:
         rates = join_limited(f"{row.method} {row.correct}/{row.starts}" for row in self.rows)

@@ -247,7 +247,7 @@ class _IncrementalDriver:
     options: dict[str, Any]
 
     @property
-    def posed(self) -> CompiledProblem:
+    def compiled_problem(self) -> CompiledProblem:
         """The problem, worked out."""
         return self.problem.posed
 
@@ -261,7 +261,7 @@ class _IncrementalDriver:
 
         At the coarse tolerances of shorter horizons that is what errors of integration make of an optimum.
         """
-        status, final = attempt.result.status, attempt.horizon >= end(self.posed)
+        status, final = attempt.result.status, attempt.horizon >= end(self.compiled_problem)
         return (status.success or (status is Status.STEP_TOO_SMALL and not final)) and attempt.plausible
 
     def run(self, estimate: HorizonEstimate, report: Callable[..., None]) -> tuple[Result, tuple[Horizon, ...]]:
@@ -279,13 +279,13 @@ class _IncrementalDriver:
                     horizons = (*horizons, self.record(replace(attempt, fallback="shorter step"), report))
                     target = shorter_horizon
                     continue
-                attempt = self.elsewhere(attempt, estimate)
+                attempt = self.search_neighbours(attempt, estimate)
                 is_cut_off = attempt.result.status.cut_off
                 if not is_cut_off and not self.leads(attempt):
                     attempt = self.rescue(attempt, estimate)
                     is_cut_off = attempt.result.status.cut_off
             horizons = (*horizons, self.record(attempt, report))
-            if target >= end(self.posed):
+            if target >= end(self.compiled_problem):
                 return attempt.result.answering(self.problem), horizons
             if is_cut_off:
                 return self.unfinished(attempt.result), horizons
@@ -294,14 +294,14 @@ class _IncrementalDriver:
 
     def next_horizon(self, estimate: HorizonEstimate) -> float:
         """Return the horizon that the rule wants next."""
-        last_time = end(self.posed)
-        times = doubling_horizons(self.posed) if isinstance(self.horizons, str) else self.horizons
+        last_time = end(self.compiled_problem)
+        times = doubling_horizons(self.compiled_problem) if isinstance(self.horizons, str) else self.horizons
         next_time = next((t for t in times if t > estimate.horizon), last_time)
         if self.horizons == "break time":
-            stop = break_time(self.posed, estimate.theta, self.transcription.integrator)
+            stop = break_time(self.compiled_problem, estimate.theta, self.transcription.integrator)
             if np.isinf(stop):
                 return last_time
-            measured = measured_times(self.posed)
+            measured = measured_times(self.compiled_problem)
             reachable_times = measured[measured <= self.break_fraction * stop]
             return (
                 float(reachable_times[-1])
@@ -316,18 +316,18 @@ class _IncrementalDriver:
         """Return a horizon halfway between the one that was reached and the one that failed; None to give up."""
         if attempt.result.status in _HOPELESS or sum(bool(h.fallback) for h in horizons) >= _MOST_SHORTER:
             return None
-        times = measured_times(self.posed)
+        times = measured_times(self.compiled_problem)
         candidate_times = times[(times > estimate.horizon) & (times < attempt.horizon)]
         return float(candidate_times[(candidate_times.size - 1) // 2]) if candidate_times.size else None
 
     def solve(self, horizon: float, estimate: HorizonEstimate) -> _HorizonAttempt:
         """Estimate on one horizon, and repeat with relaxed bounds until no updated bound is active."""
-        horizon_problem = self.posed.until(horizon)
+        horizon_problem = self.compiled_problem.with_horizon(horizon)
         transcription, solver = self.transcription, self.solver
-        if estimate.horizon == -np.inf and horizon < end(self.posed):
+        if estimate.horizon == -np.inf and horizon < end(self.compiled_problem):
             # Nodes or collocation points would start from hardly any data, and wander away together with theta.
             transcription = SingleShooting(integrator=transcription.integrator)
-        if self.coarse and horizon < end(self.posed):
+        if self.coarse and horizon < end(self.compiled_problem):
             transcription, solver = with_loose_tolerances(transcription), with_loose_tolerances(solver)
         theta, bounds = estimate.theta, estimate.bounds
         relaxations = iterations = 0
@@ -350,9 +350,9 @@ class _IncrementalDriver:
             is_limit_reached = relaxations >= _MOST_RELAXATIONS
             bounds = self.user if is_limit_reached else bounds.relaxed(updated, self.relaxation, self.user)
 
-    def elsewhere(self, attempt: _HorizonAttempt, estimate: HorizonEstimate) -> _HorizonAttempt:
+    def search_neighbours(self, attempt: _HorizonAttempt, estimate: HorizonEstimate) -> _HorizonAttempt:
         """Search the first of several horizons from lower points around where a search ended."""
-        if estimate.horizon > -np.inf or attempt.horizon >= end(self.posed):
+        if estimate.horizon > -np.inf or attempt.horizon >= end(self.compiled_problem):
             return attempt
         iterations, evaluations = attempt.iterations, attempt.evaluations
         best = attempt
@@ -362,7 +362,7 @@ class _IncrementalDriver:
             staged = with_loose_tolerances(SingleShooting(self.transcription.integrator)).transcribe(
                 best.problem, best.result.theta
             )
-            lower = find_lower_neighbour(self.posed, staged, best.result)
+            lower = find_lower_neighbour(self.compiled_problem, staged, best.result)
             evaluations = evaluations + Counter(values=LOOKS + 1)
             if lower is None:
                 break
@@ -388,9 +388,12 @@ class _IncrementalDriver:
     def in_pieces(self, horizon: float, estimate: HorizonEstimate) -> _HorizonAttempt:
         """Estimate on one horizon by multiple shooting within the user's bounds."""
         transcription = MultipleShooting(integrator=self.transcription.integrator)
-        if self.coarse and horizon < end(self.posed):
+        if self.coarse and horizon < end(self.compiled_problem):
             transcription = with_loose_tolerances(transcription)
-        horizon_problem, solver = self.posed.until(horizon), GaussNewton(max_iter=_MOST_ITERATIONS, accuracy="full")
+        horizon_problem, solver = (
+            self.compiled_problem.with_horizon(horizon),
+            GaussNewton(max_iter=_MOST_ITERATIONS, accuracy="full"),
+        )
         result = self.fit(horizon_problem, estimate.theta, self.user, transcription, solver)
         counts = result.iterations, Counter(result.evaluations)
         return _HorizonAttempt(
@@ -407,8 +410,8 @@ class _IncrementalDriver:
         logarithmic = np.array([q.scale == "log" for q in problem.quantities])
         start = np.where(logarithmic, np.clip(start, _LOWEST_LOG, -_LOWEST_LOG), start)
         bounds = Bounds(np.minimum(bounds.lower, start), np.maximum(bounds.upper, start))
-        bounded = problem.within(bounds.lower, bounds.upper, start)
-        final = end(problem) >= end(self.posed)  # earlier estimates, at coarse tolerances, only lead the way
+        bounded = problem.with_bounds(bounds.lower, bounds.upper, start)
+        final = end(problem) >= end(self.compiled_problem)  # earlier estimates, at coarse tolerances, only lead the way
         with np.errstate(over="ignore", invalid="ignore"):  # far from the solution trajectories may be huge
             return fit(bounded, transcription, solver, retry=False, verify=final, max_time=remaining, **self.options)
 
@@ -424,7 +427,7 @@ class _IncrementalDriver:
 
     def unfinished(self, result: Result) -> Result:
         """Return the best point so far as a result of the whole problem, with the status of the fit that stopped."""
-        full_problem = self.posed.within(self.user.lower, self.user.upper, result.theta)
+        full_problem = self.compiled_problem.with_bounds(self.user.lower, self.user.upper, result.theta)
         options: dict[str, Any] = {**self.options, "callback": None, "verbose": 0}
         with np.errstate(over="ignore", invalid="ignore"):
             point_result = fit(
@@ -434,7 +437,7 @@ class _IncrementalDriver:
 
     def record(self, attempt: _HorizonAttempt, report: Callable[..., None]) -> Horizon:
         """Build the record of a horizon, and report it."""
-        result, problem = attempt.result, self.posed
+        result, problem = attempt.result, self.compiled_problem
         deviations = standard_deviations(result, attempt.accuracy)[0]
         is_known = np.isfinite(deviations)
         deviations[is_known] *= problem.natural_slope(result.theta)[is_known]

@@ -109,7 +109,7 @@ class IncrementalResult(SearchResult):
 
     def summary(self) -> str:
         """Return the table of horizons, above the summary of the result."""
-        table = TextTable.of(
+        table = TextTable.from_items(
             self.horizons,
             (">horizon", lambda h: f"{h.horizon:g}"),
             (">data", lambda h: f"{h.n_data}"),

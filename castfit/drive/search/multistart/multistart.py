@@ -164,7 +164,7 @@ def multistart(
     raise_if_mistakes("multistart", mistakes)
     draw_limit = 10 if max_draws is None else int(max_draws)
     if transcription is None:
-        chosen_transcription = choose(problem.posed, problem.posed.guess, straight=False, bound=True).first
+        chosen_transcription = choose(problem.posed, problem.posed.guess, straight=False, bound=True).transcription
     draws = screen_draws(problem, draws, int(screen), deadline)
     run = run.cleaned()
     job = run.freeze("multistart", "problem, transcription and solver", (problem, chosen_transcription, chosen_solver))
@@ -209,11 +209,11 @@ def multistart(
 
         tasks = deque(task(i, row.start) for i, row in log.rows.items() if not row.finished)
         stop_status = run_tasks(run, _attempt, tasks, enter, limit=run.fit_max_time)
-        result = MultistartResult.of(
+        result = MultistartResult.from_rows(
             log.best,
             log.rows.values(),
-            merit=ObjectiveMeasure.of(problem),
-            drawn_starts=draws.first,
+            merit=ObjectiveMeasure.from_problem(problem),
+            drawn_starts=draws.initial_starts,
             message=log.message(run, stop_status, file.trouble if file else ""),
             time=run.seconds,
             header=header,
@@ -228,19 +228,19 @@ class StartLog:
     """The rows of a run that is under way, one for each start, also before it ended."""
 
     def __init__(self, draws: DrawnStarts, max_draws: int, clock: float, problem: Posable) -> None:
-        self.rows = {i: StartRow(i, start) for i, start in enumerate(draws.first)}
+        self.rows = {i: StartRow(i, start) for i, start in enumerate(draws.initial_starts)}
         self.best: Result | None = None
         self.best_row: StartRow | None = None
         self._draws, self._max_draws, self._clock = draws, max_draws, clock
-        self._problem, self._merit = problem, ObjectiveMeasure.of(problem)
+        self._problem, self._merit = problem, ObjectiveMeasure.from_problem(problem)
         self._restored = 0
 
     def enter(self, i: int, outcome: Any) -> Mapping[str, float] | None:
         """Enter an outcome; return another start if this one cannot be evaluated."""
-        row = self.rows[i].drawn(outcome)
+        row = self.rows[i].with_draw(outcome)
         failed = row.status == Status.START_FAILED.value
-        if failed and row.draws < self._max_draws and self._draws.again is not None:
-            new_start = self._draws.again(i)
+        if failed and row.draws < self._max_draws and self._draws.redraw is not None:
+            new_start = self._draws.redraw(i)
             self.rows[i] = StartRow(
                 i, new_start, draws=row.draws, evaluations=row.evaluations, failures=row.failures, time=row.time
             )
@@ -253,9 +253,9 @@ class StartLog:
     def resume(self, file: Checkpoint, labels: Mapping[str, str]) -> None:
         """Take over the records of a checkpoint, and write down starts that are new to it."""
         with file.intact():
-            checkpoint_state = CheckpointState.of(file.records, self._merit)
-        initial_starts = self._draws.first
-        saved_starts = () if checkpoint_state.plan is None else checkpoint_state.plan.drawn
+            checkpoint_state = CheckpointState.from_records(file.records, self._merit)
+        initial_starts = self._draws.initial_starts
+        saved_starts = () if checkpoint_state.plan is None else checkpoint_state.plan.starts_by_name
         if saved_starts != initial_starts[: len(saved_starts)]:
             saved_text = f"'{file.path}' has {len(saved_starts)} starts"
             advice = "starts= is smaller; pass at least as many"
@@ -267,7 +267,7 @@ class StartLog:
             or checkpoint_state.plan.merit is None
             or len(initial_starts) > len(saved_starts)
         ):
-            file.append({"plan": StartPlan.of(initial_starts, self._merit, **labels)})
+            file.append({"plan": StartPlan.from_starts(initial_starts, self._merit, **labels)})
         finished_rows = {i: row for i, row in checkpoint_state.rows.items() if row.finished}
         best = min(finished_rows.values(), key=lambda row: row.rank, default=None)
         if best is None:
@@ -285,13 +285,13 @@ class StartLog:
         found_optima = group_optima(
             {row.index: (row.objective, row.values) for row in rows if row.success}, self._merit
         )
-        finished, total, seconds = len(rows), len(self._draws.first), time.time() - self._clock
+        finished, total, seconds = len(rows), len(self._draws.initial_starts), time.time() - self._clock
         return MultistartProgress(
             finished=finished,
             total=total,
-            last=last_row,
+            last_row=last_row,
             best=self.best_row or last_row,
-            found=len(found_optima[0].starts) if found_optima else 0,
+            n_found=len(found_optima[0].starts) if found_optima else 0,
             failed=sum(not row.success for row in rows),
             seconds=seconds,
             seconds_left=seconds / max(finished - self._restored, 1) * (total - finished),
@@ -299,7 +299,7 @@ class StartLog:
 
     def message(self, run: RunOptions, stop_status: Status | None, trouble: str) -> str:
         """Build the final message of the run, with the names of lost starts and any trouble with the checkpoint."""
-        rows, n_wanted = list(self.rows.values()), self._draws.wanted
+        rows, n_wanted = list(self.rows.values()), self._draws.n_requested
         finished = sum(row.finished for row in rows)
         note = (
             f"Only {len(rows)} of {n_wanted} starting points were sampled within the time limit."
@@ -307,7 +307,13 @@ class StartLog:
             else ""
         )
         return termination_message(
-            run.stopped(stop_status, finished < len(rows)), rows, finished, "starts", note, self._draws.note, trouble
+            run.find_stop_reason(stop_status, finished < len(rows)),
+            rows,
+            finished,
+            "starts",
+            note,
+            self._draws.note,
+            trouble,
         )
 
 

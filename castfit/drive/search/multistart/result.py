@@ -72,9 +72,9 @@ class StartRow(Trial):
             return replace(self, objective=self.chi2)
         return replace(self, objective=merit.at_height(self.chi2), measure=merit.measure)
 
-    def drawn(self, outcome: Any) -> StartRow:
+    def with_draw(self, outcome: Any) -> StartRow:
         """Return the row after another draw, with the outcome of its task added to those of earlier ones."""
-        row = self.ended(outcome)
+        row = self.with_outcome(outcome)
         if not isinstance(outcome, FitAnswer):
             return replace(row, draws=self.draws + (row.status != "not_run"))
         result = outcome.result
@@ -101,9 +101,9 @@ class MultistartProgress:
 
     finished: int
     total: int
-    last: StartRow
+    last_row: StartRow
     best: StartRow
-    found: int
+    n_found: int
     failed: int
     seconds: float
     seconds_left: float
@@ -111,7 +111,7 @@ class MultistartProgress:
     @property
     def sentence(self) -> str:
         """The state of things in one line."""
-        times = "once" if self.found == 1 else f"{self.found} times"
+        times = "once" if self.n_found == 1 else f"{self.n_found} times"
         lowest = f"best {self.best.measure} = {self.best.objective:.6g}, found {times}"
         best = lowest if self.best.success else "none succeeded"
         failed = f", {self.failed} failed" if self.failed else ""
@@ -172,7 +172,7 @@ class MultistartResult(SearchResult, SavedResult):
     merit: ObjectiveMeasure
 
     @classmethod
-    def of(
+    def from_rows(
         cls, best: Result | None, starts: Iterable[StartRow], *, merit: ObjectiveMeasure, **other_fields: Any
     ) -> MultistartResult:
         """Gather the rows into optima, and judge."""
@@ -183,7 +183,7 @@ class MultistartResult(SearchResult, SavedResult):
             best=best,
             starts=rows,
             optima=found_optima,
-            outlook=StoppingEstimate.of(found_optima, n_finished),
+            outlook=StoppingEstimate.from_optima(found_optima, n_finished),
             merit=merit,
             **other_fields,
         )
@@ -253,23 +253,29 @@ class MultistartResult(SearchResult, SavedResult):
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
         best = None if self.best is None else min(self.starts, key=lambda row: row.rank)
-        plan = StartPlan.of(self.drawn, self.merit, self.transcription, self.solver)
+        plan = StartPlan.from_starts(self.drawn, self.merit, self.transcription, self.solver)
         rows = ({"row": row, **({"result": self.best} if row is best else {})} for row in self.starts)
         return [{"plan": plan}, *rows, {"end": {"message": self.message, "time": self.time}}]
 
     @classmethod
     def _restored(cls, header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> MultistartResult | None:
-        checkpoint_state = CheckpointState.of(records)
+        checkpoint_state = CheckpointState.from_records(records)
         if checkpoint_state.plan is None:
             return None
-        plan, initial_starts = checkpoint_state.plan, checkpoint_state.plan.drawn
+        plan, initial_starts = checkpoint_state.plan, checkpoint_state.plan.starts_by_name
         rows = {i: StartRow(i, start) for i, start in enumerate(initial_starts)} | checkpoint_state.rows
         message = f"Loaded from a checkpoint: {sum(row.finished for row in rows.values())} starts finished."
         end = checkpoint_state.end or {"message": message, "time": np.nan}
         labels = {"transcription": plan.transcription, "solver": plan.solver}
         merit = plan.merit or ObjectiveMeasure(objective_measure(rows.values()), floor=plan.floor)
-        return cls.of(
-            checkpoint_state.best, rows.values(), merit=merit, drawn_starts=initial_starts, header=header, **end, **labels
+        return cls.from_rows(
+            checkpoint_state.best,
+            rows.values(),
+            merit=merit,
+            drawn_starts=initial_starts,
+            header=header,
+            **end,
+            **labels,
         )
 
     def summary(self) -> str:
@@ -309,7 +315,7 @@ class StartPlan:
     floor: float = 0.0
 
     @classmethod
-    def of(
+    def from_starts(
         cls, drawn_starts: Sequence[Mapping[str, float]], merit: ObjectiveMeasure, transcription: str, solver: str
     ) -> StartPlan:
         """Take the names of the first start for those of all."""
@@ -318,7 +324,7 @@ class StartPlan:
         return cls(names, starts, transcription, solver, merit)
 
     @property
-    def drawn(self) -> tuple[dict[str, float], ...]:
+    def starts_by_name(self) -> tuple[dict[str, float], ...]:
         """The starts by name."""
         return tuple(dict(zip(self.names, values, strict=True)) for values in self.starts)
 
@@ -333,7 +339,9 @@ class CheckpointState:
     end: Mapping[str, Any] | None
 
     @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]], merit: ObjectiveMeasure | None = None) -> CheckpointState:
+    def from_records(
+        cls, records: Iterable[Mapping[str, Any]], merit: ObjectiveMeasure | None = None
+    ) -> CheckpointState:
         """Read records; of several about one thing the last counts.
 
         merit : of the problem that they are of, if it is known

@@ -51,10 +51,10 @@ class DrawnStarts:
     note : where they were drawn for want of bounds
     """
 
-    first: tuple[dict[str, float], ...]
-    again: Callable[[int], dict[str, float]] | None
+    initial_starts: tuple[dict[str, float], ...]
+    redraw: Callable[[int], dict[str, float]] | None
     seeds: tuple[int, ...] = ()
-    wanted: int = 0
+    n_requested: int = 0
     note: str = ""
 
 
@@ -147,20 +147,20 @@ def screen_draws(problem: Posable, draws: DrawnStarts, count: int, deadline: flo
     Each start draws from its own stream, as without screening.  What cannot be simulated is worse than anything else.
     Starts that the time does not suffice for stay as drawn.
     """
-    redraw = draws.again
+    redraw = draws.redraw
     if count < 2 or redraw is None:
         return draws
     search_problem = search_problem_of(problem.posed)
     best_starts: list[dict[str, float]] = []
     with np.errstate(all="ignore"):
-        for i, initial_start in enumerate(draws.first):
+        for i, initial_start in enumerate(draws.initial_starts):
             starts = [initial_start, *(redraw(i) for _ in range(count - 1))]
             if time.time() >= deadline:
                 best_starts.append(initial_start)
                 continue
             k, _ = lowest_draw(search_problem, [problem.theta_from(start)[search_problem.places] for start in starts])
             best_starts.append(starts[k])
-    return replace(draws, first=tuple(best_starts))
+    return replace(draws, initial_starts=tuple(best_starts))
 
 
 class _RandomStreams:
@@ -208,7 +208,7 @@ def _following(problem: CompiledProblem) -> frozenset[str]:
     """Return the names of quantities that need not be drawn, since a first fit determines them: spreads, scales,
     offsets.
     """
-    noise = (q for q in problem.quantities if q.of in problem.noise_parameters)
+    noise = (q for q in problem.quantities if q.symbol_name in problem.noise_parameters)
     spreads = (q.name for q in noise if not np.isfinite([q.lower, q.upper]).all())
     least_squares_problem = problem if problem.least_squares else gaussian_surrogate(problem)
     return frozenset(

@@ -176,8 +176,8 @@ def _columns(records: Sequence[CandidateRecord]) -> NDArray[Any]:
     return np.array(
         [
             (
-                t.way, t.end.cost, t.cost, t.end.work, t.end.checking, t.end.following, t.end.held, t.end.at_looks,
-                t.end.followed, len(t.end.theta), t.end.settled, t.end.floor, t.end.dropped,
+                t.way, t.end.cost, t.cost, t.end.work, t.end.checking, t.end.following, t.end.checked_cost, t.end.at_looks,
+                t.end.followed, len(t.end.theta), t.end.is_converged, t.end.floor, t.end.dropped,
                 t.end.result is not None, t.success, t.independent,
             )
             for t in records
@@ -193,13 +193,13 @@ class PortfolioState:
     What is asked of all candidates is asked of `table`, their columns, which go from state to state.
     """
 
-    tried: tuple[CandidateRecord, ...] = ()
+    records: tuple[CandidateRecord, ...] = ()
     pool: tuple[FamilyHead, ...] = ()
 
     @cached_property
     def table(self) -> NDArray[Any]:
         """The candidates as columns, (n,)."""
-        return _columns(self.tried)
+        return _columns(self.records)
 
     @property
     def best(self) -> float:
@@ -253,7 +253,7 @@ class PortfolioState:
     def unpolished(self) -> int | None:
         """The best that holds at full accuracy, if its fit was cut short; None if there is none."""
         best = self._lowest
-        return None if best is None or self.tried[best].success or self.tried[best].end.polished else best
+        return None if best is None or self.records[best].success or self.records[best].end.polished else best
 
     @property
     def last_resort(self) -> int | None:
@@ -322,7 +322,7 @@ class PortfolioState:
         expected_work = np.where(T["followed"] < _COARSELY, 0.0, strides[T["size"]])
         return np.asarray(T["following"].sum() + expected_work <= _VALLEYS * T["work"].sum(), dtype=np.bool_)
 
-    def found(self, *, independent: bool = True) -> Index:
+    def find_best_hits(self, *, independent: bool = True) -> Index:
         """Return the indices of the candidates that ended in the best optimum.
 
         If `independent`, moved points do not count.
@@ -339,7 +339,7 @@ class PortfolioState:
 
     def finds(self, *, independent: bool = True) -> list[CandidateRecord]:
         """Return the candidates that ended in the best optimum, as determined by `found`."""
-        return [self.tried[i] for i in self.found(independent=independent).tolist()]
+        return [self.records[i] for i in self.find_best_hits(independent=independent).tolist()]
 
     def extended(self, records: Sequence[CandidateRecord], region: SearchRegion) -> PortfolioState:
         """Return the state with more candidates."""
@@ -356,18 +356,18 @@ class PortfolioState:
                 pool = add_to_pool(pool, FamilyHead(theta, t.end.cost, family, n_vain), region, threshold)
             if t.way == MOVED:
                 pool = tuple(replace(m, vain=m.vain + 1) if m.family == t.family else m for m in pool)
-        return self._with((*self.tried, *records), np.concatenate([self.table, _columns(records)]), pool)
+        return self._with((*self.records, *records), np.concatenate([self.table, _columns(records)]), pool)
 
-    def followed(self, index: int, end: CandidateOutcome) -> PortfolioState:
+    def with_followed(self, index: int, end: CandidateOutcome) -> PortfolioState:
         """Return the state with a candidate that went on along the floor of its valley."""
-        previous = self.tried[index].end
+        previous = self.records[index].end
         if not end.cost < previous.cost and end.rough == previous.rough:  # costs of one accuracy are compared
             end = replace(end, theta=previous.theta, cost=previous.cost)
-            if previous.followed >= _COARSELY and not end.settled:
+            if previous.followed >= _COARSELY and not end.is_converged:
                 # The same stride again would lead to the same end: a fit goes on from there, if any does.
-                end = replace(end, settled=True, floor=True)
+                end = replace(end, is_converged=True, floor=True)
         updated = replace(
-            previous, theta=end.theta, cost=end.cost, settled=end.settled, floor=end.floor, followed=previous.followed + 1,
+            previous, theta=end.theta, cost=end.cost, is_converged=end.is_converged, floor=end.floor, followed=previous.followed + 1,
             following=previous.following + end.work, checking=previous.checking + end.work, work=previous.work + end.work,
             seconds=previous.seconds + end.seconds, rough=end.rough,
         )  # fmt: skip
@@ -375,35 +375,35 @@ class PortfolioState:
 
     def checked(self, index: int, end: CandidateOutcome) -> PortfolioState:
         """Return the state with a candidate in a valley that was fitted at full accuracy, as far as a few steps go."""
-        if end.result is None or end.result.success or not end.settled:
+        if end.result is None or end.result.success or not end.is_converged:
             return self.confirmed(index, end)
-        previous = self.tried[index].end
+        previous = self.records[index].end
         lower = replace(previous, theta=end.theta, cost=end.cost) if end.cost < previous.cost else previous
         updated = replace(
-            lower, held=end.cost, checking=previous.checking + end.work, work=previous.work + end.work,
+            lower, checked_cost=end.cost, checking=previous.checking + end.work, work=previous.work + end.work,
             seconds=previous.seconds + end.seconds,
         )  # fmt: skip
         return self._changed(index, updated)
 
     def confirmed(self, index: int, end: CandidateOutcome) -> PortfolioState:
         """Return the state with a candidate fitted at full accuracy; if that failed, it is no optimum."""
-        previous = self.tried[index]
+        previous = self.records[index]
         updated = replace(
-            end, begun=previous.end.begun, at_looks=previous.end.at_looks, followed=previous.end.followed,
+            end, start_theta=previous.end.start_theta, at_looks=previous.end.at_looks, followed=previous.end.followed,
             floor=previous.end.floor, following=previous.end.following + (end.work if previous.end.floor else 0.0),
             checking=previous.end.checking + end.work,
             work=previous.end.work + end.work, seconds=previous.end.seconds + end.seconds, rough=previous.end.rough,
         )  # fmt: skip
-        if not end.settled:
+        if not end.is_converged:
             updated = replace(updated, theta=previous.end.theta, cost=previous.end.cost)
             if previous.end.result is not None:  # what held before does not cease to
-                updated = replace(updated, result=previous.end.result, settled=previous.end.settled)
+                updated = replace(updated, result=previous.end.result, is_converged=previous.end.is_converged)
         return self._changed(index, updated)
 
     def _changed(self, index: int, end: CandidateOutcome) -> PortfolioState:
-        record, table = replace(self.tried[index], end=end), self.table.copy()
+        record, table = replace(self.records[index], end=end), self.table.copy()
         table[index : index + 1] = _columns([record])
-        return self._with((*self.tried[:index], record, *self.tried[index + 1 :]), table, self.pool)
+        return self._with((*self.records[:index], record, *self.records[index + 1 :]), table, self.pool)
 
     @staticmethod
     def _with(
@@ -457,7 +457,7 @@ def _limit(state: PortfolioState, look: int) -> float:
 
 def valley_order(state: PortfolioState, options: PortfolioOptions, index: int) -> CandidateOrder:
     """Return the order to go on along the floor of a candidate's valley."""
-    end, step_control = state.tried[index].end, options.step_control
+    end, step_control = state.records[index].end, options.step_control
     accurate = end.followed >= _COARSELY
     return CandidateOrder(
         FOLLOW, theta=end.theta, best=state.lowest, accurate=accurate, step_control=step_control, finer=end.rough
@@ -466,7 +466,7 @@ def valley_order(state: PortfolioState, options: PortfolioOptions, index: int) -
 
 def exchange_order(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> CandidateOrder:
     """Return the order to exchange two quantities of the best solution."""
-    best = state.tried[int(np.argmin(state.table["solution"]))]
+    best = state.records[int(np.argmin(state.table["solution"]))]
     seed = int(rng.integers(2**63, size=1)[0])
     return CandidateOrder(EXCHANGED, seed, theta=best.end.theta, best=state.lowest, step_control=options.step_control)
 
@@ -478,7 +478,7 @@ def _first_rounds(state: PortfolioState, options: PortfolioOptions) -> list[str]
         return cheap
     waiting = WHOLE if "soft" in options.ways else ("incremental",)
     new_ways = [way for way, count in times.items() if count == 0 and way not in waiting]
-    return new_ways or ([] if state.tried else ["box"])
+    return new_ways or ([] if state.records else ["box"])
 
 
 def _chosen(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> list[str]:
@@ -498,7 +498,7 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], costs]))[:-1]
     is_improved = costs < best_before - SAME
     is_hit = np.zeros(costs.size, dtype=np.bool_)
-    is_hit[state.found(independent=False)[:_ENOUGH]] = True
+    is_hit[state.find_best_hits(independent=False)[:_ENOUGH]] = True
     threshold = float(np.quantile(costs, 0.25, method="lower")) if costs.size >= _RANKED else -np.inf
     good_indices = np.flatnonzero(np.isin(T["way"], ways) & np.isfinite(costs) & (costs <= threshold + SAME))
     is_first = np.zeros(costs.size, dtype=np.bool_)

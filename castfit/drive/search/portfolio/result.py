@@ -28,7 +28,7 @@ class StrategySummary:
     """
 
     name: str
-    tried: int
+    n_tried: int
     dropped: int
     solutions: int
     finds: int
@@ -62,7 +62,7 @@ class SearchCandidate:
     dropped: bool
     values: Mapping[str, float]
     seconds: float
-    begun: tuple[float, ...] = ()
+    start_theta: tuple[float, ...] = ()
 
 
 @add_brief_repr
@@ -175,13 +175,13 @@ class PortfolioResult(SearchResult):
     @property
     def story(self) -> list[str]:
         """Sentences about the result: number of finds, distance of their starts, time, certainty, and misfit if any."""
-        lines = [self._found, self._sure]
+        lines = [self._finds_sentence, self._sure]
         if self.success and self.best is not None and self.best.goodness.amiss:
             lines.append(self.best.goodness.sentence)
         return [line for line in (*lines, self.note) if line]
 
     @property
-    def _found(self) -> str:
+    def _finds_sentence(self) -> str:
         """Sentence about the lowest optimum: number of finds, distance of their starts, number of candidates, time."""
         count_text = f"{len(self.candidates)} candidate{'' if len(self.candidates) == 1 else 's'} in {self.time:.1f} s"
         number = f"{self.measure} = {self.objective:.6g}"
@@ -213,13 +213,13 @@ class PortfolioResult(SearchResult):
         """Return the table of the ways."""
         columns: list[Column[StrategySummary]] = [
             ("way", lambda w: w.words),
-            (">tried", lambda w: f"{w.tried}"),
+            (">tried", lambda w: f"{w.n_tried}"),
             (">dropped", lambda w: f"{w.dropped}"),
             (">optima", lambda w: f"{w.solutions}"),
             (">best", lambda w: f"{w.finds}"),
             (">seconds", lambda w: f"{w.seconds:.1f}"),
         ]
-        return TextTable.of([way for way in self.ways if way.tried], *columns)
+        return TextTable.from_items([way for way in self.ways if way.n_tried], *columns)
 
     def __repr__(self) -> str:
         return one_line(f"{type(self).__name__}({' '.join(self.story)})")

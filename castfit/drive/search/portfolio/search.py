@@ -101,7 +101,7 @@ class _PortfolioSearch:
         self.state = PortfolioState()
         self.reason = ""
         self.losses: list[str] = []
-        self._rng, self._job, self._merit = rng, job, ObjectiveMeasure.of(problem)
+        self._rng, self._job, self._merit = rng, job, ObjectiveMeasure.from_problem(problem)
         self._planned: deque[tuple[int, CandidateOrder]] = deque()
         self._count = 0
         self._ends: dict[int, CandidateOutcome] = {}
@@ -121,14 +121,14 @@ class _PortfolioSearch:
             if is_polishing:
                 self._confirming = self.state.unpolished
             if self._confirming is not None:
-                theta = self.state.tried[self._confirming].end.theta
+                theta = self.state.records[self._confirming].end.theta
                 orders = [CandidateOrder(CONFIRM, theta=theta, accurate=is_polishing)]
             elif not self._late and (valley := self.state.valley(is_last=self._closing)) is not None:
                 self._following = valley
                 orders = [valley_order(self.state, self.options, valley)]
             elif not self._late and (valley := self.state.unchecked) is not None:
                 self._checking = valley
-                orders = [CandidateOrder(CONFIRM, theta=self.state.tried[valley].end.theta)]
+                orders = [CandidateOrder(CONFIRM, theta=self.state.records[valley].end.theta)]
             elif self._late:
                 self.reason = STOPS[Status.MAX_TIME]
                 return
@@ -202,9 +202,9 @@ class _PortfolioSearch:
         end = self._ends.pop(number)
         if order.way == FOLLOW:
             if self._following is not None:
-                self.state, self._following = self.state.followed(self._following, end), None
+                self.state, self._following = self.state.with_followed(self._following, end), None
         elif order.way != CONFIRM:
-            record = CandidateRecord(len(self.state.tried), order.way, end, order.family)
+            record = CandidateRecord(len(self.state.records), order.way, end, order.family)
             self.state = self.state.extended([record], self.field)
         elif self._checking is not None:
             self.state, self._checking = self.state.checked(self._checking, end), None
@@ -215,7 +215,7 @@ class _PortfolioSearch:
 
     @property
     def _enough(self) -> bool:
-        return self.state.found().size >= self.finds
+        return self.state.find_best_hits().size >= self.finds
 
     def _find_stop_reason(self) -> str:
         """Return the reason for the end of the search, or an empty string if it goes on."""
@@ -243,7 +243,7 @@ class _PortfolioSearch:
         lowest = self._best.cost if self._best is not None and not self._rank[0] else np.inf
         objective = self._best.objective if np.isfinite(lowest) and self._best is not None else np.inf
         return PortfolioProgress(
-            len(self.state.tried), self.state.best, chi2, self.state.found().size, self.run.seconds, lowest, objective,
+            len(self.state.records), self.state.best, chi2, self.state.find_best_hits().size, self.run.seconds, lowest, objective,
             self._merit.measure,
         )  # fmt: skip
 
@@ -254,20 +254,20 @@ class _PortfolioSearch:
         self._look_at_last_resort()
         reason = STOPS[stop_status] if stop_status else self.reason or STOPS[Status.MAX_TIME]
         best = None if self._best is None else self._best.with_problem(self.problem)
-        best_indices = set(self.state.found(independent=False).tolist())
-        n_found = self.state.found().size
+        best_indices = set(self.state.find_best_hits(independent=False).tolist())
+        n_found = self.state.find_best_hits().size
         described = best is not None and best.success and best.goodness.described
         return PortfolioResult(
             best=best,
             reason=reason,
-            candidates=tuple(_row(t, best=t.index in best_indices) for t in self.state.tried),
+            candidates=tuple(_row(t, best=t.index in best_indices) for t in self.state.records),
             ways=tuple(self._way(name) for name in (*self.options.ways, EXCHANGED)),
             sure=stop_status is None and n_found >= self.finds and reason != STOPS[Status.MAX_TIME],
             finds=n_found,
             described=described,
             time=self.run.seconds,
             merit=self._merit,
-            spread=_spread([t.end.begun for t in self.state.finds()], self.field),
+            spread=_spread([t.end.start_theta for t in self.state.finds()], self.field),
             warnings=(*self.losses, *warnings),
             note=self.field.note,
         )
@@ -277,20 +277,20 @@ class _PortfolioSearch:
         index = self.state.last_resort
         if self._best is not None or index is None:
             return
-        end = candidate(self._job, CandidateOrder(CONFIRM, theta=self.state.tried[index].end.theta), _MOMENT, np.inf)
+        end = candidate(self._job, CandidateOrder(CONFIRM, theta=self.state.records[index].end.theta), _MOMENT, np.inf)
         if isinstance(end, CandidateOutcome) and end.result is not None:
             self.state, self._best = self.state.confirmed(index, end), end.result
 
     def _way(self, name: str) -> StrategySummary:
-        records = [t for t in self.state.tried if t.way == name]
+        records = [t for t in self.state.records if t.way == name]
         best, improvements = np.inf, 0
-        for t in self.state.tried:
+        for t in self.state.records:
             if t.cost < best - SAME:
                 improvements += t.way == name
                 best = t.cost
         n_found = sum(t.way == name for t in self.state.finds(independent=False))
         return StrategySummary(
-            name, len(records), sum(t.end.dropped for t in records), sum(t.end.settled for t in records), n_found, improvements,
+            name, len(records), sum(t.end.dropped for t in records), sum(t.end.is_converged for t in records), n_found, improvements,
             sum(t.end.seconds for t in records),
         )  # fmt: skip
 
@@ -313,7 +313,7 @@ def _row(t: CandidateRecord, *, best: bool) -> SearchCandidate:
         t.index, t.way,
         result.objective if result is not None and ok else np.nan,
         result.chi2 if result is not None and ok else np.nan,
-        t.end.cost, ok, best, t.end.dropped, {} if result is None else result.values, t.end.seconds, t.end.begun,
+        t.end.cost, ok, best, t.end.dropped, {} if result is None else result.values, t.end.seconds, t.end.start_theta,
     )  # fmt: skip
 
 
@@ -325,4 +325,4 @@ def _rank(end: CandidateOutcome) -> tuple[bool, float]:
     if end.result is None:
         return True, np.inf
     cost = end.result.cost if np.isfinite(end.result.cost) else np.inf
-    return not end.settled, cost if end.result.success else cost + SAME
+    return not end.is_converged, cost if end.result.success else cost + SAME

@@ -174,15 +174,15 @@ class CandidateOutcome:
     seconds: float = 0.0
     dropped: bool = False
     result: Result | None = None
-    settled: bool = False
+    is_converged: bool = False
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
     followed: int = 0
     following: float = 0.0
     checking: float = 0.0
     floor: bool = False
     polished: bool = False
-    held: float = np.inf
-    begun: tuple[float, ...] = ()
+    checked_cost: float = np.inf
+    start_theta: tuple[float, ...] = ()
     rough: bool = False
 
 
@@ -206,8 +206,8 @@ def candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadline: 
             end = _end_of(_fitted(problem, search_problem, theta, order, rng, seconds_left), search_problem, end_time)
             if end.result is not None and end.result.status is not Status.CONVERGED:
                 continuation = _resume_fit(search_problem, end, order, end_time)
-                end = continuation if not end.settled or continuation.cost < end.cost - SAME else end
-            end = replace(end, begun=tuple(theta.tolist()))
+                end = continuation if not end.is_converged or continuation.cost < end.cost - SAME else end
+            end = replace(end, start_theta=tuple(theta.tolist()))
         elif order.way == CONFIRM:
             end = _confirm(problem, search_problem, order, end_time)
         elif order.way == FOLLOW:
@@ -309,7 +309,7 @@ def _descend(
     )
     end = replace(
         end, theta=tuple(continuation.theta.tolist()), cost=continuation.cost, work=work + continuation.work,
-        settled=not continuation.dropped,
+        is_converged=not continuation.dropped,
     )  # fmt: skip
     return _confirm_cost(search_problem, end, order.best, end_time)
 
@@ -331,7 +331,7 @@ def _confirm_cost(
         return end
     if exact_cost <= end.cost + SAME:
         return replace(end, work=work)
-    return replace(end, cost=exact_cost, work=work, settled=False, rough=True)
+    return replace(end, cost=exact_cost, work=work, is_converged=False, rough=True)
 
 
 def _follow_valley(search_problem: SearchProblem, order: CandidateOrder, end_time: float) -> CandidateOutcome:
@@ -343,7 +343,11 @@ def _follow_valley(search_problem: SearchProblem, order: CandidateOrder, end_tim
     floor = not continuation.dropped and not continuation.optimum
     work = continuation.work * (FULL_ACCURACY_COST_FACTOR if order.finer else 1.0)
     end = CandidateOutcome(
-        tuple(continuation.theta.tolist()), continuation.cost, work=work, settled=not continuation.dropped, floor=floor
+        tuple(continuation.theta.tolist()),
+        continuation.cost,
+        work=work,
+        is_converged=not continuation.dropped,
+        floor=floor,
     )
     if order.finer:
         return replace(end, rough=True)
@@ -394,7 +398,7 @@ def _descend_from_exchange(
                 search_problem, descent.theta, end_time - time.time(), step_control=order.step_control
             )
             best = CandidateOutcome(
-                tuple(continuation.theta.tolist()), continuation.cost, settled=not continuation.dropped
+                tuple(continuation.theta.tolist()), continuation.cost, is_converged=not continuation.dropped
             )
             work += continuation.work
             break
@@ -416,36 +420,39 @@ def _confirm(
         search_problem,
         end_time,
     )
-    end = replace(end, polished=order.accurate or end.settled)
+    end = replace(end, polished=order.accurate or end.is_converged)
     if end.result is None or end.result.status not in _UNFINISHED:
         return end
     # A fit's own cost may be on another scale, with sizes of errors in it; of other errors it moves away from here.
     cost = min(search_problem.exact_cost(point) for point in (np.array(end.theta), theta))
-    return replace(end, cost=cost, settled=cost <= search_problem.cost(theta) + SAME)
+    return replace(end, cost=cost, is_converged=cost <= search_problem.cost(theta) + SAME)
 
 
 def _end_of(result: Result, search_problem: SearchProblem, end_time: float) -> CandidateOutcome:
     theta = np.array(
-        [search_problem.asked.to_search(np.array(list(result.values.values())))[j] for j in search_problem.places]
+        [
+            search_problem.original_problem.to_search(np.array(list(result.values.values())))[j]
+            for j in search_problem.places
+        ]
     )
     work = FULL_ACCURACY_COST_FACTOR * work_in_simulations(dict(result.evaluations), theta.size)
     # Before a fit by collocation has converged, its cost is of courses that are no solutions of the model.
     cost = (
         result.cost
-        if result.success and search_problem.searched is search_problem.asked
+        if result.success and search_problem.searched is search_problem.original_problem
         else search_problem.cost(theta)
     )
     if (
-        result.success and search_problem.searched is not search_problem.asked
+        result.success and search_problem.searched is not search_problem.original_problem
     ):  # whose optimum is beside that of normal errors
         cost = minimize_locally(search_problem, theta, end_time - time.time(), rounds=1).cost
-    return CandidateOutcome(tuple(theta.tolist()), cost, work=work, result=result, settled=result.success)
+    return CandidateOutcome(tuple(theta.tolist()), cost, work=work, result=result, is_converged=result.success)
 
 
 def _collect_natural_values(problem: Posable, search_problem: SearchProblem, theta: Array) -> dict[str, float]:
     """Return natural values by name, of all quantities, for theta of the searched ones."""
     full_theta = restore_noise_parameters(
-        search_problem.asked, search_problem.searched, theta, search_problem.asked.guess
+        search_problem.original_problem, search_problem.searched, theta, search_problem.original_problem.guess
     )
     natural = problem.to_natural(full_theta).tolist()
     return {q.name: float(np.clip(x, q.lower, q.upper)) for q, x in zip(problem.quantities, natural, strict=True)}

@@ -69,9 +69,9 @@ def read_search_bounds(problem: CompiledProblem, mistakes: list[str]) -> SearchB
             continue
         range_text = f"'{quantity.name}' lies in [{quantity.lower:g}, {quantity.upper:g}]"
         if quantity.kind == "initial state":
-            remedy = f"pass '{quantity.of}' as free(guess, lower=..., upper=...)"
+            remedy = f"pass '{quantity.symbol_name}' as free(guess, lower=..., upper=...)"
         else:
-            remedy = f"pass '{quantity.of}' as Parameter(value, lower=..., upper=...)"
+            remedy = f"pass '{quantity.symbol_name}' as Parameter(value, lower=..., upper=...)"
         positive_text = ", the lower one positive," if quantity.scale == "log" else ""
         mistakes.append(f"{range_text}; scatter search needs finite bounds{positive_text}: {remedy}")
     return SearchBounds(lower, upper, searched, problem.guess)
@@ -87,7 +87,7 @@ def with_log_scales(problem: Posable, log_vars: Any, mistakes: list[str]) -> Com
         of 1000 at least
     """
     compiled = problem.posed if problem.posed.least_squares else gaussian_surrogate(problem.posed)
-    free_parameters = {q.of: q for q in compiled.quantities if q.kind == "parameter"}
+    free_parameters = {q.symbol_name: q for q in compiled.quantities if q.kind == "parameter"}
     if isinstance(log_vars, str):
         if not is_one_of(log_vars, "auto"):
             mistakes.append(f"log_vars is {shorten_repr(log_vars)}; give a list of parameters, or 'auto'")
@@ -104,7 +104,7 @@ def with_log_scales(problem: Posable, log_vars: Any, mistakes: list[str]) -> Com
 
 
 def _is_one(quantity: Quantity, parameters: set[str]) -> bool:
-    return quantity.kind == "parameter" and quantity.of in parameters
+    return quantity.kind == "parameter" and quantity.symbol_name in parameters
 
 
 def _read_log_names(log_vars: Any, free_parameters: Mapping[str, Quantity], mistakes: list[str]) -> list[str]:

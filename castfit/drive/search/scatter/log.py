@@ -103,7 +103,7 @@ class SearchLog(LogRecord):
     def improve(self, start: Member, climbs: Sequence[LocalSearchPath]) -> LocalSearchOutcome | None:
         """Search locally."""
         paths = [climb.path for climb in climbs]
-        (outcome,) = self._asked(search_locally, (start.x, paths, self.best_f, self._seed))
+        (outcome,) = self._call_workers(search_locally, (start.x, paths, self.best_f, self._seed))
         if isinstance(outcome, InputError):
             raise outcome
         if not isinstance(outcome, LocalSearchResult):
@@ -135,19 +135,19 @@ class SearchLog(LogRecord):
         if isinstance(workers, int):
             size = max(1, -(-len(X) // (_PIECES * workers)))
         pieces = [X[i : i + size] for i in range(0, len(X), size)]
-        answers = zip(self._asked(simulate_block, *((piece,) for piece in pieces)), pieces, strict=True)
+        answers = zip(self._call_workers(simulate_block, *((piece,) for piece in pieces)), pieces, strict=True)
         return _joined(pieces, (a if isinstance(a, SimulatedBlock) else self._one_by_one(x) for a, x in answers))
 
     def _one_by_one(self, X: Array) -> SimulatedBlock:
         """Repeat a task that ended its workers, so that it costs only the member that they died of."""
         pieces = [x[None] for x in X]
-        answers = (self._asked(simulate_block, (piece,))[0] for piece in pieces)
+        answers = (self._call_workers(simulate_block, (piece,))[0] for piece in pieces)
         return _joined(
             pieces,
             (a if isinstance(a, SimulatedBlock) else SimulatedBlock((np.inf,), Counter({a.cause: 1})) for a in answers),
         )
 
-    def _asked(self, function: Callable[..., Any], *calls: tuple[Any, ...]) -> list[Any]:
+    def _call_workers(self, function: Callable[..., Any], *calls: tuple[Any, ...]) -> list[Any]:
         """Return ``function(job, *arguments, deadline)`` for each call; `LostTask` for one that ended every worker."""
         answers = self._session.answers(function, ((self._job, *call, self._session.run.deadline) for call in calls))
         for answer in answers:

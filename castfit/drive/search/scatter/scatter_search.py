@@ -232,7 +232,7 @@ def scatter_search(
                 result_record = {} if log.result is saved else {"result": log.result}
                 if file is not None and file.append({"state": state, "book": log.record(), **result_record}):
                     saved = log.result
-                if session.told(
+                if session.notify(
                     build_generation(),
                     build_generation().sentence,
                     build_generation().sentence,

@@ -63,7 +63,7 @@ class SearchContext:
     @cached_property
     def merit(self) -> ObjectiveMeasure:
         """Merit by which members are compared."""
-        return ObjectiveMeasure.of(self.problem)
+        return ObjectiveMeasure.from_problem(self.problem)
 
     def natural(self, x: Array) -> Array:
         """Return the natural values (n_theta,) at a point of the cube."""

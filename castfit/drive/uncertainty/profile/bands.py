@@ -92,7 +92,7 @@ def prediction_bands(
         return float(deviation(sigmas, compiled_problem, condition, output, linear[name])[row])
 
     if targets:
-        setting = ProfileSetting.at(result, compiled_problem, requested_transcription, chosen_solver, targets)
+        setting = ProfileSetting.from_result(result, compiled_problem, requested_transcription, chosen_solver, targets)
         branches = _all_followed(setting, targets, top, workers)
         for (name, output, row), (branch, ends) in zip(keys, branches, strict=True):
             sigma = new_value_sigma(name, output, row) if noise else 0.0
@@ -148,7 +148,7 @@ def _all_followed(
         if isinstance(outcome, InputError):
             raise outcome
         if not isinstance(outcome, tuple):
-            message, predicted_output = getattr(outcome, "message", outcome), targets[n].asked
+            message, predicted_output = getattr(outcome, "message", outcome), targets[n].prediction
             assert predicted_output is not None
             raise InputError("predict", [f"the profile of {predicted_output.output} at {predicted_output.time:g} was not computed ({message}); "
                                          "use bands='linear'"])  # fmt: skip
@@ -167,7 +167,7 @@ def _all_followed(
 def profile_prediction(job: bytes | _Parts, n: int) -> tuple[ProfileBranch, tuple[str, str]]:
     """Follow both sides of prediction n; return the branch of the best fit."""
     setting, targets, top = unpickle_job(job)
-    start = setting.begun(targets[n])
+    start = setting.open_corrector(targets[n])
     if isinstance(start, Status):
         raise InputError("predict", [f"the best fit could not be reproduced ({start.value}); fit again, or use "
                                      "bands='linear'"])  # fmt: skip

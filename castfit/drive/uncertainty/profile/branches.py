@@ -69,7 +69,7 @@ class ProfileBranch:
     error: Array = field(default_factory=lambda: np.empty(0))
 
     @classmethod
-    def of(cls, spots: list[ProfilePoint], ends: tuple[str, str]) -> ProfileBranch:
+    def from_points(cls, spots: list[ProfilePoint], ends: tuple[str, str]) -> ProfileBranch:
         """Build a branch from points, sorted by their coordinate."""
         rows = sorted(spots, key=lambda s: s.c)
         return cls(

@@ -81,7 +81,7 @@ def follow_branches(
         ends = (end, JUMP) if direction < 0 else (JUMP, end)
         if start is first_spot:
             ends = (end, "start") if direction < 0 else ("start", end)
-        branches.append(ProfileBranch.of(spots, ends))
+        branches.append(ProfileBranch.from_points(spots, ends))
         valleys += walk.valleys
         lowest_spot = min(spots, key=lambda s: s.delta)
         if lowest_spot.delta < -MIN_IMPROVEMENT_DELTA:
@@ -118,7 +118,7 @@ class ProfileContinuation:
         """Return the spots, why it ended, and where it landed if another optimum took over."""
         spots, h = [start], 0.0
         while len(spots) < _MOST_SPOTS:
-            end_reason = self._ended(spots)
+            end_reason = self._find_end_reason(spots)
             if end_reason:
                 return spots, end_reason, None
             new_spot, outcome = self._next(spots, h)
@@ -137,7 +137,7 @@ class ProfileContinuation:
             spots.append(new_spot)
         return spots, LOST, None
 
-    def _ended(self, spots: list[ProfilePoint]) -> str:
+    def _find_end_reason(self, spots: list[ProfilePoint]) -> str:
         """Return the reason why the last point ends the path; empty if it does not."""
         spot = spots[-1]
         if spot.delta < -MIN_IMPROVEMENT_DELTA:
@@ -196,7 +196,7 @@ class ProfileContinuation:
                 self.waited = 0
             h = shorter
         self.ahead.clear()
-        next_spot = self._beyond(spot, h)
+        next_spot = self._solve_beyond_end(spot, h)
         return next_spot, LOST if next_spot is None else JUMP if self._surprise(spot, next_spot) else ""
 
     def _comes(self, spot: ProfilePoint) -> bool:
@@ -220,7 +220,7 @@ class ProfileContinuation:
             return abs(spot.c) * abs(np.sqrt(spot_ahead.c / spot.c) - 1.0)
         return 0.5 * abs(spot_ahead.c - spot.c)
 
-    def _beyond(self, spot: ProfilePoint, h: float) -> ProfilePoint | None:
+    def _solve_beyond_end(self, spot: ProfilePoint, h: float) -> ProfilePoint | None:
         """Return the solution beyond the end of a branch, wherever it is; None if there is none."""
         for factor in (1.0, 16.0, 256.0):
             c = spot.c + self.side * factor * h

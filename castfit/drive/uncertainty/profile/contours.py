@@ -205,7 +205,7 @@ def contours(
     if not result.absolute_sigma and result.dof <= 0:
         mistakes.append("no degrees of freedom are left to estimate the noise; give sigma")
     raise_if_mistakes("contours", mistakes)
-    setting = ProfileSetting.at(result, compiled_problem, requested_transcription, chosen_solver, targets)
+    setting = ProfileSetting.from_result(result, compiled_problem, requested_transcription, chosen_solver, targets)
     tops = {level: _threshold(level, result) for level in found_levels}
     run = run.cleaned()
     header = run_header(
@@ -218,7 +218,7 @@ def contours(
     finished_halves = [half for pair in halves.values() for half in pair if half is not None]
     complete_pairs = {level: (a, b) for level, (a, b) in halves.items() if a is not None and b is not None}
     cut_statuses = sorted({half.status for half in finished_halves if half.status})
-    stop_reason = run.stopped(stop_reason, len(complete_pairs) < len(tops) and not cut_statuses)
+    stop_reason = run.find_stop_reason(stop_reason, len(complete_pairs) < len(tops) and not cut_statuses)
     stop_reason = Status(cut_statuses[0]) if stop_reason is None and cut_statuses else stop_reason
     centre, covariance = (
         (finished_halves[0].centre, finished_halves[0].covariance)
@@ -275,7 +275,7 @@ class HalfContour:
 
     lower: tuple[tuple[float, float], ...] = ()
     upper: tuple[tuple[float, float], ...] = ()
-    whole: bool = False
+    is_complete: bool = False
     centre: Array = field(default_factory=lambda: np.full(2, np.nan))
     covariance: Array = field(default_factory=lambda: _UNKNOWN)
     solves: int = 0
@@ -343,7 +343,7 @@ def _line(below: HalfContour, above: HalfContour) -> tuple[Array, bool]:
     """Return the contour of two halves, (n, 2), and whether limits alone make it."""
     points = [*sorted((*below.lower, *above.lower)), *sorted((*below.upper, *above.upper), reverse=True)]
     points = [p for i, p in enumerate(points) if i == 0 or p != points[i - 1]]
-    return np.array([*points, points[0]]), below.whole and above.whole
+    return np.array([*points, points[0]]), below.is_complete and above.is_complete
 
 
 def _natural(targets: Sequence[Target], points: Array) -> Array:
@@ -369,7 +369,7 @@ class _PlaneSlices:
 
     def half(self, top: float, slices: int, half_index: int) -> HalfContour:
         """Return one half of the contour, 0 below the best fit and 1 above."""
-        tracer, target, best = self._begun(self.first)
+        tracer, target, best = self._open_corrector(self.first)
         centre, covariance = self._curvature(target, best)
         interval = _across(tracer, target, best, ContinuationLimits((top,), parts=2 * _STEPS))[1]
         lower, upper, is_complete = (
@@ -383,7 +383,7 @@ class _PlaneSlices:
         order = range(middle + 1, slices + 1) if half_index else range(middle, -1, -1)
         for k in order:
             c = interval.lower + float(share[k]) * (interval.upper - interval.lower)
-            spot = self._held(tracer, target, spot, c, top)
+            spot = self._follow_spine(tracer, target, spot, c, top)
             tip = (k == 0 and interval.ends[0] == LIMIT) or (k == slices and interval.ends[1] == LIMIT)
             slice_ = self._slice(tracer, target, spot, top, tip=tip)
             lower.append((c, slice_.lower))
@@ -393,13 +393,15 @@ class _PlaneSlices:
         is_complete = is_complete and bool(np.isfinite([*lower, *upper]).all())
         return HalfContour(tuple(lower), tuple(upper), is_complete, centre, covariance, self.solves)
 
-    def _begun(self, target: Target) -> tuple[CorrectorContext, Target, ProfilePoint]:
-        start = self.setting.begun(target, self.deadline)
+    def _open_corrector(self, target: Target) -> tuple[CorrectorContext, Target, ProfilePoint]:
+        start = self.setting.open_corrector(target, self.deadline)
         if isinstance(start, Status):
             raise StopRequested(start)
         return start
 
-    def _held(self, tracer: CorrectorContext, target: Target, spot: ProfilePoint, c: float, top: float) -> ProfilePoint:
+    def _follow_spine(
+        self, tracer: CorrectorContext, target: Target, spot: ProfilePoint, c: float, top: float
+    ) -> ProfilePoint:
         """Go along the spine, which stays below the threshold, to a value of the first quantity."""
         while True:
             is_same_layout = spot.v.size == tracer.staged.layout.n_v
@@ -426,9 +428,9 @@ class _PlaneSlices:
         """Follow the second quantity both ways with the first one held."""
 
         def wrap(staged: StagedProblem) -> StagedProblem:
-            return target.held(self.setting.wrapped(staged), spot.c)
+            return target.with_fixed_value(self.setting.wrapped(staged), spot.c)
 
-        tracer = replace(spine, staged=target.held(spine.staged, spot.c), wrap=wrap, solves=0)
+        tracer = replace(spine, staged=target.with_fixed_value(spine.staged, spot.c), wrap=wrap, solves=0)
         anchor = make_anchor(tracer, self.second, spot.v)
         if isinstance(anchor, Status):
             raise StopRequested(anchor)
@@ -444,7 +446,7 @@ class _PlaneSlices:
         """Return the coordinates of the best fit, and the covariance from the curvature of the objective in both
         coordinates.
         """
-        _, second, spot = self._begun(self.second)
+        _, second, spot = self._open_corrector(self.second)
         # Variances are those of the profiles; the covariance is the slope of one along the other's.
         shifted_coordinate = second.coordinate_of(best.theta + best.tangent[: best.theta.size] * 1e-4 * target.scale)
         slope = (shifted_coordinate - second.coordinate_of(best.theta)) / (1e-4 * target.scale)

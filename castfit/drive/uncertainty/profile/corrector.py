@@ -137,7 +137,7 @@ class CorrectorContext:
     is made on the way.
     """
 
-    posed: CompiledProblem
+    compiled_problem: CompiledProblem
     transcription: Transcription
     solver: Solver
     staged: StagedProblem
@@ -173,18 +173,20 @@ class CorrectorContext:
         solution may be far, `rescue` that single shooting may take over where states as variables do not get there.
         """
         for _ in range(_ROUNDS):
-            fixed_problem = with_start(target.held(self.staged, c), v)
+            fixed_problem = with_start(target.with_fixed_value(self.staged, c), v)
             try:
                 solution = None if thorough else self._corrected(fixed_problem, cost_tolerance)
                 if solution is None:
-                    solution = self._found(fixed_problem, cost_tolerance, thorough=thorough)
+                    solution = self._solve_fixed_problem(fixed_problem, cost_tolerance, thorough=thorough)
                     if isinstance(solution, Status):
                         if solution in ENDED or not rescue or not self._by_shooting(v):
                             return solution
                         v = self.staged.layout.theta(v)
                         continue
                 v = solution if isinstance(solution, np.ndarray) else solution.v
-                finer_problem = self.transcription.refine(self.posed, undecorated(self.staged), v) if check else None
+                finer_problem = (
+                    self.transcription.refine(self.compiled_problem, undecorated(self.staged), v) if check else None
+                )
             except StopRequested as stop:
                 return stop.status
             if finer_problem is None:
@@ -195,7 +197,7 @@ class CorrectorContext:
 
     def _error(self, v: Array) -> float:
         """Return by how much delta is another one when the model is integrated with error control; see `Branch`."""
-        objective_error = misfit(self.posed, undecorated(self.staged), v, self.transcription)
+        objective_error = misfit(self.compiled_problem, undecorated(self.staged), v, self.transcription)
         return objective_error - self.error if np.isfinite(self.error) else objective_error
 
     def _by_shooting(self, v: Array) -> bool:
@@ -207,7 +209,7 @@ class CorrectorContext:
         if not has_states(self.transcription):
             return False
         self.transcription = SingleShooting(self.transcription.integrator)
-        staged_problem = self.transcription.transcribe(self.posed, self.staged.layout.theta(v))
+        staged_problem = self.transcription.transcribe(self.compiled_problem, self.staged.layout.theta(v))
         self.staged = self.wrap(staged_problem)
         return True
 
@@ -230,7 +232,7 @@ class CorrectorContext:
         self.solves += corrected_point is not None
         return corrected_point
 
-    def _found(
+    def _solve_fixed_problem(
         self, fixed_problem: StagedProblem, cost_tolerance: float, *, thorough: bool
     ) -> Array | CorrectedPoint | Status:
         """Solve the constrained problem, with full corrector steps at the end if they succeed.
@@ -275,14 +277,14 @@ class CorrectorContext:
         """
         v, shifted_problem = (
             solution if isinstance(solution, np.ndarray) else solution.v,
-            target.held(self.staged, c + h),
+            target.with_fixed_value(self.staged, c + h),
         )
         linearization, shifted_linearization = fixed_problem.linearize(v), shifted_problem.linearize(v)
         if not (linearization.ok and shifted_linearization.ok):
             return Status.EVALUATION_FAILED
         if isinstance(solution, CorrectedPoint) and target.moves_constants:
             local, missing_decrease, remaining_step = (
-                solution.local.moved(shifted_problem, shifted_linearization),
+                solution.local.with_linearization(shifted_problem, shifted_linearization),
                 solution.step.decrease,
                 solution.step.dv,
             )

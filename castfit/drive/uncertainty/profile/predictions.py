@@ -15,7 +15,7 @@ import numpy as np
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit.densities.noise.gaussian import Gaussian
-from castfit.drive.uncertainty.profile.targets import ModifiedStagedProblem, E, RowTarget, scaled_rows
+from castfit.drive.uncertainty.profile.targets import E, ModifiedStagedProblem, RowTarget, scaled_rows
 from castfit.experiment.experiment import MeasurementPoints
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.observables import ObservedOutput
@@ -104,7 +104,7 @@ class PredictionRows:
     places: tuple[tuple[int, int, int], ...]
     units: Array
     values: Array
-    held: int = -1
+    fixed_row: int = -1
     z: float = 0.0
     w: float = 0.0
 
@@ -115,8 +115,8 @@ class PredictionRows:
         factors = [np.ones(chain.row_mask.shape) for chain in self.layout.chains]
         shift = [np.zeros(chain.row_mask.shape) for chain in self.layout.chains]
         for n, (chain, stage, row) in enumerate(self.places):
-            factors[chain][stage, row] = self.w * self.units[n] if n == self.held else 0.0
-            if n == self.held:
+            factors[chain][stage, row] = self.w * self.units[n] if n == self.fixed_row else 0.0
+            if n == self.fixed_row:
                 shift[chain][stage, row] = self.w * (self.values[n] - self.z)
         return scaled_rows(evaluation, factors, shift)
 
@@ -150,17 +150,17 @@ class OfPrediction(RowTarget):
     """An output at a time, by its position among the predictions of the run."""
 
     n: int = 0
-    asked: PredictedOutput | None = None
+    prediction: PredictedOutput | None = None
 
-    def held(self, staged: StagedProblem, c: float) -> StagedProblem:
+    def with_fixed_value(self, staged: StagedProblem, c: float) -> StagedProblem:
         """Return the staged problem with the row counting."""
         inner, rows = _taken_apart(staged)
-        return ModifiedStagedProblem(inner, replace(rows, held=self.n, z=c, w=self.weight))
+        return ModifiedStagedProblem(inner, replace(rows, fixed_row=self.n, z=c, w=self.weight))
 
     def coordinate(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
         """Return the prediction."""
         inner, rows = _taken_apart(fixed_problem)
-        if rows.held != self.n:
+        if rows.fixed_row != self.n:
             return rows.value(inner.evaluate(evaluation.v), self.n)
         chain, stage, row = rows.places[self.n]
         return float(evaluation.values[chain].r[stage, row] / rows.w + rows.z)
@@ -188,4 +188,6 @@ def _taken_apart(staged: StagedProblem) -> tuple[StagedProblem, PredictionRows]:
 def prediction(label: str, predicted_output: PredictedOutput, n: int) -> OfPrediction:
     """Return a prediction as number n of its run, its row told from the others by its unit."""
     unique_output = replace(predicted_output, unit=predicted_output.unit * (1.0 + _APART * (1.0 + n)))
-    return OfPrediction(label, "prediction", False, -np.inf, np.inf, predicted_output.unit, n=n, asked=unique_output)
+    return OfPrediction(
+        label, "prediction", False, -np.inf, np.inf, predicted_output.unit, n=n, prediction=unique_output
+    )

@@ -75,13 +75,13 @@ class ProfileProgress:
 
     finished: int
     total: int
-    last: str
+    last_label: str
     seconds: float
 
     @property
     def sentence(self) -> str:
         """The state of things in one line."""
-        return f"{self.finished} of {self.total} sides: {self.last}; {self.seconds:.0f} s"
+        return f"{self.finished} of {self.total} sides: {self.last_label}; {self.seconds:.0f} s"
 
 
 @accept_old_names(levels="confidence_levels")
@@ -198,8 +198,8 @@ def profile(
         best_targets = targets if best is result else read_targets(best, problem.posed, names, [])
         finished = session.finished(best, sides, best_targets, thresholds)
         complete = stop_reason is None and all(f is not None and not f.cut for f in sides.values())
-        other_optima = session.others(best, sides) if complete else ()
-        message = _message(run.stopped(stop_reason, not complete), sides, len(targets), trouble)
+        other_optima = session.find_other_optima(best, sides) if complete else ()
+        message = _message(run.find_stop_reason(stop_reason, not complete), sides, len(targets), trouble)
         improved = max(2.0 * (result.cost - best.cost), 0.0) if best is not result else 0.0
         return Profiles(
             finished, best, improved, other_optima, statistic, message, complete, run.seconds, session.solves,
@@ -263,7 +263,7 @@ class _Session:
     solves: int = 0
     evaluations: Counter[str] = field(default_factory=Counter[str])
     file: Any = None
-    known: dict[str, ContinuationResult] = field(default_factory=dict[str, ContinuationResult])
+    stored_sides: dict[str, ContinuationResult] = field(default_factory=dict[str, ContinuationResult])
     fits: dict[str, Result] = field(default_factory=dict[str, Result])
     target_of: dict[int, int] = field(default_factory=dict[int, int])
 
@@ -273,7 +273,7 @@ class _Session:
         with file.intact() if file is not None else nullcontext():
             for record in file.records if file is not None else ():
                 if "side" in record:
-                    self.known[record["side"]] = rebuild_value(ContinuationResult, record["followed"])
+                    self.stored_sides[record["side"]] = rebuild_value(ContinuationResult, record["followed"])
                 elif "fit" in record:
                     self.fits[record["fit"]] = rebuild_value(Result, record["result"]).answering(self.problem)
 
@@ -282,7 +282,7 @@ class _Session:
         best, sides, stop_reason = result, dict[int, ContinuationResult | None](), None
         for generation in range(_RESTARTS + 1):
             targets = read_targets(best, self.problem.posed, names, [])
-            setting = ProfileSetting.at(best, self.problem.posed, self.transcription, self.solver, targets)
+            setting = ProfileSetting.from_result(best, self.problem.posed, self.transcription, self.solver, targets)
             job = self.run.freeze("profile", "problem, transcription and solver", (setting, targets, self.goal))
             side_tasks = {i: (job, i // 2, 1 if i % 2 else -1, self.run.deadline) for i in range(2 * len(targets))}
             sides, stop_reason = self._round(targets, side_tasks, generation)
@@ -353,7 +353,7 @@ class _Session:
             return ProgressReport(progress, progress.sentence, last_label, n_done, len(work))
 
         for i in work:
-            stored_side = self.known.get(f"{generation}/{i}")
+            stored_side = self.stored_sides.get(f"{generation}/{i}")
             if stored_side is not None and any(key == i for key, _ in tasks):
                 _drop(tasks, {i})
                 self._enter(i, stored_side, sides, tasks)
@@ -390,7 +390,7 @@ class _Session:
                 profiles[target.name] = _assembled(best, target, pair, other_branches, thresholds)
         return profiles
 
-    def others(self, best: Result, sides: Mapping[int, ContinuationResult | None]) -> tuple[Other, ...]:
+    def find_other_optima(self, best: Result, sides: Mapping[int, ContinuationResult | None]) -> tuple[Other, ...]:
         """Fit from the minima that were met on the way, and return those that are other optima."""
         optima: list[Other] = []
         for i, side in sorted(sides.items()):

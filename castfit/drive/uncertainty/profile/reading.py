@@ -126,7 +126,7 @@ def _of_quantity(compiled_problem: CompiledProblem, result: Result, j: int) -> O
     width = float(upper[j] - lower[j])
     sizes = [abs(theta), error if np.isfinite(error) else 0.0]
     scale = 1.0 if log else max(sizes) or (0.1 * width if np.isfinite(width) else 1.0) or 1.0
-    return OfQuantity(quantity.name, quantity.kind, log, float(lower[j]), float(upper[j]), scale, at=j)
+    return OfQuantity(quantity.name, quantity.kind, log, float(lower[j]), float(upper[j]), scale, theta_index=j)
 
 
 def _of_prediction(
@@ -202,7 +202,7 @@ def _is_power_product(part: MappedExpressions, natural: Array) -> bool:
 
 def _part(graph: ca.SX, compiled_problem: CompiledProblem, label: str, mistakes: list[str]) -> MappedExpressions | None:
     """Return an expression as a function of the natural values of all quantities."""
-    compiled_graph = Graph.of([graph], {})
+    compiled_graph = Graph.from_expressions([graph], {})
     entry: dict[str, int] = {}
     number: dict[str, float] = {}
     for name in compiled_graph.names:
@@ -213,7 +213,7 @@ def _part(graph: ca.SX, compiled_problem: CompiledProblem, label: str, mistakes:
         elif fixed is not None and fixed.fixed and not isinstance(fixed.value, Mapping):
             number[name] = fixed_value(fixed, "")
         else:
-            matching_names = [q.name for q in compiled_problem.quantities if q.of == name]
+            matching_names = [q.name for q in compiled_problem.quantities if q.symbol_name == name]
             advice = (
                 f"several experiments have a value of it; choose one of {', '.join(matching_names)}"
                 if matching_names
@@ -231,7 +231,7 @@ def _meant(name: str, compiled_problem: CompiledProblem) -> int:
     """Return the position of the quantity of a name, or of the only one of a parameter or state of that name."""
     if name in compiled_problem.names:
         return compiled_problem.names.index(name)
-    matches = [j for j, q in enumerate(compiled_problem.quantities) if q.of == name]
+    matches = [j for j, q in enumerate(compiled_problem.quantities) if q.symbol_name == name]
     return matches[0] if len(matches) == 1 else _NO_INDEX
 
 

@@ -174,7 +174,7 @@ class Profile:
     @accept_old_names(level="confidence_level")
     def sides(self, confidence_level: float | None = None) -> tuple[Side, Side]:
         """Return the verdicts below and above the estimate, in a word and in a sentence."""
-        interval = self._own(confidence_level)
+        interval = self._find_estimate_interval(confidence_level)
         return self._side(interval, 0, confidence_level), self._side(interval, 1, confidence_level)
 
     @property
@@ -230,7 +230,7 @@ class Profile:
     def _regions(self, level: float | None) -> tuple[AcceptedInterval, ...]:
         return regions(self.branches, self.threshold(level))
 
-    def _own(self, level: float | None) -> AcceptedInterval:
+    def _find_estimate_interval(self, level: float | None) -> AcceptedInterval:
         centre = float(np.log(self.estimate)) if self.scale == "log" else self.estimate
         intervals = self._regions(level)
         matches = [r for r in intervals if r.holds(centre)]

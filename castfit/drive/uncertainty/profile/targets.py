@@ -43,7 +43,7 @@ class ModifiedStagedProblem(StagedProblem):
         self.inner, self.change = inner, change
         self.layout, self.signal, self.least_sigma = inner.layout, inner.signal, inner.least_sigma
         self.lower, self.upper, self.scale, self.start = inner.lower, inner.upper, inner.scale, inner.start
-        self.least_squares, self.forgiving = inner.least_squares, inner.forgiving
+        self.least_squares, self.tolerates_failures = inner.least_squares, inner.tolerates_failures
         self.integrated, self.integration_rtol, self.eliminated = (
             inner.integrated,
             inner.integration_rtol,
@@ -62,17 +62,17 @@ class ModifiedStagedProblem(StagedProblem):
         """Return the size of every measured value in its own standard deviation."""
         return self.inner.data_sizes()
 
-    def coarse(self) -> StagedProblem:
+    def low_accuracy(self) -> StagedProblem:
         """Return this problem with functions of lower accuracy."""
-        return self._around(self.inner.coarse())
+        return self._around(self.inner.low_accuracy())
 
     def explicit(self) -> StagedProblem:
         """Return this problem with all of theta as search variables."""
         return self._around(self.inner.explicit())
 
-    def explain(self, v: Array) -> str:
+    def describe_failure(self, v: Array) -> str:
         """Describe the cause and place of a failed evaluation of the functions at v."""
-        return self.inner.explain(v)
+        return self.inner.describe_failure(v)
 
     def _around(self, inner: StagedProblem) -> StagedProblem:
         if inner is self.inner:
@@ -135,7 +135,7 @@ class Target(ABC):
             return np.exp(c) if self.log else np.asarray(c, dtype=float)
 
     @abstractmethod
-    def held(self, staged: StagedProblem, c: float) -> StagedProblem:
+    def with_fixed_value(self, staged: StagedProblem, c: float) -> StagedProblem:
         """Return the staged problem with the coordinate held at a number."""
 
     @abstractmethod
@@ -177,26 +177,26 @@ class Target(ABC):
 class OfQuantity(Target):
     """An entry of theta, held by its bounds."""
 
-    at: int = 0
+    theta_index: int = 0
 
-    def held(self, staged: StagedProblem, c: float) -> StagedProblem:
+    def with_fixed_value(self, staged: StagedProblem, c: float) -> StagedProblem:
         """Return the staged problem with both bounds at c."""
         lower, upper = staged.lower.copy(), staged.upper.copy()
-        lower[self.at] = upper[self.at] = c
+        lower[self.theta_index] = upper[self.theta_index] = c
         return staged.restricted(lower=lower, upper=upper)
 
     def coordinate(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
         """Return the entry of theta."""
-        return float(evaluation.v[self.at])
+        return float(evaluation.v[self.theta_index])
 
     def coordinate_of(self, theta: Array) -> float:
         """Return the entry of theta."""
-        return float(theta[self.at])
+        return float(theta[self.theta_index])
 
     @property
     def needs_explicit(self) -> frozenset[int]:
         """Itself."""
-        return frozenset({self.at})
+        return frozenset({self.theta_index})
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +205,7 @@ class OfSigma(Target):
 
     group: int = 0
 
-    def held(self, staged: StagedProblem, c: float) -> StagedProblem:
+    def with_fixed_value(self, staged: StagedProblem, c: float) -> StagedProblem:
         """Return the staged problem with the sigma known."""
         return ModifiedStagedProblem(staged, partial(self._fixed, staged.layout, float(np.exp(c))))
 
@@ -268,11 +268,11 @@ class ExpressionTarget(RowTarget):
             g, slope = float(values[0]), by_n[0] * np.where(log, natural, 1.0)
             return (float(np.log(g)), slope / g) if self.log else (g, slope)
 
-    def held(self, staged: StagedProblem, c: float) -> StagedProblem:
+    def with_fixed_value(self, staged: StagedProblem, c: float) -> StagedProblem:
         """Return the staged problem with the row."""
-        return ModifiedStagedProblem(staged, partial(self._tied, staged.layout, c))
+        return ModifiedStagedProblem(staged, partial(self._append_row, staged.layout, c))
 
-    def _tied(self, layout: Layout, c: float, evaluation: E) -> E:
+    def _append_row(self, layout: Layout, c: float, evaluation: E) -> E:
         """Add the row to the priors, as the last."""
         if not evaluation.ok:
             return evaluation

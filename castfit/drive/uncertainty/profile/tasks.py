@@ -53,17 +53,17 @@ class ProfileSetting:
     asked : predictions for which the problem has rows
     """
 
-    posed: CompiledProblem
+    compiled_problem: CompiledProblem
     transcription: Transcription
     solver: Solver
     theta: Array
     nodes: Sequence[TrajectoryNodes]
     explicit: bool = False
-    asked: tuple[PredictedOutput, ...] = ()
+    predictions: tuple[PredictedOutput, ...] = ()
     _prepared: tuple[CorrectorContext, Array] | Status | None = field(default=None, repr=False)
 
     @classmethod
-    def at(
+    def from_result(
         cls,
         best: Result,
         compiled_problem: CompiledProblem,
@@ -72,7 +72,9 @@ class ProfileSetting:
         targets: Sequence[Target],
     ) -> ProfileSetting:
         """Begin at a fit, with its whole trajectory and what it was told of its sigmas."""
-        predicted_outputs = tuple(t.asked for t in targets if isinstance(t, OfPrediction) and t.asked is not None)
+        predicted_outputs = tuple(
+            t.prediction for t in targets if isinstance(t, OfPrediction) and t.prediction is not None
+        )
         explicit = bool(predicted_outputs) or any(t.needs_explicit for t in targets)
         compiled_problem = with_fitted_sigmas(compiled_problem, best)
         nodes = result_nodes(compiled_problem, best)
@@ -102,9 +104,12 @@ class ProfileSetting:
         transcription = self.transcription
         if self.nodes and has_states(transcription):
             transcription = with_start_trajectory(
-                self.posed, transcription, self.theta, [_thinned(nodes, transcription) for nodes in self.nodes]
+                self.compiled_problem,
+                transcription,
+                self.theta,
+                [_thinned(nodes, transcription) for nodes in self.nodes],
             )
-        staged = self.wrapped(transcription.transcribe(self.posed, self.theta))
+        staged = self.wrapped(transcription.transcribe(self.compiled_problem, self.theta))
         solver = self.solver
         if isinstance(solver, GaussNewton):
             solver = replace(solver, max_iter=min(solver.max_iter, _ITERATIONS))
@@ -114,13 +119,13 @@ class ProfileSetting:
                 raise StopRequested(solution.status)
             if not solution.status.success:
                 return solution.status
-            finer = transcription.refine(self.posed, undecorated(staged), solution.v)
+            finer = transcription.refine(self.compiled_problem, undecorated(staged), solution.v)
             if finer is None:
                 linearization = staged.linearize(solution.v)
                 if not linearization.ok:
                     return Status.EVALUATION_FAILED
-                error = misfit(self.posed, undecorated(staged), linearization.v, transcription)
-                parts = self.posed, self.transcription, self.solver
+                error = misfit(self.compiled_problem, undecorated(staged), linearization.v, transcription)
+                parts = self.compiled_problem, self.transcription, self.solver
                 return CorrectorContext(*parts, staged, linearization.cost, error, self.wrapped), linearization.v
             staged = self.wrapped(finer)
         return Status.INACCURATE
@@ -130,9 +135,11 @@ class ProfileSetting:
         removed.
         """
         staged = staged.explicit() if self.explicit else staged
-        return release_predictions(staged, self.asked) if self.asked else staged
+        return release_predictions(staged, self.predictions) if self.predictions else staged
 
-    def begun(self, target: Target, deadline: float = np.inf) -> tuple[CorrectorContext, Target, ProfilePoint] | Status:
+    def open_corrector(
+        self, target: Target, deadline: float = np.inf
+    ) -> tuple[CorrectorContext, Target, ProfilePoint] | Status:
         """Return the path follower, the target with its final weight, and the best fit as first point; or a status."""
         solution = self._at_solution()
         if isinstance(solution, Status):
@@ -180,7 +187,7 @@ def make_anchor(tracer: CorrectorContext, target: Target, v: Array) -> tuple[Tar
     h = -h if c + h > target.upper else h
     spot: ProfilePoint | Status = Status.EVALUATION_FAILED
     for _ in range(_WEIGHT_ROUNDS):
-        spot = tracer.measured(target, target.held(tracer.staged, c), v, c, h)
+        spot = tracer.measured(target, target.with_fixed_value(tracer.staged, c), v, c, h)
         if isinstance(spot, Status):
             return spot
         stiffer = target.stiffened(0.5 * spot.curvature)
@@ -209,7 +216,7 @@ def follow_target(
         return None
     try:
         with with_deadline(left):
-            start = setting.begun(targets[k], deadline)
+            start = setting.open_corrector(targets[k], deadline)
             if isinstance(start, Status):
                 return ContinuationResult(status=start.value if isinstance(origin, int) else "")
             tracer, target, best = start
@@ -233,7 +240,7 @@ def _follow_from(
     """Follow both ways from theta, with a staged problem that is made there."""
     transcription = setting.transcription
     transcription = with_state_start(transcription, "simulation") if has_states(transcription) else transcription
-    tracer.staged = setting.wrapped(transcription.transcribe(setting.posed, theta))
+    tracer.staged = setting.wrapped(transcription.transcribe(setting.compiled_problem, theta))
     c = target.coordinate_of(theta)
     spot = tracer.spot(target, c, tracer.staged.start, 1e-3 * target.scale, check=True)
     if isinstance(spot, Status):

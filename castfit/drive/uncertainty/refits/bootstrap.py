@@ -119,7 +119,10 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
     @property
     def table(self) -> dict[str, NDArray[Any]]:
         """All data sets as columns, for instance for ``pandas.DataFrame(drawn.table)``; NaN where a fit failed."""
-        cells = {"data set": attrgetter("index"), **self._plain("status", "chi2", "start", "iterations", "time")}
+        cells = {
+            "data set": attrgetter("index"),
+            **self._build_field_columns("status", "chi2", "start", "iterations", "time"),
+        }
         values_by_index = dict(zip((row.index for row in self.solved), self.natural.tolist(), strict=True))
         absent = dict.fromkeys(self.names, np.nan)
 
@@ -244,21 +247,21 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
         """Return the text that `print` shows."""
         failure_lines = [*self._failure_sheet().lines, *self._without(), ""] if self._failed else []
         return "\n".join(
-            [*self._head(), "", *self._sheet().lines, *self._told[1], "", *failure_lines, *self._remarks()]
+            [*self._head(), "", *self._sheet().lines, *self._table_names[1], "", *failure_lines, *self._remarks()]
         )
 
     @property
     def parts(self) -> tuple[TextTable | str, ...]:
         """Parts of the summary: the method, the table, failed fits, and remarks about the intervals."""
         failure_parts = (self._failure_sheet(), *self._without()) if self._failed else ()
-        return *self._head(), self._sheet(), *self._told[1], *failure_parts, *self._remarks()
+        return *self._head(), self._sheet(), *self._table_names[1], *failure_parts, *self._remarks()
 
     def _head(self) -> tuple[str, str]:
         duration_text = "" if np.isnan(self.time) else f", {self.time:.1f} s"
         return f"bootstrap, {self.kind}: {KINDS[self.kind]}{duration_text}", self.message
 
     @property
-    def _told(self) -> tuple[tuple[str, ...], list[str]]:
+    def _table_names(self) -> tuple[tuple[str, ...], list[str]]:
         return select_table_names(self.names, "confidence_intervals()")
 
     def _sheet(self) -> TextTable:
@@ -267,7 +270,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
         intervals = [self.confidence_intervals(method=m) for m in methods] + [self.result.confidence_intervals()]
         headers = [f"{level} {'BCa' if m == 'bca' else m}" for m in methods] + [f"{level} linear"]
         rows: list[tuple[str, ...]] = []
-        for name in self._told[0]:
+        for name in self._table_names[0]:
             value = self.result.values[name]
             error, linear = self.standard_errors[name], self.result.standard_errors[name]
             cells = [_interval(pairs[name], error) for pairs in intervals]
@@ -300,7 +303,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
             messages.append(
                 f"{len(self.solved)} samples are too few for {level} intervals; at least {min_draws} are needed."
             )
-        n_other_optimum = sum(row.elsewhere for row in self.solved)
+        n_other_optimum = sum(row.has_other_optimum for row in self.solved)
         if n_other_optimum:
             messages.append(
                 f"In {n_other_optimum} of {len(self.solved)} data sets another starting point led to a better optimum than "
@@ -452,7 +455,7 @@ def bootstrap(
         )
         has_no_starts = True
     other_starts = (
-        () if has_no_starts or mistakes else draw(compiled_problem, starts, None, limits, seed, mistakes).first
+        () if has_no_starts or mistakes else draw(compiled_problem, starts, None, limits, seed, mistakes).initial_starts
     )
     if has_no_starts and limits is not None:
         mistakes.append("limits has an effect only with starts > 0; set starts=3, for example, or remove limits")
@@ -460,7 +463,7 @@ def bootstrap(
     recipe = resampling(kind, compiled_problem, result, seed)
     plan = RefitPlan(
         compiled_problem, requested_transcription, chosen_solver, recipe.problem, tuple(other_starts)
-    ).along(result, is_method_requested=is_method_requested)
+    ).with_initial_result(result, is_method_requested=is_method_requested)
     if not is_method_requested:
         plan = replace(plan, descent=WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost))
     estimate = digest(result.theta, recipe.predictions, recipe.spreads, recipe.errors)

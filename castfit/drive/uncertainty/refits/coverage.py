@@ -164,7 +164,7 @@ class CoverageResult(RefitsResult):
     @property
     def table(self) -> dict[str, NDArray[Any]]:
         """All data sets as columns: status, estimates, and the ends of every interval; NaN where there is none."""
-        cells = {"data set": attrgetter("index"), **self._plain("status", "chi2")}
+        cells = {"data set": attrgetter("index"), **self._build_field_columns("status", "chi2")}
         for k, side in enumerate(("lower", "upper")):
             for name in self.truth:
                 cells[f"{name} {side}"] = _end(name, k)
@@ -314,7 +314,7 @@ def coverage(
     read_intervals = partial(_ends, KINDS[intervals] if isinstance(intervals, str) else intervals, number)
     plan = RefitPlan(compiled_problem, requested_transcription, chosen_solver, recipe.problem, reads=read_intervals)
     if isinstance(problem, Result) and start == "truth":
-        plan = plan.along(problem, is_method_requested=is_method_requested)
+        plan = plan.with_initial_result(problem, is_method_requested=is_method_requested)
     else:
         plan = replace(plan, starts=({} if start == "guess" else values,))
     label = intervals if isinstance(intervals, str) else describe_method(intervals)
@@ -390,7 +390,7 @@ def _at_truth(compiled_problem: CompiledProblem, theta: Array, sigmas: list[floa
     if not evaluation.ok:
         raise_if_mistakes(
             "coverage",
-            [f"the model cannot be simulated at the true values ({staged.explain(theta)}); pass other values"],
+            [f"the model cannot be simulated at the true values ({staged.describe_failure(theta)}); pass other values"],
         )
     predictions, spreads, _ = (np.concatenate(part) for part in zip(*staged.standardised(theta), strict=True))
     spreads = spreads * np.append(sigmas, 1.0)[groups(compiled_problem)]
@@ -398,13 +398,13 @@ def _at_truth(compiled_problem: CompiledProblem, theta: Array, sigmas: list[floa
 
 
 def _end(name: str, k: int) -> Callable[[Refit], float]:
-    return lambda row: row.found.get(name, (np.nan, np.nan))[k]
+    return lambda row: row.requested_pairs.get(name, (np.nan, np.nan))[k]
 
 
 def _covered(truth: float, solved: list[Refit], name: str, estimates: Array) -> Covered:
-    ends = np.array([row.found.get(name, (np.nan, np.nan)) for row in solved]).reshape(-1, 2)
+    ends = np.array([row.requested_pairs.get(name, (np.nan, np.nan)) for row in solved]).reshape(-1, 2)
     has_interval = np.isfinite(ends).any(axis=1) & ~np.isnan(ends).any(axis=1)  # one that is open on one side is one
-    errors = np.array([row.found.get(f"standard error of {name}", (np.nan, np.nan))[0] for row in solved])
+    errors = np.array([row.requested_pairs.get(f"standard error of {name}", (np.nan, np.nan))[0] for row in solved])
     low: Array = ends[has_interval, 0]
     high: Array = ends[has_interval, 1]
     n, has_many_estimates = int(has_interval.sum()), estimates.size > 1

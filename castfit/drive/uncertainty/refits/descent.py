@@ -48,7 +48,7 @@ class DescentEnd:
     """A minimum theta (n,), the point before it, from which nothing more is promised, and the number of steps."""
 
     theta: Array
-    before: Array
+    previous_theta: Array
     steps: int
 
 
@@ -135,12 +135,12 @@ def _update_curvature(S: Array, x: Array, secant_target: Array, y: Array) -> Arr
 class WarmStartedRefits:
     """Fits to other data of a problem, each started from its estimate theta (n_theta,) with its cost."""
 
-    posed: CompiledProblem
+    compiled_problem: CompiledProblem
     integrator: IntegratorOptions
     theta: Array
     cost: float
 
-    def reached(self, problem: CompiledProblem) -> tuple[DescentEnd, DenseResiduals] | None:
+    def refit(self, problem: CompiledProblem) -> tuple[DescentEnd, DenseResiduals] | None:
         """Return the end of the fit to a problem that differs only in its data, and its rows; None if the fit fails.
 
         An end above the cost at the estimate, about which the data were drawn, is none.
@@ -159,7 +159,7 @@ class WarmStartedRefits:
                 context.model(estimate_residuals.u / factor), self.theta, np.ones(factor.size)
             )
             descent_end = context.descended(dense.rows, self.theta if model_end is None else model_end.theta, factor)
-            end = None if descent_end is None else dense.residuals(descent_end.before)
+            end = None if descent_end is None else dense.residuals(descent_end.previous_theta)
         except (StopRequested, np.linalg.LinAlgError):
             return None
         if (
@@ -172,7 +172,7 @@ class WarmStartedRefits:
 
     @cached_property
     def _surroundings(self) -> _EstimateContext | None:
-        compiled_problem = self.posed
+        compiled_problem = self.compiled_problem
         if not compiled_problem.least_squares or compiled_problem.smooth or find_kinks(compiled_problem):
             return None
         try:

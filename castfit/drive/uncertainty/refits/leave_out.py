@@ -111,7 +111,7 @@ class LeaveOutResult(RefitsResult):
     @property
     def unseen(self) -> tuple[tuple[str, ...], ...]:
         """Quantities, per row, that the remaining data do not determine: they have no estimates there."""
-        return tuple(tuple(row.found) for row in self.rows)
+        return tuple(tuple(row.requested_pairs) for row in self.rows)
 
     @property
     def moves(self) -> Array:
@@ -152,7 +152,7 @@ class LeaveOutResult(RefitsResult):
     @property
     def table(self) -> dict[str, NDArray[Any]]:
         """All rows as columns, for instance for ``pandas.DataFrame(left.table)``."""
-        cells = {"without": attrgetter("name"), **self._plain("status", "chi2", "time")}
+        cells = {"without": attrgetter("name"), **self._build_field_columns("status", "chi2", "time")}
         values_by_index = dict(zip((row.index for row in self.rows), self._natural.tolist(), strict=True))
         return columns(
             self.rows, cells, values=lambda row: dict(zip(self.names, values_by_index[row.index], strict=True))
@@ -273,9 +273,9 @@ def leave_out(
         mistakes.append("the problem has one measurement, so none can be left out")
     raise_if_mistakes("leave_out", mistakes)
     recipe = _without_experiment if each == "experiment" else _without_value
-    plan = RefitPlan(compiled_problem, requested_transcription, chosen_solver, recipe, reads=_undetermined).along(
-        result, is_method_requested=is_method_requested
-    )
+    plan = RefitPlan(
+        compiled_problem, requested_transcription, chosen_solver, recipe, reads=_undetermined
+    ).with_initial_result(result, is_method_requested=is_method_requested)
     blank = [Refit(index=i, name=name) for i, name in enumerate(_names(compiled_problem, each))]
     entries = {"each": each, "estimate": digest(result.theta)}
     outcome = refit_all("leave_out", f"fits without one {each}", plan, blank, run, entries, {"each": each})
@@ -297,7 +297,7 @@ def _names(compiled_problem: CompiledProblem, each: str) -> list[str]:
         number, time = numbers[c.name], c.points.times[i]
         replicate_text = f" ({number[i, j] + 1})" if number[c.points.times == time, j].max() else ""
         experiment_text = f" of '{c.name}'" if len(numbers) > 1 else ""
-        time_text = "at rest" if c.settled else f"at {time:g}"
+        time_text = "at rest" if c.is_steady_state else f"at {time:g}"
         names.append(f"{compiled_problem.outputs[j]} {time_text}{replicate_text}{experiment_text}")
     return names
 

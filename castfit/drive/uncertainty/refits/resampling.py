@@ -49,7 +49,7 @@ class OutputBlock:
     output: int
     noise: Noise
     computed: bool
-    of: Index
+    rows: Index
     points: Index
 
 
@@ -141,11 +141,11 @@ class Resampling:
             independent = rng.standard_normal(new_errors.size) if self.kind == "parametric" else new_errors
             new_errors = whiten_residuals(compiled_problem, independent, undo=True)
         for block in output_places(compiled_problem):
-            mu, s = self.predictions[block.of], self.spreads[block.of]
+            mu, s = self.predictions[block.rows], self.spreads[block.rows]
             if self.kind == "parametric" and getattr(block.noise, "correlation", None) is None:
                 values = block.noise.sample(rng, mu, s)
             else:
-                values = block.noise.value_at(mu, s, new_errors[block.of])
+                values = block.noise.value_at(mu, s, new_errors[block.rows])
             values_by_condition[block.condition][block.points, block.output] = values
         return values_by_condition
 
@@ -164,7 +164,7 @@ def pools(blocks: Iterable[OutputBlock]) -> dict[int, Index]:
     """Return the values among which residuals are exchanged: those of one output in all experiments, by output."""
     rows_by_output: dict[int, list[Index]] = {}
     for block in blocks:
-        rows_by_output.setdefault(block.output, []).append(block.of)
+        rows_by_output.setdefault(block.output, []).append(block.rows)
     return {output: np.concatenate(row_lists) for output, row_lists in rows_by_output.items()}
 
 
@@ -176,9 +176,9 @@ def resampling(kind: str, compiled_problem: CompiledProblem, result: Result, see
     blocks = output_places(compiled_problem)
     for block in blocks:
         if block.noise.additive:
-            mu, s, m = predictions[block.of], spreads[block.of], values[block.of]
+            mu, s, m = predictions[block.rows], spreads[block.rows], values[block.rows]
             with np.errstate(divide="ignore", invalid="ignore"):
-                errors[block.of] = np.where(s > 0.0, block.noise.error(mu, s, m), np.nan)
+                errors[block.rows] = np.where(s > 0.0, block.noise.error(mu, s, m), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = whiten_residuals(compiled_problem, errors) / np.sqrt(np.maximum(1.0 - leverage, 0.0))
     errors[1.0 - leverage <= MIN_LEVERAGE_COMPLEMENT] = np.nan

@@ -59,21 +59,23 @@ class RefitPlan:
     called : what the method is called in checkpoints: the transcription and the solver, unless they are the result's
     """
 
-    posed: CompiledProblem
+    compiled_problem: CompiledProblem
     transcription: Transcription
     solver: Solver
     recipe: Recipe
     starts: tuple[Values, ...] = ()
     reads: Callable[[Result], Pairs] | None = None
-    near: Transcription | None = None
+    nearby_transcription: Transcription | None = None
     descent: WarmStartedRefits | None = None
-    called: tuple[str, str] | None = None
+    method_labels: tuple[str, str] | None = None
 
-    def along(self, result: Result, *, is_method_requested: bool) -> RefitPlan:
+    def with_initial_result(self, result: Result, *, is_method_requested: bool) -> RefitPlan:
         """Begin first at a result, with its whole trajectory, by its method unless another one was given."""
-        start_transcription = start_at_trajectory(self.posed, self.transcription, result.theta, result)
+        start_transcription = start_at_trajectory(self.compiled_problem, self.transcription, result.theta, result)
         labels = None if is_method_requested else (result.transcription, result.solver)
-        return replace(self, starts=(result.values, *self.starts), near=start_transcription, called=labels)
+        return replace(
+            self, starts=(result.values, *self.starts), nearby_transcription=start_transcription, method_labels=labels
+        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -102,9 +104,9 @@ class Refit(FitRecord):
     objective: float = np.nan
     measure: str = CHI2
     sigmas: Mapping[str, float] = field(default_factory=dict[str, float])
-    found: Pairs = field(default_factory=dict[str, tuple[float, float]])
+    requested_pairs: Pairs = field(default_factory=dict[str, tuple[float, float]])
     start: int = 0
-    elsewhere: bool = False
+    has_other_optimum: bool = False
     iterations: int = 0
     time: float = np.nan
 
@@ -133,14 +135,14 @@ class RefitsResult(RunResult):
     def _failed(self) -> list[Refit]:
         return [row for row in self.rows if row.finished and not row.success]
 
-    def _plain(self, *names: str) -> dict[str, Callable[[Refit], Any]]:
+    def _build_field_columns(self, *names: str) -> dict[str, Callable[[Refit], Any]]:
         """Return columns of a table that show fields of rows."""
         return {name: attrgetter(name) for name in names}
 
     def _failure_sheet(self) -> TextTable:
         """Return the table of causes, with the message of one such fit each."""
         example = {row.status: row.message for row in reversed(self._failed)}
-        return TextTable.of(
+        return TextTable.from_items(
             self.failures.items(),
             (">failed", lambda each: f"{each[1]}"),
             ("cause", lambda each: each[0]),
@@ -155,7 +157,7 @@ class RefitProgress:
     finished: int
     total: int
     failed: int
-    last: Refit
+    last_refit: Refit
     seconds: float
     seconds_left: float
 
@@ -196,8 +198,8 @@ def refit_all(
     `where` is the function that the user called, `label` its fits are called, such as "data sets", and `blank` has a
     row for each.  A checkpoint belongs to the `entries` beside problem and method; its `first_record` record is given.
     """
-    method = plan.called or (plan.transcription, plan.solver)
-    header = run_header(where, plan.posed, *method, **entries, fit_max_time=run.fit_max_time)
+    method = plan.method_labels or (plan.transcription, plan.solver)
+    header = run_header(where, plan.compiled_problem, *method, **entries, fit_max_time=run.fit_max_time)
     job = run.freeze(where, "the problem with its transcription and solver", (plan,))
     rows = {row.index: row for row in blank}
     with run.opened(header) as file:
@@ -233,7 +235,7 @@ def carry_out_refits(
 
     def enter(i: int, outcome: Any) -> ProgressReport | None:
         is_refit = isinstance(outcome, Refit)
-        row = rows[i] = replace(outcome, name=rows[i].name) if is_refit else rows[i].lost(outcome)
+        row = rows[i] = replace(outcome, name=rows[i].name) if is_refit else rows[i].with_lost_task(outcome)
         if file is not None and row.finished:
             file.append({"row": row})
         if row.status == Status.INTERRUPTED.value:
@@ -252,7 +254,7 @@ def carry_out_refits(
     stop_reason = run_tasks(run, function, tasks, enter, limit=run.fit_max_time)
     refits = tuple(rows.values())
     finished = sum(row.finished for row in refits)
-    final_status = run.stopped(stop_reason, finished < len(refits))
+    final_status = run.find_stop_reason(stop_reason, finished < len(refits))
     count = f"All {finished}" if finished == len(refits) else f"{finished} of {len(refits)}"
     lost_messages = [f"{label} {r.name or r.index}: {r.message}" for r in refits if r.status in LOST]
     parts = (
@@ -300,7 +302,7 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
                 )
             break
         try:
-            compiled_problem = plan.recipe(plan.posed, index)
+            compiled_problem = plan.recipe(plan.compiled_problem, index)
             if k == 0 and plan.descent is not None:
                 with with_deadline(seconds_left) as watch:
                     row = _fast_refit(plan, compiled_problem, index, start_time)
@@ -312,7 +314,7 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
                     continue
                 seconds_left = max(min(deadline - time.time(), limit - (time.perf_counter() - start_time)), _LEAST)
             result = fit(
-                compiled_problem, plan.near or plan.transcription, plan.solver,
+                compiled_problem, plan.nearby_transcription or plan.transcription, plan.solver,
                 start=start, second_start=k > 0, retry=False, max_time=seconds_left,
             )  # fmt: skip
         except Exception as error:  # whatever data may lead to, it costs this fit only
@@ -329,12 +331,12 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
     assert best is not None
     seconds = time.perf_counter() - start_time
     is_other_optimum = best.start > 0 and reference - best.cost > _OTHER_OPTIMUM_RTOL * max(1.0, abs(reference))
-    return replace(best, time=seconds, elsewhere=bool(is_other_optimum))
+    return replace(best, time=seconds, has_other_optimum=bool(is_other_optimum))
 
 
 def _fast_refit(plan: RefitPlan, compiled_problem: CompiledProblem, index: int, start_time: float) -> Refit | None:
     """Go down from the estimate; None where that is for an ordinary fit."""
-    outcome = plan.descent.reached(compiled_problem) if plan.descent is not None else None
+    outcome = plan.descent.refit(compiled_problem) if plan.descent is not None else None
     if outcome is None:
         return None
     end, rows = outcome
@@ -374,7 +376,7 @@ def _read(plan: RefitPlan, index: int, start: int, result: Result, seconds: floa
         objective=result.objective,
         measure=result.measure,
         sigmas=dict(result.sigmas),
-        found=plan.reads(result) if plan.reads is not None and result.success else {},
+        requested_pairs=plan.reads(result) if plan.reads is not None and result.success else {},
         start=start,
         iterations=result.iterations,
         time=seconds,

@@ -161,7 +161,7 @@ def jacobian_signs(compiled_problem: CompiledProblem) -> Array:
     of_log = np.full(len(compiled_problem.names), -1)  # 1: the prior is a density of log x, 0: of x, -1: there is none
     for term in compiled_problem.prior_terms:
         if isinstance(term, JointPriorRows):
-            of_log[term.at] = term.log
+            of_log[term.theta_index] = term.log
     for j, q in enumerate(compiled_problem.quantities):
         if q.prior is not None:
             inner = q.prior.prior if isinstance(q.prior, Truncated) else q.prior

@@ -78,7 +78,7 @@ class SampleResult(DrawsResult):
     time: float
 
     @classmethod
-    def of(
+    def from_ensembles(
         cls,
         result: Result,
         ensembles: Sequence[Any],

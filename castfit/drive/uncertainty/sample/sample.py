@@ -60,7 +60,7 @@ class WalkerEnsemble:
     thetas: Array
     logs: Array
     sigmas: Array
-    moved: Array
+    is_accepted: Array
     evaluations: int
     state: Any
 
@@ -193,7 +193,7 @@ def sample(
         n_tuning = -(-n_steps // 3) if draws is None and tune is None else steps - n_retained
         failure_messages = [f"Chain {i}: {e}" for i, e in sorted(failures.items())]
         ensembles = [e for _, e in sorted(ensemble_by_chain.items())]
-        return SampleResult.of(
+        return SampleResult.from_ensembles(
             result, ensembles, count, min(n_tuning, n_steps), stop_reason, failure_messages, run.seconds
         )
 

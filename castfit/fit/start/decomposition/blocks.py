@@ -107,7 +107,7 @@ def _components(problem: CompiledProblem, measured: frozenset[str]) -> tuple[Equ
             contents[i] = contents[i] | (_names(value) if isinstance(value, ca.SX) else set())
             contents[i] = _with_overrides(contents[i], experiment)
     hidden = [name for name in model.states if name not in measured]
-    free = {q.of for q in problem.quantities if q.kind == "parameter"}
+    free = {q.symbol_name for q in problem.quantities if q.kind == "parameter"}
     group = list(range(len(contents)))
     for name in (*free, *hidden):
         equation_indices = [i for i, content in enumerate(contents) if name in content or name == model.states[i]]
@@ -166,10 +166,12 @@ def pose(problem: CompiledProblem, block: EquationBlock) -> BlockProblem | None:
     except InputError:  # the whole problem is sound, so only data are missing: what they showed is in other outputs
         return None
     # The whole problem may be a restated one, with other bounds and scales, and with fewer quantities.
-    index_by_quantity = {(q.kind, q.of, q.experiment): j for j, q in enumerate(problem.quantities)}
-    index_by_name = {q.name: index_by_quantity.get((q.kind, q.of, q.experiment)) for q in block_problem.quantities}
+    index_by_quantity = {(q.kind, q.symbol_name, q.experiment): j for j, q in enumerate(problem.quantities)}
+    index_by_name = {
+        q.name: index_by_quantity.get((q.kind, q.symbol_name, q.experiment)) for q in block_problem.quantities
+    }
     fixed_values = {
-        q.name: _fixed_value(problem, q.kind, q.of, q.experiment)
+        q.name: _fixed_value(problem, q.kind, q.symbol_name, q.experiment)
         for q in block_problem.quantities
         if index_by_name[q.name] is None
     }

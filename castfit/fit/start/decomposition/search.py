@@ -145,7 +145,7 @@ class _BlockSearch:
     """The search for a block's optimum, from many starts; `best` is the best point so far."""
 
     def __init__(self, staged: ShootingProblem, start: Array) -> None:
-        self.best, self._least = start, np.inf
+        self.best, self._lowest_cost = start, np.inf
         self._staged, self._total = staged, _variation(staged.problem)
 
     def run(self, generator: np.random.Generator) -> None:
@@ -168,11 +168,11 @@ class _BlockSearch:
                     break
                 descent = minimize_in_trust_region(self._staged, starts[i], _RULE, _ITERATIONS, np.inf)
                 fit_costs.append(self._noted(descent.theta, descent.cost))
-                if self._settled(fit_costs):
+                if self._is_converged(fit_costs):
                     return
             fixed_starts = []
 
-    def _settled(self, fit_costs: list[float]) -> bool:
+    def _is_converged(self, fit_costs: list[float]) -> bool:
         """Whether several fits explain all there is to explain, or agree on a plausible optimum."""
         n_agreeing = sum(cost <= (1 + _AGREE) * min(fit_costs) for cost in fit_costs)
         return min(fit_costs) <= _EXPLAINED * self._total or (
@@ -181,8 +181,8 @@ class _BlockSearch:
 
     def _noted(self, theta: Array, cost: float) -> float:
         """Remember the best point; return the sum of squares."""
-        if cost < self._least:
-            self.best, self._least = theta, cost
+        if cost < self._lowest_cost:
+            self.best, self._lowest_cost = theta, cost
         check_deadline()
         return 2.0 * cost
 

@@ -39,7 +39,7 @@ def test_the_blocks_alone_come_close():
     problem = pathway()
     origin = decompose(problem, problem.guess, rng=1)
     assert problem.to_natural(origin.theta) == pytest.approx([TRUTH[name] for name in problem.names], rel=0.05)
-    assert origin.ended is None
+    assert origin.stop_status is None
 
 
 def test_equal_seeds_give_equal_starts():
@@ -133,7 +133,7 @@ def test_bad_arguments_are_refused():
 def test_the_time_limit_holds(monkeypatch):
     monkeypatch.setattr(time_limit.time, "perf_counter", iter(np.arange(0.0, 1e4, 0.5)).__next__)
     origin = decompose(pathway(), pathway().guess, max_time=5.0)
-    assert origin.ended is Status.MAX_TIME
+    assert origin.stop_status is Status.MAX_TIME
 
 
 def test_a_limit_that_ends_in_the_blocks_returns_the_best_point():
