@@ -171,7 +171,7 @@ def _kind_mistakes(function: Callable[..., Any], args: Any, kwargs: Any) -> list
         kinds_match = re.search(_KINDS.format(name), function.__doc__ or "", re.MULTILINE)
         kind_names = [c.__name__ for c in type(value).__mro__] + ["mapping"] * isinstance(value, Mapping)
         if kinds_match and not set(re.split(", | or ", kinds_match[2])) & set(kind_names):
-            mistakes.append(f"{name} is {describe_rejected(value, f'give {asked[1]}')}")
+            mistakes.append(f"{name} is {describe_rejected(value, f'give {kinds_match[1]}')}")
     return mistakes
 
 

@@ -256,7 +256,7 @@ class CostFeatures:
             method=integrator.method,
             measured=every_state_measured(problem),
             stiff=n_z > 0,
-            reached=is_simulated,
+            is_simulated=is_simulated,
             described=fits_data,
         )
 

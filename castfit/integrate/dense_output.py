@@ -105,7 +105,7 @@ def dense_output(
             return None
         steps = (
             None
-            if trajectories.sensitivity_cache is None or trajectories.n_fallback
+            if trajectories.sensitivity_cache is None or trajectories.rescued_lanes
             else trajectories.sensitivity_cache.of_only_lane()
         )
         if steps is not None:

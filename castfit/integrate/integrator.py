@@ -206,7 +206,7 @@ class Integrator:
         """Return the lanes to be differentiated by another integrator: it integrated them, or this one gives up."""
         failed_lanes = {failure.lane for failure in trajectories.failures}
         return sorted(
-            {*trajectories.n_fallback, *(lane for lane in self._rescuable(failures) if lane not in failed_lanes)}
+            {*trajectories.rescued_lanes, *(lane for lane in self._rescuable(failures) if lane not in failed_lanes)}
         )
 
     @property
@@ -935,9 +935,11 @@ def _adjoint_scale(lanes: Lanes, seeds: Array) -> Array:
 
 def _without_rescued(trajectories: Trajectories) -> Trajectories:
     """Count lanes that another integrator has integrated among those that failed."""
-    rescued = (LaneFailure(lane, "rescued", "") for lane in trajectories.n_fallback)
+    rescued = (LaneFailure(lane, "rescued", "") for lane in trajectories.rescued_lanes)
     return (
-        replace(trajectories, failures=(*trajectories.failures, *rescued)) if trajectories.n_fallback else trajectories
+        replace(trajectories, failures=(*trajectories.failures, *rescued))
+        if trajectories.rescued_lanes
+        else trajectories
     )
 
 
@@ -957,7 +959,7 @@ def _merge_rescued(
     unrescued_lanes = {failed_lanes[failure.lane] for failure in rescued_result.failures}
     rescued = tuple(lane for lane in failed_lanes if lane not in unrescued_lanes)
     failures = tuple(failure for failure in result.failures if failure.lane not in rescued)
-    return type(result)(**arrays, failures=failures, rescued=rescued)
+    return type(result)(**arrays, failures=failures, rescued_lanes=rescued)
 
 
 def _in_order(failures: dict[int, LaneFailure]) -> tuple[LaneFailure, ...]:

@@ -86,21 +86,21 @@ class LaneFailure:
 class Trajectories:
     """States x (L, m, n_x) and algebraic states z (L, m, n_z) at the output times; NaN in lanes that failed.
 
-    `rescued` tells the lanes that another integrator than the chosen one has integrated; `kept` is what an integrator
+    `rescued_lanes` are the lanes that a fallback integrator integrated; `sensitivity_cache` is what an integrator
     keeps for the sensitivities of the same lanes.  `steps` were taken, 0 where the integrator does not tell.
     """
 
     x: Array
     z: Array
     failures: tuple[LaneFailure, ...]
-    n_fallback: tuple[int, ...] = ()
+    rescued_lanes: tuple[int, ...] = ()
     sensitivity_cache: Any = field(default=None, compare=False, repr=False)
     steps: int = 0
 
     def __getitem__(self, lanes: Sequence[int]) -> Trajectories:
         place = {lane: i for i, lane in enumerate(lanes)}
         failures = tuple(replace(f, lane=place[f.lane]) for f in self.failures if f.lane in place)
-        rescued = tuple(place[lane] for lane in self.n_fallback if lane in place)
+        rescued = tuple(place[lane] for lane in self.rescued_lanes if lane in place)
         return Trajectories(self.x[list(lanes)], self.z[list(lanes)], failures, rescued)
 
 
@@ -108,13 +108,13 @@ class Trajectories:
 class Sensitivities:
     """Derivatives dx (L, m, n_x, n_d) and dz (L, m, n_z, n_d) along n_d directions; NaN in lanes that failed.
 
-    `rescued` as in `Trajectories`; `steps` of the compiled integrator: all, and explicit ones.
+    `rescued_lanes` as in `Trajectories`; `steps` of the compiled integrator: all, and explicit ones.
     """
 
     dx: Array
     dz: Array
     failures: tuple[LaneFailure, ...]
-    rescued: tuple[int, ...] = ()
+    rescued_lanes: tuple[int, ...] = ()
     steps: tuple[int, ...] = (0, 0)
 
 
@@ -124,7 +124,7 @@ class Adjoints:
 
     x0 (L, n_a, n_x), p (L, n_a, n_p), start (L, n_a), duration (L, n_a)
 
-    `rescued` as in `Trajectories`.
+    `rescued_lanes` as in `Trajectories`.
     """
 
     x0: Array
@@ -132,7 +132,7 @@ class Adjoints:
     start: Array
     duration: Array
     failures: tuple[LaneFailure, ...]
-    rescued: tuple[int, ...] = ()
+    rescued_lanes: tuple[int, ...] = ()
 
     @property
     def bars(self) -> tuple[Array, Array, Array, Array]:

@@ -77,7 +77,7 @@ class RepeatedLanes:
         if (
             task is not None
             and n_d
-            and (trajectories is None or not (trajectories.failures or trajectories.n_fallback))
+            and (trajectories is None or not (trajectories.failures or trajectories.rescued_lanes))
         ):
             scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)
             scaled, x, dx = seeds * scale, np.empty(self._shape), np.empty((*self._shape, n_d))

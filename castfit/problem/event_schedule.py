@@ -309,7 +309,7 @@ def merge_instants(instants: Sequence[EventInstant]) -> tuple[EventInstant, ...]
             instants[0],
             change=_UNITED.get(changes, EventUpdate.united),
             parameters=np.concatenate([instant.parameters for instant in instants]),
-            after=any(instant.is_measured_after for instant in instants),
+            is_measured_after=any(instant.is_measured_after for instant in instants),
         ),
     )
 

@@ -488,7 +488,7 @@ class DenseSingleShooting:
                 )
             if sensitivities.failures:
                 return None
-            rescued += len({*states.n_fallback, *sensitivities.rescued})
+            rescued += len({*states.rescued_lanes, *sensitivities.rescued_lanes})
             steps += sensitivities.steps
             by_x = integration_group.picked(sensitivities.dx / integration_group.size[:, None])
             by_z = (

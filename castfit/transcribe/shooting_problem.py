@@ -1005,7 +1005,7 @@ class ShootingProblem(TranscribedProblem):
                     end_slopes = by_x @ end_slopes + by_e @ of_e[i]
                     end[i][piece.stage] = end_slopes
                 seeds[i].x[part.stages] = end[i][part.stages]
-            self._taken_over += len({*run.trajectories.n_fallback, *sensitivities.rescued})
+            self._taken_over += len({*run.trajectories.rescued_lanes, *sensitivities.rescued_lanes})
             self._steps += sensitivities.steps
             failed_stages = sweep.find_failed_stages(run, sensitivities.failures, self.layout.chains, "sensitivities")
             failures += [

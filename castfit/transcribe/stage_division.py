@@ -478,7 +478,7 @@ class _Divider:
             else:
                 weight = np.zeros(self.n_e)
                 weight[self.schedule.instants[indices[0]].time] = 1.0
-                measured_after = any(self.schedule.instants[i].after for i in indices)
+                measured_after = any(self.schedule.instants[i].is_measured_after for i in indices)
                 right = _StageBoundary(
                     self.followed.get(indices[0], float(self.times[indices[0]])), 0.0, weight, indices, measured_after
                 )

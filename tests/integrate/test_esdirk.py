@@ -379,9 +379,9 @@ def test_what_it_gives_up_is_integrated_by_another_method(monkeypatch):
     values = integrator.values(lanes)
     assert integrator.rescued_by == "cvodes"
     assert values.failures == ()
-    assert values.n_fallback == (0,)
+    assert values.rescued_lanes == (0,)
     slopes = integrator.sensitivities(lanes, values, *identity_seeds(lanes))
-    assert slopes.rescued == (0,)
+    assert slopes.rescued_lanes == (0,)
     monkeypatch.undo()
     exact = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", 1e-10, 1e-12))
     np.testing.assert_allclose(values.x, exact.values(lanes).x, rtol=1e-5)

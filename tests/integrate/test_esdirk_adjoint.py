@@ -254,12 +254,12 @@ def test_no_room_for_the_steps_is_no_end(monkeypatch):
     """A lane whose steps need more than there is goes to another method, which starts again from points on the way."""
     lanes = make_lanes([0.4, 1.0], np.ones(4), 10.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
-    values, seeds = replace(integrator.values(lanes), kept=None), np.ones((1, 1, 1, 2))
+    values, seeds = replace(integrator.values(lanes), sensitivity_cache=None), np.ones((1, 1, 1, 2))
     reference_adjoint = integrator.adjoint(lanes, values, seeds)
-    assert reference_adjoint.rescued == ()
+    assert reference_adjoint.rescued_lanes == ()
     monkeypatch.setattr(esdirk_binding, "_MOST_KEPT", 2000)
     adjoint = integrator.adjoint(lanes, values, seeds)
-    assert adjoint.rescued == (0,)
+    assert adjoint.rescued_lanes == (0,)
     assert adjoint.failures == ()
     np.testing.assert_allclose(adjoint.p, reference_adjoint.p, rtol=1e-5)
 

@@ -131,7 +131,7 @@ def test_lanes_that_idas_gives_up_are_rescued():
     values, sensitivities = everything(Integrator(system, [1.0], IntegratorOptions("idas")), lanes)
     exact_values, exact_sensitivities = everything(Integrator(system, [1.0], IntegratorOptions("rosenbrock")), lanes)
     assert values.failures == sensitivities.failures == ()
-    assert values.n_fallback + sensitivities.rescued
+    assert values.rescued_lanes + sensitivities.rescued_lanes
     np.testing.assert_allclose(sensitivities.dx, exact_sensitivities.dx, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(values.z, exact_values.z, rtol=1e-6)
 

@@ -264,10 +264,10 @@ def _minimize_in_trust_region(
         if not np.isfinite(cost):
             return CandidateOutcome(work=work)
     start_point = () if order.theta else tuple(theta.tolist())
-    theta, strategy_work = _LEADING.get(order.way, BOX).lead(
+    theta, strategy_work = _LEADING.get(order.way, BOX).search_point(
         search_problem, theta, StrategyBudget(end_time - time.time(), rng, step_control)
     )
-    return replace(_descend(search_problem, theta, order, end_time, work + strategy_work), begun=start_point)
+    return replace(_descend(search_problem, theta, order, end_time, work + strategy_work), start_theta=start_point)
 
 
 def _resample_insensitive(
