@@ -206,7 +206,7 @@ class Plan(TabularReport):
         """
         loaded = "the loaded plan has no program; compute a new plan with cf.control"
         raise_if_mistakes("Plan.again", [loaded] if self.planner is None else [])
-        return cast("Any", self.planner).again(self, initial, parameters, shift, max_time)
+        return cast("Any", self.planner).replan(self, initial, parameters, shift, max_time)
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Any:
         """Draw states and chosen inputs over time; also write the figure to `path` if it is given.

@@ -83,7 +83,17 @@ _CAUSES = {
 }
 
 
-_ORDER = ("rows", "columns", "begin", "pivot", "at", "earlier", "entry", "one", "targets")  # as Elimination has them
+_ORDER = (
+    "rows",
+    "columns",
+    "begin",
+    "pivot",
+    "entry_columns",
+    "earlier",
+    "entry",
+    "one",
+    "targets",
+)  # fields of Elimination, in the order of the C structure
 
 
 class _CFunction(ctypes.Structure):

@@ -139,7 +139,7 @@ class ExpressionPrior(_ScalarPriorRow):
 class _NormalRows:
     """Rows  r = factor (root (z - mean) + offset)  of several quantities together,  z = n or its logarithm.
 
-    root (m, k), mean (k,), offset (m,); at (k,) positions in theta; log (k,) which z are logarithms.
+    root (m, k), mean (k,), offset (m,); theta_index (k,) positions in theta; log (k,) which z are logarithms.
     """
 
     description: str

@@ -621,7 +621,9 @@ def _flights(shooting_data: ShootingData, ends: Index, n_y: int, starts: Index) 
             unit=np.array([shooting_data.units[i] for i in members]),
         )
         points = np.concatenate([ends[part.condition] + part.point for part in group.parts])
-        lane, output_index = (np.concatenate([getattr(part, name) for part in group.parts]) for name in ("lane", "at"))
+        lane, output_index = (
+            np.concatenate([getattr(part, name) for part in group.parts]) for name in ("lane", "output_index")
+        )
         outputs, all_points = len(members) * group.integrator.grid.size, np.arange(int(ends[-1]))
         covers_all_points = outputs == all_points.size and all(
             np.array_equal(indices, all_points)

@@ -127,7 +127,7 @@ def _with_prior(compiled_problem: CompiledProblem) -> Mask:
     """Return a mask of the quantities that have a prior of their own or a joint prior, (n,)."""
     has_prior = np.array([q.prior is not None for q in compiled_problem.quantities], dtype=bool)
     for term in compiled_problem.prior_terms:
-        has_prior[np.unique(getattr(term, "at", []))] = True
+        has_prior[np.unique(getattr(term, "theta_index", []))] = True
     return has_prior
 
 

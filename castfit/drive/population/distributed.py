@@ -105,6 +105,6 @@ class PartitionedCohort:
         """Return predictions, spreads and normalised residuals of everybody's values."""
         columns = np.empty((3, self._values[0].size))
         argument_tuples = [(phi[indices], s) for indices in self._members]
-        for mask, answer in zip(self._values, self._answers("seen", argument_tuples), strict=True):
+        for mask, answer in zip(self._values, self._answers("evaluate_data", argument_tuples), strict=True):
             columns[:, mask] = [[np.nan], [1.0], [np.nan]] if isinstance(answer, LostTask) else answer
         return columns[0], columns[1], columns[2]

@@ -577,7 +577,7 @@ def test_a_search_that_is_ended_before_anything_was_fitted_has_its_best_point():
 def test_horizons_are_built_for_as_long_as_there_is_time(monkeypatch):
     """Each is transcribed, for a second where there are 1,000 experiments, whether or not one may then go down."""
     scene = search_problem_of(chain().posed)
-    monkeypatch.setattr(SearchProblem, "until", lambda *_: pytest.fail("a horizon was built"))
+    monkeypatch.setattr(SearchProblem, "transcribe_until", lambda *_: pytest.fail("a horizon was built"))
     theta, work = local_search.grow_horizons(scene, scene.searched.guess, 0.0)
     assert work == 0.0
     assert np.array_equal(theta, scene.searched.guess)

@@ -519,7 +519,7 @@ def test_an_interrupt_ends_a_run_within_a_descent(monkeypatch):
             signal.raise_signal(signal.SIGINT)
         return original_method(self, problem)
 
-    monkeypatch.setattr(descent.WarmStartedRefits, "reached", pressed)
+    monkeypatch.setattr(descent.WarmStartedRefits, "refit", pressed)
     bootstrap_result = cf.bootstrap(result, samples=5, rng=4)
     assert len(problems) == 2
     assert bootstrap_result.rows[0].success

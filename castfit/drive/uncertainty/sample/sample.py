@@ -41,7 +41,7 @@ _WALKERS = 10
 _DRAWS = 4000  # that are kept at least,
 _MAX_DOUBLINGS = 4  # and how often they are doubled where they have not converged
 _PROPOSAL_T_DF = 5.0  # of the independent proposals: tails heavier than those of a posterior
-_BY_STEP = ("thetas", "logs", "sigmas", "moved")
+_BY_STEP = ("thetas", "logs", "sigmas", "is_accepted")
 _CHAIN_TIME_SLICE_SECONDS = (
     5.0  # seconds after which a chain lets the others come as far, so that what is ended early has them all
 )
