@@ -101,7 +101,7 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
                 (handles[series_name],) = axes.plot(abscissa[group_rows], residual[group_rows], color=colour, **shape)
                 red = {"color": "none", "markeredgecolor": RED, "markersize": 8}
                 (ring,) = axes.plot(abscissa[outlier_rows], residual[outlier_rows], "o", **red)
-                figure.called(series_name, handles[series_name])
+                figure.label_artists(series_name, handles[series_name])
                 if outlier_rows.size:
                     handles["outlier"] = ring
         for axes, values in zip(

@@ -237,13 +237,13 @@ def _pairs(
         ):
             x, y = (_natural(region, k, radius * part) for k, part in zip(indices, circle, strict=True))
             (handles[label],) = axes.plot(x, y, **style)
-            figure.called(label, handles[label])
+            figure.label_artists(label, handles[label])
         axes.plot(region.values[indices[0]], region.values[indices[1]], "+", color=INK, markersize=6)
         for pair, flip in (((column, row), 1), ((row, column), -1)):
             for curve in contours.get(pair, ()):
                 x, y = np.asarray(curve, dtype=float).T[::flip]
                 (handles["profile"],) = axes.plot(x, y, color=RED, linewidth=1.2, linestyle=(0, (1.5, 1.2)))
-                figure.called("profile", handles["profile"])
+                figure.label_artists("profile", handles["profile"])
         axes.ticklabel_format(axis="both", style="sci", scilimits=(-3, 4), useMathText=True)
         axes.xaxis.get_offset_text().set_fontsize(7)
         axes.yaxis.get_offset_text().set_fontsize(7)

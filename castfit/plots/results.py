@@ -235,10 +235,10 @@ def _draw(
     handles: dict[str, Any] = {}
     for pair in pairs:
         handles["data"] = container = _plot_data(pair, first_result)
-        figure.called("data", *container.get_children())
+        figure.label_artists("data", *container.get_children())
         for label, marks in _plot_limits(pair):
             handles[label] = marks
-            figure.called(label, marks)
+            figure.label_artists(label, marks)
     drawn_curves: list[Prediction] = []
     troubles: list[str] = []
     if band is not None:
@@ -246,13 +246,13 @@ def _draw(
             label, limits = _shaded(first_result, grid.conditions, band)
             for pair in pairs:
                 handles[label] = _plot_band(pair, first_result, limits)
-                figure.called(label, handles[label])
+                figure.label_artists(label, handles[label])
     for label, result, style in zip(results, results.values(), Style.series(len(results)), strict=True):
         curve, stops = curves(result, grid.conditions)
         for pair in pairs:
             handles[label], dots = _plot_model(pair, result, curve, style)
-            figure.called(label, handles[label])
-            figure.called(f"residuals of {label}" if len(results) > 1 else "residuals", dots)
+            figure.label_artists(label, handles[label])
+            figure.label_artists(f"residuals of {label}" if len(results) > 1 else "residuals", dots)
         drawn_curves.append(curve)
         prefix = f"{label}: " if len(results) > 1 else ""
         troubles += [prefix + sentence for sentence in (stops if result.success else [result.message])]
@@ -264,7 +264,7 @@ def _draw(
             times = times[times >= pair.above.get_xlim()[0]]
         if 1 < times.size <= _MOST_NODES:
             handles["nodes"] = _plot_nodes(pair, times)
-            figure.called("nodes", handles["nodes"])
+            figure.label_artists("nodes", handles["nodes"])
 
     notes = [textwrap.fill(escape_text(note), int(15 * grid.width)) for note in [*troubles, grid.note] if note]
     if notes:

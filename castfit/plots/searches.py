@@ -80,7 +80,7 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
         (dots,) = axes.plot(
             positions, [rows[i].chi2 for i in positions], marker, color=colours[k], markersize=4.5, label=label
         )
-        figure.called(label or "further optima", dots)
+        figure.label_artists(label or "further optima", dots)
     failed = [i for i, row in enumerate(rows) if not row.success]
     if failed:
         label = f"without success: {_count(len(failed))}"
@@ -252,7 +252,7 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
             markersize=5,
             label=escape_text(f"{row.method}: {row.correct} of {row.starts}"),
         )
-        figure.called(row.method, curve)
+        figure.label_artists(row.method, curve)
     axes.set_xscale("log")
     axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")

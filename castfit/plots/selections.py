@@ -49,7 +49,7 @@ def selection(found: SelectionResult, path: str | Path | None = None) -> Figure:
     delta = {n: d for n, d in found.delta.items() if np.isfinite(d)}
     sizes = {n: found.size(n) for n in delta}
     (dots,) = left.plot([sizes[n] for n in delta], list(delta.values()), "o", color=SOFT, markersize=4)
-    figure.called("candidates", dots)
+    figure.label_artists("candidates", dots)
     path_names = [n for n in found.path if n in delta]
     left.plot(
         [sizes[n] for n in path_names],

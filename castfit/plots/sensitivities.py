@@ -83,7 +83,7 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
         for k, j in enumerate(chosen):
             style = {"color": _PALETTE[k % len(_PALETTE)], "linestyle": STYLES[k % len(STYLES)], "linewidth": 1.4}
             (handles[names[j]],) = axes.plot(t, S[:, j], **style)
-            figure.called(names[j], handles[names[j]])
+            figure.label_artists(names[j], handles[names[j]])
         measured = panel.condition.points.times[panel.condition.points.mask[:, panel.output]]
         axes.plot(measured, np.zeros(measured.size), "o", color=INK, markersize=2.5, clip_on=False)
         title = (

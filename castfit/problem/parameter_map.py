@@ -47,7 +47,7 @@ class MappedExpressions:
     """A part of rows (m,) that are expressions of quantities and of numbers; `what` says each in words.
 
     source : (k,) which entry of n each argument is, called `names`; -1 for a number, one of `numbers` (k,)
-    first, second : arguments -> (values, Jacobian), and (arguments, weight) -> (weighted Jacobian, weighted Hessian)
+    jacobian_function, hessian_function : arguments -> (values, Jacobian), and (arguments, weight) -> (weighted Jacobian, weighted Hessian)
     support : (m, k) which row depends on which argument, by the structure of the graph
     """
 

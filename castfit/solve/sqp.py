@@ -189,7 +189,7 @@ class _SqpState:
     linear : the point, with collected or with exact derivatives of the matching conditions (`exact`)
     units : the directions of the rows that were collected last
     confirming : whether the point is looked at for a second time, with exact derivatives
-    idle : iterations near the solution that came no closer;  least : smallest gap and promised decrease so far
+    idle : iterations near the solution that came no closer;  min_gap_and_decrease : smallest gap and promised decrease so far
     """
 
     linear: Linearization
@@ -225,7 +225,7 @@ def _progress(state: _SqpState, step: Step, gap: float) -> dict[str, Any]:
     least_gap, least_decrease = state.min_gap_and_decrease
     is_closer = MATCHING_TOLERANCE < gap < RESCUE.closer * least_gap or step.decrease < RESCUE.closer * least_decrease
     smallest_progress = (min(gap, least_gap), min(step.decrease, least_decrease))
-    return {"idle": state.idle + 1 if is_near and not is_closer else 0, "least": smallest_progress}
+    return {"idle": state.idle + 1 if is_near and not is_closer else 0, "min_gap_and_decrease": smallest_progress}
 
 
 def _relinearized(ledger: CountingProblem, state: _SqpState, advance: StepOutcome) -> _SqpState | None:

@@ -161,7 +161,9 @@ class BatchedCohort:
             part, numbers = expressions[0], np.array([expression.numbers for expression in expressions])
             positions = np.flatnonzero(part.source >= 0)
             computed.append(
-                _ComputedLinkRows(part.rows, part.first, (positions, theta_directions[part.source[positions]]), numbers)
+                _ComputedLinkRows(
+                    part.rows, part.jacobian_function, (positions, theta_directions[part.source[positions]]), numbers
+                )
             )
         start = np.array([p.division.edges[0] for p in member_pieces])
         grid = np.unique(np.concatenate([p.pieces[0].grid for p in member_pieces]))

@@ -107,7 +107,7 @@ class SampleResult(DrawsResult):
         chain_text = f"{chains} chains of {walkers} walkers, {n_steps - tune} steps each after {tune} warm-up steps."
         missing_text = f" Only {len(ensembles)} of them reached this length." if len(ensembles) < chains else ""
         messages = [STOPS[stop_status]] if stop_status else []
-        accepted = float(np.mean([e.moved[step_range].mean() for e in ensembles])) if n_steps > tune else np.nan
+        accepted = float(np.mean([e.is_accepted[step_range].mean() for e in ensembles])) if n_steps > tune else np.nan
         evaluations = sum(e.evaluations for e in ensembles)
         message = " ".join([*messages, chain_text + missing_text, *trouble])
         return cls(result, chain, heights, sigma_draws, len(ensembles), accepted, evaluations, message, seconds)
