@@ -1,6 +1,6 @@
 """Support code for every package, independent of models and data.
 
-Reading what users give (arguments, bounds), messages and outcomes (status), reprs and tables of text, JSON, CasADi's
-functions through fixed arrays, silence, time limits and interrupts, processes, BLAS threads.  Read first status.py, how
-things end and how mistakes are told, and arguments.py.
+The package reads user arguments and bounds, formats messages, reprs and text tables, encodes JSON, evaluates CasADi
+functions on fixed arrays, silences solvers, and handles time limits, interrupts, worker processes and BLAS threads.
+Read ``status.py`` first (how a run ends and how mistakes are reported), then ``arguments.py``.
 """

@@ -1,9 +1,9 @@
-"""The command line.
+"""Command line of castfit.
 
-In flow the arguments of ``castfit COMMAND``; out come tables on standard output, progress on standard error, files,
-and an exit status: 0 for success, 1 for a fit that failed or does not describe its data, 2 for misuse, 130 for an
-interruption.  Each command is a `Command`: its name, its arguments, and a function that runs it, which imports what it
-needs, so that ``castfit --help`` answers at once.  Read `command` first, what all share, then `fit`.
+Input: the arguments of ``castfit COMMAND``.  Output: tables on standard output, progress on standard error, files, and
+an exit status: 0 for success, 1 for a fit that failed or does not describe its data, 2 for misuse, 130 for an
+interrupt.  A `Command` has a name, arguments, and a function that runs it.  This function imports its packages only
+when it runs, so ``castfit --help`` answers at once.  Read ``command.py`` first, then ``fit.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Drivers: what takes many fits, be it to find an optimum, to say how sure it is, or to compare models.
+"""Drivers: searches, uncertainty and comparisons that need many fits.
 
-In flows a problem or the result of one fit, and what a run may take: workers, time, a checkpoint.  Out comes a result
-that prints what was found.  `run` is the loop that all share; `search` looks for the optimum, `uncertainty` asks how
-far estimates can be trusted, `population` fits many individuals, `checkup` and `model_comparison` judge.  Read
-`run.loop` first, then `search.multistart.multistart`, the plainest driver.
+Input: a problem or the result of one fit, and the options of a run (workers, time limit, checkpoint).  Output: a result
+that prints itself.  ``run`` is the loop that all drivers share; ``search`` looks for the best optimum, ``uncertainty``
+computes intervals and draws, ``population`` fits many individuals, ``design`` plans experiments, and ``checkup`` and
+``model_comparison`` assess models.  Read ``run/loop.py`` first, then ``search/multistart/multistart.py``, the simplest
+driver.
 """

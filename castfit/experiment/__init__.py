@@ -1,6 +1,6 @@
 """Experiments: data with their times and errors, inputs, events, initial states, and conditions before the start.
 
-In flows what a user knows of one experiment, as numbers, tables, dates, and expressions of the model's symbols.  Out
-flows an `Experiment`, read and checked but not worked out: no problem is known here, so that names which only the
-problem's parameters explain are checked there.  `steady` finds where a model comes to rest.  Read experiment.py first.
+Input: the user's description of one experiment as numbers, tables, dates, and expressions of the model's symbols.
+Output: a checked `Experiment`.  The problem is not known here, so names of its parameters are checked when the problem
+is built.  ``steady`` computes steady states.  Read ``experiment.py`` first.
 """

@@ -1,6 +1,6 @@
 """One fit: `cf.fit`, from a problem, a transcription and a solver to a result.
 
-In flows a compiled problem and a start.  `strategies` (where to search from, and what comes next) call `attempt` (one
-search: solved, refined, judged, verified), as often as `refinement` asks for something finer; `start` holds the
-searches for starts.  Out flows a `Result` (build_result).  Read fit.py first, then strategies.py.
+Input: a compiled problem and a starting point.  ``strategies`` chooses the starting points and the fallbacks; each
+calls ``attempt`` (solve, refine, diagnose, verify); ``refinement`` requests finer discretisations; ``start`` computes
+starting points.  Output: a `Result` (``build_result``).  Read ``fit.py`` first, then ``strategies.py``.
 """

@@ -1,6 +1,6 @@
-"""Problems and models in the formats of others: PEtab's tables, SBML and Antimony.
+"""Problems and models in external formats: PEtab tables, SBML and Antimony.
 
-In flow files; out flow a `Problem` or a `Loaded` model, or all mistakes at once, each with its file and line; and the
-same the other way.  Nothing else in castfit imports this room, but its doors and the command line.  Read first
-petab/loading.py, which goes from tables (problem_tables.py) to a problem, and sbml/load.py, from a document to a model.
+Input: files.  Output: a `Problem` or a `Loaded` model, or one error with all mistakes, each with its file and line; and
+the reverse for export.  Only the public modules ``castfit.petab`` and ``castfit.sbml`` and the command line import this
+package.  Read ``petab/loading.py`` first (from tables to a problem), and ``sbml/load.py`` (from a document to a model).
 """

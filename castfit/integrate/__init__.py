@@ -1,10 +1,9 @@
 """Integrators with sensitivities, behind one signature.
 
-In flow lanes: initial value problems of one model over one grid of relative times, with parameters, inputs as cubics
-and directions.  Out flow states, their forward or adjoint sensitivities, and for each lane that failed why.  Read first
-lanes.py, the contract, then integrator.py; the compiled methods, ESDIRK and an explicit pair, are esdirk.py (tables),
-esdirk.c (steps) and esdirk_binding.py (the call).  trajectories.py and triggers.py integrate one experiment from node
-to node; where triggers pass zero crossings.py proves, from dense_output.py and intervals.py.
+Input: lanes, that is, initial value problems of one model on one grid of relative times, with parameters, inputs as
+cubic polynomials, and directions.  Output: states, forward or adjoint sensitivities, and the reason of failure of each
+failed lane.  Read ``lanes.py`` first (the contract), then ``integrator.py``.  The compiled methods (ESDIRK and an
+explicit pair) are in ``esdirk.py`` (tables), ``esdirk.c`` (steps) and ``esdirk_binding.py`` (the call).
 """
 
 from castfit.integrate.integrator import Integrator

@@ -1,10 +1,10 @@
-"""Pictures: results with their data and residuals, iterations on their way there, many starts, methods compared.
+"""Figures of results: data and residuals, iterations, searches, comparisons.
 
-In flows what fits and drivers found; out comes a figure of matplotlib, which is also written to `path` if one is given.
-A figure that is not written is given to pyplot, so that ``plt.show()`` shows it like everybody's; importing castfit,
-and writing figures, needs no pyplot and no display.  `_figure` does that, `_canvas` has what all share: panels,
-headings, legends; `_grid` arranges panels of data and residuals, which `_scales` fills.  Read `_canvas` first, then
-`searches`, the plainest pictures, or `results`.
+Input: results of fits and drivers.  Output: a matplotlib figure, which is also written to ``path`` if one is given.  A
+figure that is not written is registered with pyplot, so that ``plt.show()`` shows it.  Importing castfit and writing
+figures need neither pyplot nor a display; ``_figure`` takes care of this.  ``_canvas`` has panels, headings and
+legends; ``_grid`` arranges panels of data and residuals.  Read ``_canvas.py`` first, then ``searches.py`` or
+``results.py``.
 """
 
 from castfit._support.public_names import assign_public_addresses as _publish

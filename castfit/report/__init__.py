@@ -1,9 +1,9 @@
-"""Pages that tell the story of a fit, a multistart, a comparison: one file each, read without a network.
+"""Reports: self-contained HTML pages of a fit, a multistart or a comparison.
 
-In flows what a fit or a driver found; out come a page in a file, and the card that a notebook shows.  Everything that
-is text is escaped; formulas are MathML, figures SVG, and a short script sorts tables, switches curves and enlarges
-figures.  `markup` and `tables` make elements, `page` puts sections together.  Read `report` first, which says what
-sections a page has, then `result_sections`.
+Input: results of fits and drivers.  Output: one HTML file that needs no network, and the card that a notebook shows.
+All text is escaped; formulas are MathML, figures are SVG, and a short script sorts tables, switches curves and enlarges
+figures.  ``markup`` and ``tables`` build elements, ``page`` arranges sections.  Read ``report.py`` first, which lists
+the sections of a page, then ``result_sections.py``.
 """
 
 from castfit._support.arguments import CallGuard

@@ -1,6 +1,6 @@
 """Result of a fit, and everything that is computed from it without another fit.
 
-In flows where a search ended, linearized there (`castfit.fit.build_result` collects it); out flows a `Result`:
-estimates, covariance, verdicts in words, tests of the residuals, confidence regions, bands of predictions, files.  Read
-`result.py` first, then `covariance.py` for what the data say, and `identifiability.py` for how it is put in words.
+Input: the final point of a search with its linearization (`castfit.fit.build_result`).  Output: a `Result` with
+estimates, covariance, identifiability, residual tests, confidence regions, bands of predictions, and files.  Read
+``result.py`` first, then ``covariance.py`` and ``identifiability.py``.
 """

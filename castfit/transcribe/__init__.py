@@ -1,7 +1,8 @@
-"""Transcriptions: a compiled problem becomes a staged one, which solvers of castfit.solve can solve.
+"""Transcriptions: from a compiled problem to a staged one, which the solvers of castfit.solve can solve.
 
-In flows a `Posed` problem with a starting point theta, out flows a `StagedProblem`: of stages that are integrated
-(`SingleShooting`, `MultipleShooting`; shooting_problem.py) or of polynomials (`Collocation`; collocation_problem.py).
-What both share is in transcribed_problem.py, how states become rows in observation.py, how an experiment is divided
-into stages in stage_division.py.  Read multiple_shooting.py first, then shooting_problem.py.
+Input: a `CompiledProblem` and a starting point theta.  Output: a `StagedProblem` of integrated stages
+(`SingleShooting`, `MultipleShooting`; ``shooting_problem.py``) or of polynomials (`Collocation`;
+``collocation_problem.py``).  ``transcribed_problem.py`` has their common part, ``observation.py`` turns states into
+rows, and ``stage_division.py`` divides an experiment into stages.  Read ``multiple_shooting.py`` first, then
+``shooting_problem.py``.
 """

@@ -1,1 +1,1 @@
-"""Noise models: what a measured value says about its prediction."""
+"""Noise models: the distribution of a measured value given its prediction."""

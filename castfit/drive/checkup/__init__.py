@@ -1,6 +1,6 @@
-"""Checks before a fit is trusted: `doctor`, and `stiffness` of a model along a trajectory.
+"""Checks before a fit is trusted: `doctor`, and the stiffness of a model along a trajectory.
 
-In flows a problem, which is fitted first, or a result.  Out comes a `Checkup`: one line for each examination, fine or
-what to do about it; and a `Stiffness` with time constants and the integrator that they ask for.  Nothing is raised for
-what an examination finds.  Read `examinations` first, whose last lines are the list of them in their order.
+Input: a problem, which is fitted first, or a result.  Output: a `Checkup` with one line per examination, and a
+`Stiffness` with time constants and the recommended integrator.  A finding never raises an exception.  Read
+``examinations.py`` first; its last lines list the examinations in order.
 """

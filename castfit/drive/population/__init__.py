@@ -1,7 +1,7 @@
-"""Mixed effects: own parameters of many experiments with a population distribution, by Laplace's approximation.
+"""Mixed effects: local parameters of many experiments with a population distribution, by Laplace's approximation.
 
-In go a problem whose experiments are individuals and a `Population` (`spec`); out comes a `MixedEffectsResult`.  On the
-way `compiled` makes both one question with two levels; `likelihoods`, `batched` and `distributed` say what individuals'
-data cost; `modes` fits each of them, `laplace` integrates over them, `search` maximises, `errors` differentiates twice.
-Read `mixed_effects` first, then `laplace`.
+Input: a problem whose experiments are individuals, and a `Population` (``spec``).  Output: a `MixedEffectsResult`.
+``compiled`` builds the two-level problem; ``likelihoods``, ``batched`` and ``distributed`` compute the costs of
+individuals; ``modes`` fits each individual, ``laplace`` integrates over the random effects, ``search`` maximises the
+likelihood, ``errors`` computes standard errors.  Read ``mixed_effects.py`` first, then ``laplace.py``.
 """

@@ -1,7 +1,7 @@
 """Common machinery of runs of many fits: execution, progress reports, and checkpoints on disk.
 
-In flow tasks (a function, arguments) and `RunOptions`.  Out come their outcomes one by one, each entered as a row by
-the driver, reported, shown to the callback, and appended to the checkpoint; a run ends early by keyboard, callback or
-time, with what it has.  `run_result` is the base of all results, `optima` says what many fits mean together.  Read
-`loop` first.
+Input: tasks (a function and arguments) and `RunOptions`.  Output: the outcomes in the order in which they finish.  The
+driver enters each outcome as a row; the loop reports it, passes it to the callback and appends it to the checkpoint.
+An interrupt, the callback or the time limit ends a run, and the rows so far are kept.  ``run_result`` is the base class
+of all results, ``optima`` summarises the optima of many fits.  Read ``loop.py`` first.
 """

@@ -1,7 +1,7 @@
-"""Searches for the best optimum: where fits start, how many there are, which go on.
+"""Searches for the best optimum: choice of starting points, number of fits, allocation of time.
 
-In flows a problem; out comes a `SearchResult`, with the best fit and all that was tried.  `multistart` fits from drawn
-starts, `incremental` along growing horizons, `scatter` combines good points and fits from the most promising ones,
-`portfolio` (`castfit.estimate`) spends its time on what pays, `compare` lets methods race from the same starts.  Read
-`multistart.multistart` first.
+Input: a problem.  Output: a `SearchResult` with the best fit and a row for every attempt.  ``multistart`` fits from
+random starting points, ``incremental`` on growing horizons, ``scatter`` combines good points and refines the most
+promising ones, ``portfolio`` (`castfit.estimate`) divides its time among strategies, and ``compare`` runs several
+methods from the same starting points.  Read ``multistart/multistart.py`` first.
 """

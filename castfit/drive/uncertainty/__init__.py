@@ -1,7 +1,7 @@
-"""Uncertainty of the estimates of a fit, and identifiability: what the data determine.
+"""Uncertainty of the estimates of a fit, and identifiability.
 
-In flows a result that succeeded, with its problem.  Out come intervals, draws, verdicts and bands: by likelihood
-profiles (`profile`), by fits to other data (`refits`: `bootstrap`, `leave_out`, `coverage`), by draws from the
-posterior (`sample`), by identifiability, and by what priors did to the fit.  `drive.run` carries out the many fits.
-Read `refits.run` first, then `refits.bootstrap`.
+Input: a result that succeeded, with its problem.  Output: intervals, draws, verdicts and bands from likelihood profiles
+(``profile``), from fits to other data (``refits``: `bootstrap`, `leave_out`, `coverage`), from draws of the posterior
+(``sample``), from identifiability, and from the influence of priors.  Read ``refits/run.py`` first, then
+``refits/bootstrap.py``.
 """

@@ -1,4 +1,4 @@
-"""Steady states: where a model comes to rest, what it conserves on the way, and how that depends on parameters."""
+"""Steady states: their computation, conserved quantities, and derivatives with respect to parameters."""
 
 from castfit.experiment.steady.laws import ConservationLaws, conservation_laws
 from castfit.experiment.steady.solver import SteadyStateSolution, SteadyStateSolver

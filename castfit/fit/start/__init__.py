@@ -1,4 +1,4 @@
-"""Start of a search: parameters matched to measured states, and decomposition."""
+"""Starting points: parameters matched to measured states, decomposition, relaxed dynamics, growing horizons."""
 
 from __future__ import annotations
 

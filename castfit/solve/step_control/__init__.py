@@ -1,4 +1,4 @@
-"""Step controls: how far to go along a Gauss-Newton direction, each in its own file behind `StepControl.advance`."""
+"""Step controls: the step length along a Gauss-Newton direction, one method per file behind `StepControl.advance`."""
 
 from castfit.solve.step_control.box import TrustRegion
 from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome

@@ -1,1 +1,1 @@
-"""Methods compared from the same starts."""
+"""Comparison of methods from the same starting points."""

@@ -1,6 +1,6 @@
-"""`cf.estimate`: estimation without choices, by several strategies at once, of which those go on that pay.
+"""Portfolio search (`castfit.estimate`): several strategies share the time according to their success.
 
-In flow a problem, limits to draw between, and the time; `allocation` plans what to try next, `strategies` carries it
-out (those of `castfit.fit.strategies`, from many points, at the accuracy of a search), `search` enters what came of it.
-Out flows a `PortfolioResult`.  Read portfolio.py first, then allocation.py.
+Input: a problem, limits of the starting points, and a time limit.  Output: a `PortfolioResult`.  ``allocation`` plans
+the next order, ``strategies`` carries it out (with the strategies of `castfit.fit.strategies`, from many points, at
+search accuracy), and ``search`` records the outcome.  Read ``portfolio.py`` first, then ``allocation.py``.
 """

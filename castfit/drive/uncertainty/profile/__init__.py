@@ -1,7 +1,7 @@
-"""Profile likelihoods: how the objective rises along one quantity when all others are fitted anew.
+"""Profile likelihoods: the objective along one quantity, with all other quantities optimised again.
 
-In goes the result of a fit; out come limits of quantities (`profile`, `result`), of pairs (`contours`), of predictions
-(`bands`).  What is held is a target (`targets`, `predictions`, read by `reading`); every task begins at the fit
-(`tasks`), follows solutions (`continuation`, `corrector`) along branches, off which limits are read (`branches`).
-Read `profile` first, then `continuation`.
+Input: the result of a fit.  Output: limits of quantities (``profile``, ``result``), of pairs (``contours``) and of
+predictions (``bands``).  A target is the quantity or prediction that is fixed (``targets``, ``predictions``,
+``reading``).  Each task starts at the fit (``tasks``) and follows solutions (``continuation``, ``corrector``) along
+branches, from which limits are read (``branches``).  Read ``profile.py`` first, then ``continuation.py``.
 """

@@ -1,6 +1,6 @@
-"""Fits of one problem to other data: newly drawn (`bootstrap`, `coverage`), or with some left out (`leave_out`).
+"""Fits of one problem to other data: redrawn (`bootstrap`, `coverage`), or with some left out (`leave_out`).
 
-In flows a result; a recipe makes the data of each fit, such as `resampling`.
-Out comes a row for each fit, and per driver what the rows say together: errors, intervals, bias, shares.
-Read `run` first: the plan, the row and the loop that all three share; then `leave_out`, the shortest of them.
+Input: a result; a recipe such as ``resampling`` makes the data of each fit.  Output: one row per fit, and a summary per
+driver: errors, intervals, bias, coverage.  Read ``run.py`` first (the plan, the row and the loop that all three share),
+then ``leave_out.py``, the shortest driver.
 """

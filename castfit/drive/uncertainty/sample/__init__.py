@@ -1,5 +1,6 @@
-"""The posterior of the estimates, drawn by ensembles of walkers that begin at the fit, scaled by its covariance.
+"""Draws from the posterior of the estimates by ensembles of walkers that start at the fit.
 
-In flows a result that succeeded; `posterior` makes its cost a density, priors and bounds included.  Out come chains
-(`result`), whether they have converged, and ArviZ's form of them.  Read `sample` first: its proposals and one chain.
+Input: a result that succeeded.  ``posterior`` turns its cost into a density, including priors and bounds.  Output:
+chains (``result``), convergence diagnostics, and an export to ArviZ.  Read ``sample.py`` first: its proposals and one
+chain.
 """

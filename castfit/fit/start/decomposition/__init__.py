@@ -1,1 +1,1 @@
-"""Starts by decomposition: which equations can be estimated apart, and their estimation."""
+"""Starting points by decomposition: separable blocks of equations, and their estimation."""
