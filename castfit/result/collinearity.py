@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.ties import first_argmax, stable_order
+
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
 
@@ -52,18 +54,22 @@ def _gammas(matrices: Array) -> Array:
 
 
 def most_collinear(information: Array, size: int, count: int) -> list[tuple[Index, float]]:
-    """Return the `count` most collinear subsets of a size, the worst first; none where there are too many to try."""
+    """Return the `count` most collinear subsets of a size, the worst first; none if there are too many to try.
+
+    Subsets whose smallest eigenvalues agree to rounding keep the order of the quantities.
+    """
     sensitive_indices = np.flatnonzero(np.diag(information) > 0.0)
     if not 1 < size <= sensitive_indices.size or comb(sensitive_indices.size, size) > _MANY:
         return []
     subsets, gammas = _all(normalised(information), sensitive_indices, size)
-    order = np.argsort(-gammas, kind="stable")[:count]
+    order = stable_order(1.0 / gammas**2, scale=1.0)[:count]  # by eigenvalues of matrices with entries 1
     return [(subsets[i], float(gammas[i])) for i in order]
 
 
 def largest_subset(information: Array, magnitudes: Array) -> Index:
-    """Return the largest subset (k,) with gamma <= POOR, of several the one that moves the data most (rho_K).
+    """Return the largest subset (k,) with gamma <= POOR; among several, the one with the largest rho_K.
 
+    If rho_K agrees to rounding, the first subset in the order of the quantities is returned.
     rho_K counts changes in units of `magnitudes` (n,).  Among more than 20,000 subsets of a size not all are tried:
     quantities are then added one by one, the one that is farthest from what the others do first.
     """
@@ -71,19 +77,15 @@ def largest_subset(information: Array, magnitudes: Array) -> Index:
     S = normalised(information)
     for size in range(sensitive_indices.size, 0, -1):
         if comb(sensitive_indices.size, size) > _MANY:
-            return _greedy(
-                S,
-                sensitive_indices[
-                    np.argsort(-magnitudes[sensitive_indices] * np.sqrt(np.diag(information)[sensitive_indices]))
-                ],
-            )
+            changes = magnitudes[sensitive_indices] * np.sqrt(np.diag(information)[sensitive_indices])
+            return _greedy(S, sensitive_indices[stable_order(changes, descending=True)])
         subsets, gammas = _all(S, sensitive_indices, size)
         valid_subsets = subsets[gammas <= POOR]
         if valid_subsets.size:
             # det(S_K^T S_K) with columns in units of the magnitudes; the logarithm adds up.
             lengths = np.log(magnitudes[valid_subsets]) + 0.5 * np.log(np.diag(information)[valid_subsets])
             determinants = np.linalg.slogdet(S[valid_subsets[:, :, None], valid_subsets[:, None, :]])[1]
-            return valid_subsets[int(np.argmax(lengths.sum(axis=1) + 0.5 * determinants))]
+            return valid_subsets[first_argmax(lengths.sum(axis=1) + 0.5 * determinants, scale=1.0)]
     return np.empty(0, dtype=np.intp)
 
 
@@ -109,7 +111,7 @@ def _greedy(S: Array, sensitive_indices: Index) -> Index:
         for j in remaining:
             couplings = S[np.ix_(selected_indices, [j])][:, 0]
             unexplained_parts[j] = float(S[j, j] - couplings @ np.linalg.lstsq(chosen_block, couplings)[0])
-        best = max(remaining, key=lambda j: unexplained_parts[j])
+        best = remaining[first_argmax([unexplained_parts[j] for j in remaining], scale=1.0)]
         wider = [*selected_indices, best]
         if _gammas(S[np.ix_(wider, wider)][None])[0] > POOR:
             break

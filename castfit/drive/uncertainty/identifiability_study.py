@@ -22,6 +22,7 @@ from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr, join_limited
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit._support.text_tables import TabularReport, TextTable
+from castfit._support.ties import stable_order
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.problem.compiled_problem import CompiledProblem
@@ -229,7 +230,7 @@ def identifiability(
         else 1.0 / np.where(region.per_theta != 0, region.per_theta, np.inf)
     )
     effect = sensitivities(information, np.abs(sizes), compiled_problem.n_data)
-    order = np.argsort(-effect, kind="stable")
+    order = stable_order(effect, descending=True)
     pairs = most_collinear(information, 2, _PAIRS)
     collinear_pairs = [indices for indices, index in pairs if index > POOR]
     pairs += [
