@@ -21,11 +21,11 @@ pytestmark = pytest.mark.skipif(missing_integrator_reason() != "", reason="needs
 
 def _factorized(order, n, M):
     """Follow the lists: return L, with ones, and U, whose product is M with rows and columns in order."""
-    values, L, U, target = np.zeros(order.at.size), np.eye(n), np.zeros((n, n)), 0
+    values, L, U, target = np.zeros(order.entry_columns.size), np.eye(n), np.zeros((n, n)), 0
     rank = np.argsort(order.columns)
     for k in range(n):
         span = range(order.begin[k], order.begin[k + 1])
-        values[list(span)] = [M[order.rows[k], order.at[q]] for q in span]
+        values[list(span)] = [M[order.rows[k], order.entry_columns[q]] for q in span]
     for k in range(n):
         for q in range(order.begin[k], order.pivot[k]):
             i = order.earlier[q]
@@ -38,7 +38,7 @@ def _factorized(order, n, M):
                 values[position] -= values[q] * values[u]
             L[k, i] = values[q]
         for q in range(order.pivot[k], order.begin[k + 1]):
-            U[k, rank[order.at[q]]] = values[q]
+            U[k, rank[order.entry_columns[q]]] = values[q]
     assert target == order.targets.size
     return L, U
 

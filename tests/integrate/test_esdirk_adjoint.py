@@ -155,7 +155,7 @@ def test_steps_are_kept_in_as_much_room_as_they_took_before_and_given_up_for_lat
     assert first_values.sensitivity_cache.count[0] == -1  # in so little room
     second_values = integrator.values(lanes, keep=True)
     assert second_values.sensitivity_cache.count[0] == second_values.steps
-    monkeypatch.setattr(esdirk_binding, "_MOST_ROOM", int(1.5 * second_values.sensitivity_cache.held[0].size))
+    monkeypatch.setattr(esdirk_binding, "_MOST_ROOM", int(1.5 * second_values.sensitivity_cache.buffers[0].size))
     third_values = integrator.values(lanes, keep=True)
     assert (second_values.sensitivity_cache.count[0], third_values.sensitivity_cache.count[0]) == (
         -1,

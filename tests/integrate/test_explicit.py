@@ -168,5 +168,5 @@ def test_events_are_found_within_explicit_steps():
 def test_a_fit_says_how_it_was_integrated():
     problem = cf.problems.load("lotka_volterra").problem
     message = cf.fit(problem, cf.SingleShooting()).message
-    assert "steps of integration were explicit: nothing stiff was met there." in message
+    assert "integrator steps were explicit; no stiffness was detected in them." in message
     assert "explicit" not in cf.fit(problem, cf.SingleShooting(IntegratorOptions("esdirk"))).message

@@ -33,7 +33,7 @@ def several(n_u: int = 0) -> Lanes:
 
 def same(actual, expected) -> bool:
     arrays = [name for name, part in vars(expected).items() if isinstance(part, np.ndarray)]
-    field_names = ("failures", "rescued", "steps")
+    field_names = ("failures", "rescued_lanes", "steps")
     return all(np.array_equal(getattr(actual, a), getattr(expected, a), equal_nan=True) for a in arrays) and all(
         getattr(actual, name) == getattr(expected, name) for name in field_names
     )

@@ -58,7 +58,7 @@ def test_refinement_makes_the_same_elements_in_other_units(scale):
         while staged is not None:
             counts.append(staged.layout.chains[0].n_stages)
             staged = transcription.refine(
-                problem, staged, cf.GaussNewton().solve(staged, cf.solve.solution.Control()).v
+                problem, staged, cf.GaussNewton().solve(staged, cf.solve.solution.SolveControl()).v
             )
         return counts
 

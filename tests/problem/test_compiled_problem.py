@@ -56,7 +56,9 @@ def test_every_posed_problem_survives_pickling(which):
     compiled_problem = questions()[which]
     copy = pickle.loads(pickle.dumps(compiled_problem))
     same(compiled_problem, copy)
-    same(compiled_problem.with_horizon(0.7).with_bounds(*copy.bounds), pickle.loads(pickle.dumps(copy.until(0.7))))
+    same(
+        compiled_problem.with_horizon(0.7).with_bounds(*copy.bounds), pickle.loads(pickle.dumps(copy.with_horizon(0.7)))
+    )
 
 
 def test_pickling_keeps_bounds_and_guess_of_a_restated_problem():
@@ -156,9 +158,9 @@ def test_drivers_take_what_is_posed():
 @pytest.mark.parametrize(
     ("change", "phrase"),
     [
-        (lambda p: p.within(p.guess, p.guess - 1), "the bounds of 'k' are [0.5, -0.5]; swap them"),
-        (lambda p: p.within([0.0, 1.0], p.guess), "lower is [0.0, 1.0]; give 1 numbers, one for each quantity"),
-        (lambda p: p.within(p.guess, [np.nan]), "upper is [nan]"),
+        (lambda p: p.with_bounds(p.guess, p.guess - 1), "the bounds of 'k' are [0.5, -0.5]; swap them"),
+        (lambda p: p.with_bounds([0.0, 1.0], p.guess), "lower is [0.0, 1.0]; give 1 numbers, one for each quantity"),
+        (lambda p: p.with_bounds(p.guess, [np.nan]), "upper is [nan]"),
         (lambda p: p.starting_at({"kk": 1}), "'kk' is not estimated: did you mean 'k'?"),
         (lambda p: p.fix(["kk"]), "names holds 'kk': did you mean 'k'?"),
         (lambda p: p.only(["a"]), "experiments holds 'a'"),
@@ -222,5 +224,5 @@ def test_simulations_of_what_is_posed():
     assert simulation["y"] == pytest.approx(compiled_problem.conditions[0].points.values[:, 1], abs=1e-6)
     with refused("'m' is a number in this posed problem"):
         cf.simulate(fixed, {"m": 2.0})
-    with refused("'q' is neither estimated nor a parameter of the model: choose from k, m"):
+    with refused("'q' is neither estimated nor a model parameter: choose from k, m"):
         cf.simulate(compiled_problem, {"q": 1.0})

@@ -204,7 +204,7 @@ def test_a_decomposition_knows_expressions():
     assert result.parameters == pytest.approx({"m": 1.0, "s": 0.5}, rel=1e-4)
     joined_experiment = cf.Experiment(data, time=t, sigma=0.01, parameters={"k": 2 * s, "m": r * s})
     connected_problem = Problem(model, joined_experiment, parameters={"s": 0.3, "r": 1.0})
-    with refused("its equations share parameters that connect all of them"):
+    with refused("shared parameters connect all its equations"):
         cf.fit(connected_problem, start=cf.Decomposed())
 
 

@@ -145,9 +145,9 @@ def test_start_values_by_name():
     np.testing.assert_array_equal(problem.theta_from({}), problem.guess)
     with refused(
         "'k3' is not estimated: did you mean",
-        "start of 'k3[first]': the guess 4 lies outside its bounds [0, 3]",
+        "start of 'k3[first]': the guess 4 is outside its bounds [0, 3]",
         "start of 'k1': scale='log' needs a positive guess; it is 0",
-        "start of 'k2': the guess is '1'; give a finite number",
+        "start of 'k2': the guess is '1'; expected a finite number",
         "start of 'x(0)[first]': the guess is nan",
     ):
         problem.theta_from({"k3": 1, "k3[first]": 4, "k1": 0, "k2": "1", "x(0)[first]": np.nan})
@@ -250,7 +250,7 @@ def test_every_mistake_is_listed_at_once():
         "some experiments have sigma and some not",
         "'kk' is no parameter of the model: did you mean 'k'?",
         "parameter 'k' has no guess",
-        "parameter 'm': the guess 3 lies outside its bounds [0, 1]",
+        "parameter 'm': the guess 3 is outside its bounds [0, 1]",
         "state_bounds names 'xx', which is no state: did you mean 'x'?",
         "constraint 1 contains 'q', which is not in the model",
         "a: 'yy' is measured but is neither a state nor an output: did you mean 'y'?",

@@ -55,7 +55,9 @@ def test_constraints_of_one_name_are_refused():
 
 def test_calendar_times_ask_for_their_start():
     years = np.arange(2000, 2011)
-    with refused("the times, from 2000 to 2010, are far from 0: when do the initial states hold? Give start=2000"):
+    with refused(
+        "the times, from 2000 to 2010, are far from 0, and the time of the initial states is not set; set start=2000"
+    ):
         at_times(years)
     assert at_times(years, start=2000).conditions[0].start == 2000
     assert at_times(years, start=0).conditions[0].start == 0
@@ -108,7 +110,7 @@ def test_a_problem_with_nothing_to_estimate_is_evaluated(transcription, solver):
     assert result.names == ()
     assert result.n_estimated == 0
     assert result.dof == result.n_data
-    assert "Nothing is estimated: the model was evaluated as it is." in result.summary()
+    assert "Nothing is estimated; the model was only evaluated." in result.summary()
     assert result.predict([1.0], bands="linear")["x lower"] == pytest.approx(np.exp(-0.5))
     with refused("nothing is estimated"):
         cf.bootstrap(result)
@@ -146,7 +148,7 @@ def test_bounds_in_one_argument():
 
 @pytest.mark.parametrize("make", [Parameter, cf.free])
 def test_bounds_that_are_given_twice_or_are_no_pair_are_refused(make):
-    with refused("lower or upper is given beside bounds; give one of them"):
+    with refused("lower or upper cannot be combined with bounds"):
         make(1.0, lower=0, bounds=(0, 2))
     for bounds in ((1,), 3, "ab ", {"lower": 0}, (1, 2, 3)):
         with refused("; give (lower, upper), infinite for none"):

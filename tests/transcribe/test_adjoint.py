@@ -343,9 +343,9 @@ def test_auto_takes_what_is_faster():
 def test_what_adjoint_states_cannot_do_is_refused():
     with refused("constraints and bounds of states have derivatives of their own"):
         cf.fit(everything(), cf.SingleShooting(derivatives="adjoint"))
-    with refused("derivatives='adjoint' gives the gradient of the cost alone, of which GaussNewton can make nothing"):
+    with refused("derivatives='adjoint' gives the gradient of the cost alone, which GaussNewton does not support"):
         cf.fit(lotka_volterra(), cf.SingleShooting(derivatives="adjoint"), cf.GaussNewton())
-    with refused("of which Ipopt can make nothing; use Ipopt(), or derivatives='forward'"):
+    with refused("does not support; use Ipopt(), or derivatives='forward'"):
         cf.fit(lotka_volterra(), cf.SingleShooting(derivatives="adjoint"), cf.Ipopt(hessian="gauss-newton"))
     staged = GRADIENT.transcribe(lotka_volterra(), lotka_volterra().guess)
     with refused("hessian='limited-memory'"):

@@ -179,7 +179,7 @@ def test_checking_integrator_is_more_accurate_than_what_it_checks():
 
 def test_elements_without_end_are_admitted(monkeypatch):
     monkeypatch.setattr(importlib.import_module("castfit.fit.attempt"), "_MAX_REFINEMENTS", 1)
-    message = "After 1 refinements it still differs from the integrator; give more elements."
+    message = "the solution still differs from the integrator"
     result = cf.fit(lotka_volterra(), cf.Collocation(degree=2, tolerance=1e-9))
     assert result.status is Status.ACCEPTABLE
     assert message in result.message

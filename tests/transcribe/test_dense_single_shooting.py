@@ -221,7 +221,7 @@ def test_few_quantities_are_solved_for_without_condensing_as_with_it(name: str, 
     assert isinstance(few, DenseProblem) == (start.size <= 8)
     damping = np.full(start.size, 0.3)
     for step in (
-        LocalProblem.direction, lambda local: local.direction(damping=damping), lambda local: local.within(0.1),
+        LocalProblem.direction, lambda local: local.direction(damping=damping), lambda local: local.compute_trust_region_step(0.1),
         lambda local: local.correction(evaluation),
     ):  # fmt: skip
         one, other = step(few), step(condensed)

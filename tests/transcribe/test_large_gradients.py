@@ -29,7 +29,7 @@ def test_tolerances_are_looser_by_default_where_gradients_are_those_of_many_stat
     evaluation, exact_evaluation = large.gradient(large.start), fine.gradient(fine.start)
     assert evaluation.cost == pytest.approx(exact_evaluation.cost, rel=1e-7)
     np.testing.assert_allclose(evaluation.gradient, exact_evaluation.gradient, rtol=1e-6)
-    assert "relative tolerance of 1e-06" in large.remark(large.start)
+    assert "relative tolerance 1e-06" in large.remark(large.start)
     assert "tolerance" not in fine.remark(fine.start)
 
 

@@ -362,18 +362,18 @@ def test_outputs_that_are_not_finite(transcription):
     measured = logarithm_problem({"log": [1.0, 0.1, 0.7]})
     staged = transcription.transcribe(measured, measured.guess)
     assert [(f.stage, f.cause) for f in staged.evaluate(staged.start).failures] == [(0, "not_finite")]
-    assert staged.explain(staged.start) == "experiment 1: log is not finite at t = 0"
+    assert staged.describe_failure(staged.start) == "experiment 1: log is not finite at t = 0"
 
     slope = logarithm_problem({"root": [0.0, 1, 1.4]})
     staged = transcription.transcribe(slope, slope.guess)
     assert staged.evaluate(staged.start).ok
     assert not staged.linearize(staged.start).ok
-    assert staged.explain(staged.start) == "experiment 1: a derivative of root is not finite at t = 0"
+    assert staged.describe_failure(staged.start) == "experiment 1: a derivative of root is not finite at t = 0"
 
     x = ca.SX.sym("x")
     bounded = logarithm_problem({"x": [0, 1, 2]}, constraints=[Constraint(1 / x, upper=9, name="cap")])
     staged = transcription.transcribe(bounded, bounded.guess)
-    assert staged.explain(staged.start) == "experiment 1: cap is not finite at t = 0"
+    assert staged.describe_failure(staged.start) == "experiment 1: cap is not finite at t = 0"
 
 
 def test_an_initial_value_that_is_not_finite_is_a_failure():
@@ -443,13 +443,15 @@ def test_lanes_that_move_as_arrays_are_those_of_a_loop(transcription):
     staged = transcription.transcribe(problem, problem.guess)
     evaluation, sweep = staged._swept(staged.start)
     assert evaluation.ok
-    assert sum(len(run.members) for run in sweep.runs) == sum(len(chain.pieces) for chain in sweep.laid.chains)
+    assert sum(len(run.members) for run in sweep.runs) == sum(
+        len(chain.pieces) for chain in sweep.integration_plan.chains
+    )
     for run in sweep.runs:
         assert [(p.condition, int(j)) for p in run.parts for j in p.pieces] == list(run.members)
         for lane, (i, j) in enumerate(run.members):
-            piece = sweep.laid.chains[i].pieces[j]
-            assert np.array_equal(sweep.x[i][piece.stage, piece.points], run.found.x[lane, piece.at])
-            assert np.array_equal(sweep.z[i][piece.stage, piece.points], run.found.z[lane, piece.at])
+            piece = sweep.integration_plan.chains[i].pieces[j]
+            assert np.array_equal(sweep.x[i][piece.stage, piece.points], run.trajectories.x[lane, piece.output_index])
+            assert np.array_equal(sweep.z[i][piece.stage, piece.points], run.trajectories.z[lane, piece.output_index])
             assert np.array_equal(run.lanes.u[lane], piece.cubics)
 
 
