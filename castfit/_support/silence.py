@@ -3,7 +3,7 @@
 CasADi and its solvers write warnings to file descriptors 1 and 2 and, from C++, through ``sys.stdout`` and
 ``sys.stderr``.  `capture_output` sends all of it to one temporary file that is kept for the life of the process:
 
-    with captured() as log:
+    with capture_output() as log:
         solver(...)
     log.tail(3)       # the last lines, for a message
 
@@ -60,7 +60,7 @@ def is_interactive() -> bool:
 
 
 class CapturedOutput:
-    """The record of one ``with captured()`` block."""
+    """The record of one ``with capture_output()`` block."""
 
     def __init__(self) -> None:
         self._redirection: _RedirectionState | None = None

@@ -25,7 +25,7 @@ class Limits:
 
 def test_an_option_is_taken_by_its_old_name_with_a_warning():
     with pytest.warns(
-        FutureWarning, match=r"limits\(level=\.\.\.\) is now limits\(confidence_level=\.\.\.\)"
+        FutureWarning, match=r"limits\(level=\.\.\.\) was renamed to limits\(confidence_level=\.\.\.\)"
     ) as record:
         assert limits(level=0.5) == 0.5  # pyright: ignore[reportCallIssue]
     assert record[0].filename == __file__
@@ -42,14 +42,14 @@ def test_an_option_is_not_given_by_both_names():
 
 
 def test_an_attribute_is_read_by_its_old_name_with_a_warning():
-    with pytest.warns(FutureWarning, match=r"Limits\.level is now Limits\.confidence_level") as record:
+    with pytest.warns(FutureWarning, match=r"Limits\.level was renamed to Limits\.confidence_level") as record:
         assert Limits().level == 0.9
     assert record[0].filename == __file__
 
 
 @pytest.mark.parametrize(("old", "new"), [("check", "doctor"), ("table", "compare_models")])
 def test_a_function_goes_on_by_its_old_name_with_a_warning(old, new):
-    with pytest.warns(FutureWarning, match=rf"castfit\.{old} is now castfit\.{new}") as record:
+    with pytest.warns(FutureWarning, match=rf"castfit\.{old} was renamed to castfit\.{new}") as record:
         assert getattr(cf, old) is getattr(cf, new)
     assert record[0].filename == __file__
     assert new in cf.__all__

@@ -19,7 +19,7 @@ from castfit._support.silence import capture_output, release_output
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a new interpreter, whose streams are pipes."""
-    code = "import os, sys\nfrom castfit._support.silence import captured, released\n" + textwrap.dedent(script)
+    code = "import os, sys\nfrom castfit._support.silence import capture_output, release_output\n" + textwrap.dedent(script)
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, env=buffered
@@ -159,7 +159,7 @@ def test_closed_descriptors_stay_closed(closed):
         for descriptor in {closed}:
             os.close(descriptor)
         for _ in range(3):
-            with captured() as log:
+            with capture_output() as log:
                 os.write(1, b"one\\n")
                 os.write(2, b"two\\n")
             assert log.tail(5) == ["one", "two"], log.tail(5)
@@ -183,7 +183,7 @@ def test_text_waiting_in_buffers_is_neither_lost_nor_reordered():
         libc.fflush(None)
         print("before", end=" ")  # stays in Python's buffer: stdout is a pipe
         libc.printf(b"native ")   # stays in C's
-        with captured() as log:
+        with capture_output() as log:
             print("inside")
             libc.printf(b"native inside")
         print("after", log.tail(3))
@@ -231,12 +231,12 @@ def test_no_descriptor_leaks():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_captures_on_its_own():
     result = run("""
-        with captured() as log:
+        with capture_output() as log:
             print("parent")
             child = os.fork()
             if child == 0:
                 sys.stdout.write("child is heard\\n")
-                with captured() as own:
+                with capture_output() as own:
                     print("child")
                 sys.stdout.write(f"{own.tail(5)}\\n")
                 sys.stdout.flush()

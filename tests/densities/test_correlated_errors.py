@@ -78,7 +78,7 @@ def test_a_fit_that_runs_out_of_iterations_is_told_by_the_squares_that_were_aske
     assert result.chi2 == pytest.approx(r @ np.linalg.solve(C, r), rel=1e-5)
     experiment = cf.Experiment({"x": y}, time=TIMES, sigma={"x": cf.correlated(0.1, time=cf.unknown())})
     result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.5}), "single", cf.GaussNewton(max_iter=1))
-    assert "How errors depend on each other is what residuals on the way said." in result.message
+    assert "The error correlation is that of an intermediate iteration." in result.message
     C = 0.01 * np.exp(-np.abs(TIMES[:, None] - TIMES) / result.errors.times["x"])
     r = y - 3 * np.exp(-result["k"].value * TIMES)
     assert result.chi2 == pytest.approx(r @ np.linalg.solve(C, r), rel=1e-5)
@@ -142,7 +142,7 @@ def test_an_unknown_time_maximises_the_restricted_likelihood():
     assert list(result.values.values()) == pytest.approx(b, rel=1e-5)
     assert result.neg2loglik == pytest.approx(log_l, abs=1e-4)
     assert result.aic == pytest.approx(result.neg2loglik + 2 * 4)  # a, x(0), sigma and the time
-    assert "alike over a time of" in result.message
+    assert "Correlation time of the errors of x: " in result.message
 
 
 def test_intervals_are_wider_by_what_is_unknown_of_the_time():
@@ -378,7 +378,7 @@ def test_other_noise_repeated_times_and_tools_that_do_not_know_it(tmp_path):
         cf.Experiment({"x": [1.0, 2.0]}, time=[1, 2], noise=cf.Gaussian(cf.correlated(0.1, time=1.0)))
     values, _ = drawn(12, 2.0, 0.3)
     problem = line(cf.correlated(0.3, time=cf.unknown()), values)
-    with pytest.raises(cf.InputError, match="depend on each other is unknown"):
+    with pytest.raises(cf.InputError, match="the error correlation of 'x' is unknown"):
         cf.coverage(problem, rng=0, samples=10)
 
 

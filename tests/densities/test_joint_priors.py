@@ -334,7 +334,7 @@ def test_arguments_that_make_no_sense_are_refused():
         cf.Prior(result, names=["kk"])
     with refused("give the result of a fit"):
         cf.Prior(result.parameters)  # type: ignore[arg-type]
-    with refused("the fit did not succeed"):
+    with refused("result is not a solution"):
         cf.Prior(cf.fit(line(FIRST), callback=lambda _: True))
 
 
@@ -344,5 +344,5 @@ def test_a_fit_that_knows_nothing_of_its_noise_is_no_prior():
     data = cf.Experiment({"x": [0.8, 0.7]}, time=[0.5, 1.0])
     exact = cf.fit(cf.Problem(model, data, parameters={"a": 1.0, "b": 0.3}))
     assert exact.dof == 0
-    with refused("nothing is known of their noise; give sigma"):
+    with refused("as many estimates as measurements, so the noise is unknown; pass sigma"):
         cf.Prior(exact)

@@ -75,7 +75,7 @@ def test_it_does_not_matter_where_sigma_begins(transcription):
 def test_an_output_that_is_fitted_exactly_ends_and_is_told(transcription, solver, unknown):
     result = cf.fit(problem(unknown, unknown, noise=0.0), transcription, solver)
     assert result.success, result.message
-    assert "data of big are reproduced" in result.message
+    assert "data of big are fitted exactly" in result.message
     assert np.isfinite(result.neg2loglik)
     assert result.values["k1"] == pytest.approx(1.0, rel=1e-6)
     assert np.isfinite([result.standard_errors[n] for n in ("k1", "k2")]).all()

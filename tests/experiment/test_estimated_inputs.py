@@ -194,7 +194,7 @@ def test_what_is_wrong_with_an_estimated_input_is_said_at_once():
     messages = ("kind is 'wavy'", "knots must increase strictly; look at t = 1", "guess is missing")
     with refused(*messages, "smoothness is -1", "order is 3", "per_experiment is 'yes'"):
         cf.Input.estimated([0, 2, 1], "wavy", smoothness=-1, order=3, per_experiment="yes")
-    with refused("3 knots given; this kind needs at least 4", "the guess 0 lies outside"):
+    with refused("3 knots given; this kind needs at least 4", "the guess 0 is outside"):
         cf.Input.estimated([0, 1, 2], "cubic_spline", guess=0.0, lower=1.0)
     with refused("scale='log' needs a positive guess"):
         cf.Input.estimated([0, 1, 2], guess=0.0, scale="log")
@@ -290,7 +290,7 @@ def test_bands_follow_from_the_covariance_of_the_values():
     low, high = positive.confidence_intervals()["u(5)"]
     index = int(np.argmin(np.abs(band["time"] - 5.0)))
     assert_allclose((band["u lower"][index], band["u upper"][index]), (low, high), rtol=1e-9)
-    with refused("reach from -1 to 5"):
+    with refused("range from -1 to 5"):
         positive.estimated_inputs([-1, 5])
     with refused("no input of the problem is estimated"):
         cf.fit(asked(cf.Input.constant(1.0), k=cf.Parameter(0.4))).estimated_inputs()

@@ -707,7 +707,7 @@ def test_mistakes_in_conditions():
         cf.Event(when=x > 3, changes={y: 0}, direction="rising")
     with refused("at_start is True; it may be True where when= is a condition"):
         cf.Event(when=x - 3, changes={y: 0}, at_start=True)
-    with refused("events is part of the problem's experiments"):
+    with refused("events belong to the problem's experiments"):
         cf.simulate(bouncing(), events=cf.Event(1, {x: 0}))
     model = cf.Model({x: -x}, initial={x: 1.0})
     with refused("changes 'y', which is no state"):

@@ -181,7 +181,7 @@ def test_estimates_agree_and_the_order_is_said(kind):
     problem = cf.Problem(logistic(history=0.1), experiment, parameters=bounds)
     result = cf.fit(problem, cf.MultipleShooting(3) if kind == "multiple" else kind)
     assert result.success
-    assert "The delay line of x(t - tau) has 15 nodes; with 10 the estimates differ by at most" in result.message
+    assert "The delay line of x(t - tau) has 15 nodes; with 10 the estimates change by at most" in result.message
     assert result.problem.posed.model.lines[0].order == 15
     # The optimum of the delay differential equation itself:
     q = np.array(list(result.values.values()))
@@ -232,10 +232,10 @@ def test_where_nodes_may_not_be_added_it_is_said():
     experiment = cf.Experiment({"x": logistic_by_steps()[1:]}, time=TIMES[1:])
     problem = cf.Problem(logistic(), experiment, parameters={"r": 1.7, "tau": 1.0})
     result = cf.fit(problem.posed.fix({"tau": 1.0}), "single")
-    assert "x(t - tau) has 10 nodes; whether they suffice was not tested" in result.message
+    assert "x(t - tau) has 10 nodes; whether they are enough was not tested" in result.message
     stopped_result = cf.fit(problem, "single", callback=lambda progress: progress.iteration > 0)
     assert stopped_result.status is cf.Status.STOPPED_BY_CALLBACK
-    assert "x(t - tau) has 10 nodes; whether they suffice was not tested" in stopped_result.message
+    assert "x(t - tau) has 10 nodes; whether they are enough was not tested" in stopped_result.message
     fixed = cf.fit(problem.replace(model=logistic(order=12)), "single")
     assert "nodes" not in fixed.message
 

@@ -255,7 +255,7 @@ HUGE = {
     ),
     "elements is 10000000; give a positive integer": lambda _: cf.Collocation(elements=10**7),
     "intervals is 10000000; give a positive integer": lambda _: cf.MultipleShooting(10**7),
-    "starts is 1000000000; give a number from 1 to 1000000": lambda p: cf.multistart(p, starts=10**9),
+    "starts is 1000000000; expected a number from 1 to 1000000": lambda p: cf.multistart(p, starts=10**9),
     "screen is 1000000000; give at least 1, and at most 1000": lambda p: cf.estimate(p, screen=10**9),
     "dim_refset is 10000000; give an integer from 3 to 1000": lambda p: cf.scatter_search(p, dim_refset=10**7),
     "n_diverse is 10000000; give at least as many": lambda p: cf.scatter_search(p, n_diverse=10**7),

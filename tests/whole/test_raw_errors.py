@@ -273,7 +273,7 @@ def test_mistakes_in_a_start_are_told_beside_others():
             absolute_sigma="a",  # type: ignore[arg-type]
         )
     result = cf.fit(decay_problem())
-    with refused("start is where a Problem is fitted from; leave it out beside a Result"):
+    with refused("start applies only to a Problem; remove it for a Result"):
         cf.doctor(result, start={"k": 1.0})
     with refused("limits is array"):
         cf.profile(result, limits=np.zeros(2))  # type: ignore[arg-type]
