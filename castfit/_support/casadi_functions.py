@@ -254,9 +254,9 @@ class PerObjectCache(threading.local, Generic[K, V]):
 
 
 class RecentObjectCache(threading.local, Generic[K, V]):
-    """Per-thread cache like `PerObjectCache`, for values that refer to their keys; it keeps only the most recent objects.
+    """Per-thread cache of the most recent keys, for values that refer to their keys.
 
-    most : how many are kept
+    max_size : largest number of keys in the cache of one thread
     """
 
     def __init__(self, max_size: int) -> None:

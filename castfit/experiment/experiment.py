@@ -142,12 +142,12 @@ class SteadyStart(Picklable, Mapping[str, Any]):
 
     As a mapping it holds the initial states that differ from the steady state.
 
-    inputs : constant ones that hold before the experiment; those left out stand at their value at its start
-    parameters : values that differ from the experiment's before it
-    initial : from where the model comes to rest, and what its conserved sums are; the model's own where it is left out.
-        Where the experiment is measured at rest only, this may be another steady state, the one before
+    inputs : constant inputs before the experiment; an omitted input keeps its value at the start of the experiment
+    parameters : parameter values before the experiment, if they differ from those of the experiment
+    initial : initial states of the search for the steady state, which set the conserved sums; by default those of the
+        model.  If the experiment is measured only at steady state, this may be another, preceding steady state
     replace : initial states of the experiment itself that differ from the steady state: a number, an expression, `free`
-    settled : whether the experiment is measured at rest only
+    is_measured_at_steady_state : whether the experiment is measured only at steady state
     """
 
     inputs: Mapping[str, Input]

@@ -49,8 +49,14 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: planned(soft=3.0), "soft= lets constraints along the horizon be violated"),
     (lambda: planned(scenarios="worst"), "the worst case is one among scenarios"),
     (lambda: cf.Input.estimated([0, 1], guess=0, smoothness=None, order=1), "order is that of smoothness"),
-    (lambda: cf.incremental(decay(), break_fraction=0.3), "break_fraction has an effect only with horizons='break time'"),
-    (lambda: cf.select(decay(), choices={"k": [0.5, cf.estimated]}).evidence(draws=500), "draws= has an effect only with sampling=True"),
+    (
+        lambda: cf.incremental(decay(), break_fraction=0.3),
+        "break_fraction has an effect only with horizons='break time'",
+    ),
+    (
+        lambda: cf.select(decay(), choices={"k": [0.5, cf.estimated]}).evidence(draws=500),
+        "draws= has an effect only with sampling=True",
+    ),
     (lambda: cf.Doses(x, 1, duration=2, measured="after"), "an infusion changes nothing at once"),
     (lambda: cf.Input("linear", [0, 1], [1, 2], measured="after"), "measured is for jumps"),
     (lambda: planned(transcription=cf.Collocation(states="smoothed")), r"Collocation\(states=...\) is for fits"),
@@ -70,7 +76,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "contours hold k and q, which are not",
     ),
     (lambda: fitted().report("a.html", foo=1), "report has no argument 'foo'"),
-    (lambda: cf.design(decay(), GRID, budget=2, criterion=cf.discriminate(decay())), "a competing model predicts the same"),
+    (
+        lambda: cf.design(decay(), GRID, budget=2, criterion=cf.discriminate(decay())),
+        "a competing model predicts the same",
+    ),
     (lambda: cf.Event(1, {x: 0}, rng=3), "priority, persistent, rng and forbidden are those of a condition"),
 ]
 

@@ -19,7 +19,9 @@ from castfit._support.silence import capture_output, release_output
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a new interpreter, whose streams are pipes."""
-    code = "import os, sys\nfrom castfit._support.silence import capture_output, release_output\n" + textwrap.dedent(script)
+    code = "import os, sys\nfrom castfit._support.silence import capture_output, release_output\n" + textwrap.dedent(
+        script
+    )
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, env=buffered

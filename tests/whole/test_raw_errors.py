@@ -119,9 +119,8 @@ def test_one_datum_of_unknown_noise_says_nothing_of_a_region():
     region = cf.fit(decay_problem().replace(experiments=experiment)).confidence_region()
     assert not region.axes
     assert np.isnan(region.intervals()["k"]).all()
-    assert region.sentences == (
-        "Nothing is known of it: no degrees of freedom are left to estimate the noise; give sigma.",
-    )
+    assert len(region.sentences) == 1
+    assert "no degrees of freedom are left to estimate the noise" in region.sentences[0]
     assert "nan" not in str(region)
 
 
@@ -325,7 +324,7 @@ def test_an_error_of_a_users_function_stays_what_it_is():
 def test_folders_that_are_not_there_are_told(tmp_path):
     result, place = cf.fit(decay_problem()), tmp_path / "none"
     for put, end in ((result.save, "json"), (result.plot, "png"), (result.report, "html")):
-        with refused(f"there is no folder '{place}'; make it first"):
+        with refused(f"directory '{place}' does not exist"):
             put(place / f"fit.{end}")
 
 

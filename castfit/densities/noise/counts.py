@@ -208,7 +208,7 @@ def _scores(p_up_to: Array, p_above: Array, p_below: Array, p_at_least: Array) -
     They are those of a probability between P(M < m) and P(M <= m), spread evenly, because counts have steps and the
     normal distribution has none; always the same ones, so that the same fit has the same residuals.
 
-    up_to, beyond, fewer, at_least (n,) : probabilities of M <= m, M > m, M < m and M >= m
+    p_up_to, p_above, p_below, p_at_least (n,) : probabilities of M <= m, M > m, M < m and M >= m
     """
     from scipy import special
 

@@ -99,7 +99,7 @@ class NameResolution:
 
     table : mapping from str to ParameterRow
     targets : constants of the model that conditions set
-    kept : constants of the model that stay parameters: targets, and those in the table
+    parameter_constants : constants of the model that stay parameters: targets, and those in the table
     """
 
     table: Mapping[str, ParameterRow]

@@ -56,10 +56,12 @@ class LinearOutputUse:
 class InnerProjection(Projection):
     """The eliminated entries of theta (see the module) in the place of a staged problem's own projection.
 
-    inner (m,) : which they are;  lower, upper (m,) : natural bounds;  known (m,) : values where data say nothing
-    columns : per experiment, which entries of b it depends on, and where these stand in q
-    parts : uses whose entries, or unknown sigmas, have to be found together
-    sigma : floor and ceiling of unknown ones, (n_groups,) each
+    inner (m,) : their indices in theta
+    lower, upper (m,) : natural bounds
+    default_values (m,) : values of entries that no measurement depends on
+    columns : per experiment, which entries of b it depends on, and their positions in q
+    parts : uses whose entries, or unknown sigmas, have to be computed together
+    sigma : floor and ceiling of the unknown standard deviations, (n_groups,) each
     """
 
     inner: Index = field(kw_only=True)
@@ -307,10 +309,11 @@ def _expressed(condition: Condition) -> Index:
 
 @dataclass(frozen=True)
 class _Pattern:
-    """Dependence of one experiment's data on the entries `tried` of theta.
+    """Dependence of one experiment's data on the entries `candidates` of theta.
 
-    by (n_g, k) : which outputs and spreads contain which;  bent : per output, pairs of entries in which it is not
-    linear;  pure : pairs of an output and an entry to which it is proportional
+    dependency_mask (n_g, k) : whether an output or a standard deviation contains a candidate
+    nonlinear_pairs : per output, pairs of entries in which it is not linear
+    pure : pairs of an output and an entry to which it is proportional
     """
 
     compiled_problem: CompiledProblem

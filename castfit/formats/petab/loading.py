@@ -39,8 +39,8 @@ _DECADE = 10.0  # bounds farther apart than this, both positive, are searched on
 class LoadedProblem:
     """A problem with the tables that it was made from, and which of its outputs each row measures.
 
-    notes : what of the files does not matter, and was left out
-    doubts : columns that seem misspelt, nominal values outside of their bounds, parameters that nothing depends on
+    notes : parts of the files that have no effect and were ignored
+    warnings : columns that seem misspelt, nominal values outside of their bounds, parameters that nothing depends on
     """
 
     tables: ProblemTables

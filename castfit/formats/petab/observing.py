@@ -36,13 +36,13 @@ class PetabDatum:
 
 @dataclass(frozen=True)
 class ObservableCompiler:
-    """All observables, worked out.
+    """Compiled observables of a problem.
 
     outputs : mapping from a name to its expression
     noise : mapping from an output to its noise model, without a spread
     data : one for each row of the measurements
     placeholders : mapping from an experiment to values of placeholders that became parameters
-    shown : mapping from an output to the observable that it belongs to
+    labels : mapping from an output to the observable that it belongs to
     """
 
     outputs: dict[str, ca.SX]

@@ -314,8 +314,10 @@ class ScaledLikelihood(Picklable):
 class _ResidualRows:
     """Rows (m,), their derivatives by entries of theta on the scales of x, and these weighted for information.
 
-    by : what computed them;  theta : where, with what is eliminated at its best;  datum : (m,) which rows are those of
-    values;  computed : (n,) which values have a spread that is an expression
+    objective : the objective that computed them
+    theta : where, with eliminated quantities at their optimal values
+    datum (m,) : which rows belong to values
+    computed (n,) : which values have a standard deviation that is an expression
     """
 
     objective: Objective

@@ -22,9 +22,9 @@ _PARTS = "problems:\n- {sbml_files: [], condition_files: [], measurement_files: 
 
 @dataclass(frozen=True)
 class ProposedModel:
-    """A model to be calibrated: its hash, the YAML file of the problem that it is made of, values of its parameters.
+    """A model to be calibrated: its hash, the YAML file of its problem, values of its parameters.
 
-    before : the hash of the model that it was made from; empty if none
+    predecessor : the hash of the model that it was derived from; empty if none
     """
 
     name: str

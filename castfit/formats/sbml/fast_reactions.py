@@ -32,7 +32,8 @@ class FastPart:
 
     reactions : with what each does to the species, in multiples of what the independent ones do, (n_reactions,
         n_determined): only the sums of laws by these multiples are zero
-    determined : by the equilibrium, as many as reactions are independent;  kept : the others, whose totals are states
+    determined : species given by the equilibrium, as many as reactions are independent
+    state_species : the other species, whose totals are states
     share : C, (n_kept, n_determined), by their order
     """
 

@@ -39,12 +39,12 @@ class DelayedState:
 
 @dataclass(frozen=True)
 class TrackedDelay:
-    """A delayed value that is made of a state of its own, y.
+    """Delayed value that is computed from an additional state y.
 
         x(t - tau) = y + r s + c s^2 / 2,   y' = s' (x'(s) - r - c s),   s = max(t - tau, 0)
 
     state : y, its symbol;  rate : y', over the symbols of delayed values
-    begun : r s + c s^2 / 2, with r and c the first derivatives of x at the start: so y' has no jump at s = 0
+    initial_polynomial : r s + c s^2 / 2, with r and c the first derivatives of x at the start: so y' has no jump at s = 0
     """
 
     value: DelayedState
@@ -85,8 +85,8 @@ class LazyValues(ABC):
 class SbmlValues(LazyValues):
     """The values of quantities and reactions, over symbols of states, parameters and time.
 
-    kept : constants that are parameters even where the file computes them
-    mistakes : what cannot be expressed is added to them
+    parameter_constants : constants that are parameters even if the file computes them
+    mistakes : error messages, to which unsupported constructs are added
     assumed : reactions with a stoichiometry that the file leaves open, which is 1 then, as in levels 1 and 2
     """
 

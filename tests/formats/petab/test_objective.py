@@ -646,7 +646,7 @@ def test_a_fit_is_told_by_the_objective_of_the_format(tmp_path, sigma):
     best = cf.fit(problem, "single")
     assert best.measure == "PEtab's objective"
     assert best.objective == nllh(best) == pytest.approx(nllh(problem, best.values), abs=1e-7)
-    assert f"PEtab's objective = {best.objective:.8g} from 3 data" in str(best)
+    assert f"PEtab's objective = {best.objective:.8g}, 3 measurements" in str(best)
     modified_problem = pickle.loads(pickle.dumps(problem)).replace(units={"k": "1/h"})
     assert modified_problem.posed.measure == "PEtab's objective"
     multistart_result = cf.multistart(modified_problem, "single", starts=5)
