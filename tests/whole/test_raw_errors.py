@@ -284,7 +284,7 @@ def test_mistakes_in_a_start_are_told_beside_others():
         cf.leave_out(result, "value", checkpoint=5, resume="yes")  # type: ignore[arg-type]
     with refused("candidates contain 5; give Candidate(...), or a list of them"):
         cf.design(result, [cf.Candidate([1.0]), 5], budget=1)  # type: ignore[list-item]
-    with refused("path is 5; give the path of a file"):
+    with refused("path is 5; expected a file path"):
         result.save(5)  # type: ignore[arg-type]
 
 
