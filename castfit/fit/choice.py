@@ -416,13 +416,13 @@ def choose_from_features(
         if 1 / _INDISTINGUISHABLE_COST_RATIO < ratio < _INDISTINGUISHABLE_COST_RATIO
         else f"about {f'{times:.2g}' if times < 10.0 else f'{times:.0f}'} times as long"
     )
-    memory_text = f", and {format_memory(size)}" if size > _REPORTED_MEMORY_BYTES else ""
+    memory_text = f" and need {format_memory(size)}" if size > _REPORTED_MEMORY_BYTES else ""
     optimum_note = (
         ""
         if is_single_cheaper or ratio < _INDISTINGUISHABLE_COST_RATIO
         else "it converges more often from starting points far from the data; "
     )
-    reason = f"{chosen_name} was chosen: {optimum_note}{other_name} takes {ratio_text}{memory_text}."
+    reason = f"{chosen_name} was chosen: {optimum_note}{other_name} would take {ratio_text}{memory_text}."
     if not is_single_cheaper:
         return TranscriptionChoice(collocation, None, None, reason)
     if not straight:

@@ -142,7 +142,7 @@ class GaussNewton:
             ("regularisation", part, is_within(part, 0, 1) and part != 1, "give a number from 0 to below 1"),
         )
         if not mistakes and self.homotopy == "always" and not self._control.uses_fallback:
-            mistakes.append(f"homotopy is 'always', but {type(self._control).__name__} goes straight; leave it out")
+            mistakes.append(f"homotopy is 'always', which {self.label} does not support; remove it")
         raise_if_mistakes("GaussNewton", mistakes)
 
     @property

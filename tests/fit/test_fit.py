@@ -94,7 +94,7 @@ def test_a_result_may_be_the_next_start_even_at_a_logarithmic_bound():
 
 
 def test_wrong_starts_are_refused():
-    with refused("'k5' is not estimated: did you mean", "start of 'k1': the guess 9 lies outside its bounds [-1, 5]"):
+    with refused("'k5' is not estimated: did you mean", "start of 'k1': the guess 9 is outside its bounds [-1, 5]"):
         cf.fit(lotka_volterra(), start={"k5": 1, "k1": 9})
     with refused(
         "start is 'mathing'; give a mapping from names to values, a Result, 'matching', 'decomposed' or 'soft'"
@@ -111,7 +111,7 @@ def test_every_misuse_is_listed_at_once():
         "transcription is <class 'castfit.SingleShooting'>; give SingleShooting()",
         "solver is 'ipop': did you mean 'ipopt'? (valid: gauss_newton, box, ipopt, sqp); or give GaussNewton(), "
         "Ipopt() or Sqp()",
-        "confidence_level is 95; it lies between 0 and 1",
+        "confidence_level is 95; it must be between 0 and 1",
         "max_time is '1 min'; give a positive number of seconds",
         "absolute_sigma is 'yes'; give True, False or None",
         "verbose is 3; choose 0, 1 or 2",
@@ -139,7 +139,7 @@ def test_a_start_that_cannot_be_integrated_is_a_result(solver):
     assert list(result.parameters.values()) == list(LOTKA_VOLTERRA_POLE)
     assert np.isnan(list(result.standard_errors.values())).all()
     assert sum(result.failures.values()) >= 1
-    assert "Failure: The model could not be integrated from the starting point." in str(result)
+    assert "Failure: The model could not be integrated at the starting point." in str(result)
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=label)
@@ -195,7 +195,7 @@ def test_single_shooting_of_an_unstable_system_is_never_a_success(solver):
     result = cf.fit(unstable(), cf.SingleShooting(), solver)
     assert not result.success
     if result.status is Status.UNRESOLVABLE:
-        assert "Rounding p (experiment 1) alone moves a residual by" in result.message
+        assert "Rounding errors of p (experiment 1) alone change a residual by" in result.message
         assert "use MultipleShooting or Collocation" in result.message
 
 
@@ -227,7 +227,7 @@ def test_no_point_where_the_fit_still_improves_passes_for_a_solution():
     claimed_solution = replace(cf.Ipopt().solve(staged, SolveControl()), v=good.guess, status=Status.CONVERGED)
     verified_solution, _ = verify_solution(staged, claimed_solution)
     assert verified_solution.status is Status.STEP_TOO_SMALL
-    assert "still improves along k" in verified_solution.detail
+    assert "still decreases along k" in verified_solution.detail
 
 
 @dataclass
@@ -249,7 +249,9 @@ class NeverFine:
 def test_refinement_ends():
     result = cf.fit(decay_problem(), NeverFine(), cf.Ipopt())
     assert result.status is Status.ACCEPTABLE
-    assert "After 8 refinements it still differs from the integrator; give more elements." in result.message
+    assert (
+        "After 8 mesh refinements the solution still differs from the integrator; use more elements." in result.message
+    )
     assert max(entry["refinement"] for entry in result.history) == 8
 
 
@@ -324,7 +326,7 @@ def test_threads_change_no_number():
         assert one.residuals.tobytes() == two.residuals.tobytes()
         assert one.covariance.tobytes() == two.covariance.tobytes()
         assert one.iterations == two.iterations
-    with pytest.raises(cf.InputError, match=r"workers is 2, but collocation .* integrates nothing that could be div"):
+    with pytest.raises(cf.InputError, match=r"workers is 2, but collocation .* has no integrations to divide"):
         cf.fit(problem, "collocation", workers=2)
     with pytest.raises(cf.InputError, match="workers is 0; give a number, 1 or more"):
         cf.fit(problem, workers=0)

@@ -90,7 +90,7 @@ def test_a_worker_that_is_killed_is_replaced(hired):
 def test_an_executor_that_takes_no_work_is_refused():
     with ThreadPoolExecutor(1) as pool:
         pass
-    with pytest.raises(cf.InputError, match="The executor takes no more work"):
+    with pytest.raises(cf.InputError, match="The executor accepts no more tasks"):
         cf.fit(animals(3), cf.SingleShooting(CVODES), workers=pool)
 
 

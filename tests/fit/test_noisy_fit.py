@@ -218,8 +218,8 @@ def test_innovations_of_the_wrong_model_are_said_not_to_be_white():
     model = cf.Model({x: s * w}, parameters=[s], noises=[w])
     experiment = cf.Experiment({"x": values}, t, sigma=0.2, initial={"x": cf.Normal(10, 5)})
     result = cf.fit(cf.Problem(model, experiment, parameters={"s": cf.Parameter(1.0, scale="log")}))
-    assert "it is shown that they are not white noise of variance 1: neighbours of x" in result.white
-    assert "nothing against white noise" in cf.fit(walk()).white
+    assert "deviation from white noise of variance 1 is shown: neighbours of x" in result.white
+    assert "no evidence against white noise" in cf.fit(walk()).white
 
 
 def test_refinement_stands_still_and_says_by_how_much():
@@ -227,7 +227,7 @@ def test_refinement_stands_still_and_says_by_how_much():
     times, _, values = case.simulated(np.random.default_rng(3))
     result = cf.fit(case.problem(times[:41], values[:41]))
     assert abs(result.refined) < 5e-3
-    assert f"moved log L by {abs(result.refined):.2g}" in result.summary()
+    assert f"changed log L by {abs(result.refined):.2g}" in result.summary()
     from castfit.transcribe.path_likelihood import PathLikelihood, marginal
 
     finer = PathLikelihood(*marginal(result.problem.posed), [length / 4 for length in result.longest])
@@ -241,7 +241,7 @@ def test_a_result_is_saved_pickled_and_begun_from(tmp_path):
     loaded = cf.PathResult.load(tmp_path / "walk.json")
     assert str(loaded) == str(result)
     np.testing.assert_array_equal(loaded.path("x").values, result.path("x").values)
-    with pytest.raises(cf.InputError, match=r"use with_problem"):
+    with pytest.raises(cf.InputError, match=r"call with_problem"):
         loaded.plot()
     assert loaded.with_problem(problem).laplace_check(5, rng=0).draws == 5
     with pytest.raises(cf.InputError, match="give the problem that was fitted"):
@@ -271,12 +271,12 @@ def test_callbacks_and_time_limits_stop_a_fit():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"transcription": "multiple"}, "transcription means nothing for a model with noises"),
-        ({"solver": "ipopt"}, "solver means nothing"),
-        ({"workers": 2}, "workers means nothing"),
-        ({"retry": False}, "retry means nothing"),
-        ({"absolute_sigma": True}, "absolute_sigma means nothing"),
-        ({"start": "matching"}, "start is 'matching'; give values by name"),
+        ({"transcription": "multiple"}, "transcription has no effect for models with process noise"),
+        ({"solver": "ipopt"}, "solver has no effect"),
+        ({"workers": 2}, "workers has no effect"),
+        ({"retry": False}, "retry has no effect"),
+        ({"absolute_sigma": True}, "absolute_sigma has no effect"),
+        ({"start": "matching"}, "start is 'matching'; expected values by name"),
         ({"start": {"q": 1.0}}, "'q' is not estimated"),
     ],
 )
@@ -296,19 +296,19 @@ def test_problems_that_cannot_be_are_refused():
         with pytest.raises(cf.InputError, match=words):
             cf.fit(cf.Problem(model, experiment, parameters={"s": 0.3, **(parameters or {})}, **problem))
 
-    refused("constraints and state_bounds do not hold along its path", constraints=[cf.along(x <= 3)])
-    refused("constraints and state_bounds do not hold", state_bounds={"x": (0.0, 5.0)})
-    refused("events cannot be triggered by states", events=[cf.Event(when=x - 2, changes={x: 0})])
-    refused("times of events cannot be estimated", events=[cf.Event(t0, {x: 0})], parameters={"t0": 1.5})
-    refused("events change states linearly", events=[cf.Event(1.5, {x: x**2})])
+    refused("constraints and state_bounds cannot be enforced along the path", constraints=[cf.along(x <= 3)])
+    refused("constraints and state_bounds cannot be enforced", state_bounds={"x": (0.0, 5.0)})
+    refused("state-triggered events are unsupported", events=[cf.Event(when=x - 2, changes={x: 0})])
+    refused("event times cannot be estimated", events=[cf.Event(t0, {x: 0})], parameters={"t0": 1.5})
+    refused("events must change states linearly", events=[cf.Event(1.5, {x: x**2})])
     refused("'w' is white noise: it has no value at a time", events=[cf.Event(1.5, {x: x + w})])
     refused("'w' is white noise: it has no value at a time", events=[cf.Doses(x, w, 1.0)])
     refused("'w' is white noise: it has no value at a time", events=[cf.Event(when=x - w, changes={x: 0})])
     refused("'w' is white noise of the model, not a parameter", parameters={"w": 1.0})
     late = cf.Model({x: -cf.delay(x, 0.5, history=1.0) + s * w}, parameters=[s], noises=[w], initial={x: 1.0})
-    refused("it can have no delays", model=late)
+    refused("delays are unsupported", model=late)
     for kinked in (cf.Laplace(), cf.Likelihood(lambda y, m: cf.fabs(m - y) / 0.1 + np.log(0.2))):
-        refused("errors of 'x' cannot have a kink, .* use StudentT", sigma=None, noise=kinked)
+        refused("the noise model of 'x' must be smooth, .* use StudentT", sigma=None, noise=kinked)
     refused("Cauchy's loss with f_scale up to 1 is no likelihood", noise=cf.Cauchy(f_scale=1.0))
 
 
@@ -353,7 +353,7 @@ def test_drivers_refuse_problems_with_noises():
             driver(problem)
     result = cf.fit(problem)
     for driver in (cf.profile, cf.bootstrap, cf.sample, cf.leave_out, cf.prior_influence):
-        with pytest.raises(cf.InputError, match="give the"):
+        with pytest.raises(cf.InputError, match="models with process noise"):
             driver(result)
 
 
@@ -391,13 +391,13 @@ def test_the_picture_has_a_band_for_each_output(tmp_path):
     with pytest.raises(cf.InputError, match=r"use plots\.paths"):
         cf.plots.fit(result)
     assert "driven by white noise w" in result.problem.own_model._repr_html_()
-    with pytest.raises(cf.InputError, match="no state or output"):
+    with pytest.raises(cf.InputError, match="state or output"):
         cf.plots.paths(result, outputs=["q"])
-    with pytest.raises(cf.InputError, match="no state or output"):
+    with pytest.raises(cf.InputError, match="state or output"):
         result.path("q")
     with pytest.raises(cf.InputError, match="no experiment"):
         result.path("x", "other")
-    with pytest.raises(cf.InputError, match="lies between 0 and 1"):
+    with pytest.raises(cf.InputError, match="must be between 0 and 1"):
         result.path("x", confidence_level=2.0)
 
 
@@ -415,5 +415,5 @@ def test_what_rests_on_laplaces_approximation_says_so():
     assert "Laplace" not in str(exact)
     assert abs(exact.laplace_check(20, rng=0).correction) < 1e-9
     for result in (fitted(x, cf.StudentT(df=3, sigma=0.2)), fitted(x**3, cf.Gaussian(sigma=0.2))):
-        assert "Laplace's approximation over paths, which was not tested" in result.message
+        assert "the Laplace approximation over paths, which was not tested" in result.message
         assert abs(result.laplace_check(20, rng=0).correction) > 1e-3

@@ -13,7 +13,7 @@ class Finer(Refinement[str, str]):
     def __init__(self, question: str) -> None:
         self.question, self.rounds = question, 0
 
-    def begun(self, question: str) -> str:
+    def prepare(self, question: str) -> str:
         return f"{question}{self.name}0"
 
     def refined(self, answer: str) -> str | None:

@@ -96,10 +96,10 @@ def test_collocation_is_not_worse_than_single_shooting_from_elsewhere(seed):
     assert result.chi2 == pytest.approx(cf.fit(problem, "single", start=start).chi2, rel=1e-4)
     assert result_without_retry.chi2 > 10 * result.chi2
     assert result.message == (
-        f"{SUIT} The first search ended at a poorer optimum; this was found by try 1, ever longer horizons."
+        f"{SUIT} The first search converged to a worse optimum; attempt 1 found this result: growing horizons."
     )
     assert result_without_retry.provenance.strategies == ("the start",)
-    assert result.provenance.strategies == ("the start", "ever longer horizons")
+    assert result.provenance.strategies == ("the start", "growing horizons")
     assert result.transcription.startswith("collocation")
     assert result.iterations > result_without_retry.iterations  # all tries are counted
     assert max(entry.get("try", 0) for entry in result.history) == 1
@@ -109,7 +109,7 @@ def test_collocation_recovers_from_a_poor_start():
     result = cf.fit(epidemic(), "collocation", start={"beta": 5.0, "gamma": 5.0, "rho": 1.0})
     assert result.success
     assert result.goodness.described
-    assert "this was found by try 1" in result.message
+    assert "attempt 1 found this result" in result.message
 
 
 def test_what_the_chosen_transcription_found_is_not_solved_again_by_another_one(monkeypatch):
@@ -163,16 +163,16 @@ def undescribed() -> cf.Problem:
 
 def test_what_was_found_again_is_said_and_ends_the_search():
     result = cf.fit(undescribed(), cf.MultipleShooting(4))
-    assert "Found again by states from simulation." in result.message
+    assert "Confirmed by states from simulation." in result.message
     assert result.strategies == ("the start", "states from simulation")
     assert not result.goodness.described
 
 
 def test_what_was_tried_in_vain_is_said(monkeypatch):
-    monkeypatch.setattr(Attempt, "confirms", lambda self, other: False)
+    monkeypatch.setattr(Attempt, "agrees_with", lambda self, other: False)
     result = cf.fit(undescribed(), cf.MultipleShooting(4))
-    assert "Also tried, no better: " in result.message
-    assert "single shooting from the same start" in result.message
+    assert "Other strategies found nothing better: " in result.message
+    assert "single shooting from the same starting point" in result.message
     assert not result.goodness.described
 
 
@@ -186,8 +186,8 @@ def test_a_search_that_was_given_up_goes_on_where_another_one_ends_in_a_poor_opt
     data = {name: true[name] + 0.1 * z for name, z in zip("xy", draws, strict=True)}
     problem = cf.Problem(model, cf.Experiment(data, times, sigma=0.01), parameters={"k": 3.0, "m": 0.1})
     result = cf.fit(problem)
-    assert result.strategies == ("the start", "multiple shooting", "going on with the first search")
-    assert "this was found by try 1, multiple shooting, and again by going on with the first search." in result.message
+    assert result.strategies == ("the start", "multiple shooting", "resuming the first search")
+    assert "attempt 1 found this result: multiple shooting, confirmed by resuming the first search." in result.message
     assert result.success
     assert not result.goodness.described
     assert result.objective == pytest.approx(cf.fit(problem, "single", retry=False).objective, rel=1e-6)
@@ -195,7 +195,7 @@ def test_a_search_that_was_given_up_goes_on_where_another_one_ends_in_a_poor_opt
 
 @pytest.mark.parametrize("status", [s for s in Status if s not in SOLVED])
 def test_every_failure_says_what_to_do(status):
-    words = ("try", "Try", "use", "raise", "start", "Bound", "bound", "best point so far", "does not do what")
+    words = ("try", "Try", "use", "raise", "start", "Bound", "bound", "best point found", "does not reproduce")
     assert any(word in f"{status.sentence} {status.remedy}" for word in words)
 
 
@@ -240,7 +240,7 @@ def test_an_exact_hessian_that_another_transcription_does_not_give_is_no_mistake
     result = cf.fit(problem, "collocation", cf.Ipopt(hessian="exact", options={"max_iter": limit}))
     assert not result.success
     assert result.status is Status.MAX_ITERATIONS
-    assert "single shooting from the same start" in result.strategies
+    assert "single shooting from the same starting point" in result.strategies
 
 
 @pytest.mark.parametrize("transcription", [None, cf.SingleShooting(), cf.MultipleShooting(10)])
@@ -275,7 +275,7 @@ def test_a_fit_is_never_worse_than_its_start(transcription):
     start = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False).chi2
     result = cf.fit(problem, transcription, Astray())
     assert result.chi2 <= start
-    assert "going down from the start" in result.message
+    assert "trust-region descent from the starting point" in result.message
     result_without_retry = cf.fit(problem, transcription, Astray(), retry=False)
     assert not result_without_retry.success
     assert result_without_retry.chi2 > start
@@ -313,7 +313,7 @@ def test_a_fit_that_is_cut_off_is_never_worse_than_its_start(transcription, stat
     assert result.status is status
     assert result.chi2 <= start.chi2 * (1 + 1e-5)
     assert result.parameters == pytest.approx(start.parameters)
-    assert "the start is given" in result.message
+    assert "the starting point is returned" in result.message
     assert cf.fit(problem, transcription, CutOff(status), retry=False).chi2 > start.chi2
 
 
@@ -433,10 +433,10 @@ def test_what_is_stopped_on_the_way_is_told_by_the_lowest_point_of_the_model_its
     (data,), simulation = problem.experiments, cf.simulate(problem, result.parameters)["experiment 1"]
     chi2 = sum(float(np.sum(((simulation[n] - data.data[n][1].ravel()) / 0.05) ** 2)) for n in "xy")
     assert result.chi2 == pytest.approx(chi2, rel=1e-4)
-    assert "nothing is claimed of the model" in str(result)
+    assert "not an optimum, so the model is not assessed" in str(result)
     assert "AIC" not in str(result)
     multiple_result = cf.fit(problem, "multiple", callback=lambda iteration: iteration.iteration == 2)
-    assert ("The states still have gaps: chi2 is that of pieces" in multiple_result.message) == (
+    assert ("The trajectory is discontinuous: chi2 refers to the shooting segments" in multiple_result.message) == (
         multiple_result.gaps > 1e-6
     )
 
@@ -459,5 +459,5 @@ def test_an_optimum_that_cannot_be_followed_from_its_beginning_is_handed_back():
     problem = cf.problems.load("notorious", mu=20).problem
     result = cf.fit(problem, "collocation", start={"p": 100.0})
     assert result.success
-    assert "this was found by try 4, single shooting" in result.message
+    assert "attempt 4 found this result: single shooting" in result.message
     assert result.values["p"] == pytest.approx(np.pi, abs=1e-6)

@@ -142,8 +142,8 @@ def test_a_fit_says_when_the_floor_of_sigma_holds():
     exact = cf.Experiment({"y": [2.0, 2.0, 2.0]}, time=[0.0, 1.0, 2.0], initial={"x": 1.0})
     result = cf.fit(cf.Problem(model, exact, parameters={"k": 0.5}), cf.SingleShooting())
     assert result.success
-    assert "reproduced to within rounding" in result.message
-    assert "reproduced" not in cf.fit(decay(1.0)).message
+    assert "fitted exactly (within rounding)" in result.message
+    assert "fitted exactly" not in cf.fit(decay(1.0)).message
 
 
 def test_rows_in_units_of_no_sigma_are_residuals_as_measured():

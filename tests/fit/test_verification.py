@@ -41,7 +41,7 @@ def test_too_few_elements_are_no_solution_and_the_message_has_the_true_chi2():
     predicted = cf.simulate(problem, result.parameters)["experiment 1"]["x"]
     chi2 = float((((predicted - problem.conditions[0].points.values[:, 0]) / 0.03) ** 2).sum())
     assert f"chi2 = {chi2:.4g}"[:-1] in result.message
-    assert f"instead of the {result.chi2:.6g} of the search" in result.message
+    assert f"instead of {result.chi2:.6g} in the search" in result.message
     assert "Use more elements" in result.message
 
 
@@ -64,7 +64,7 @@ def test_too_few_elements_are_no_solution_where_sigmas_are_unknown_either(names)
     )
     neg2loglik = sum(e.size * (np.log(2 * np.pi * np.mean(e**2)) + 1) for e in errors)
     assert f"the model has -2 log L = {neg2loglik:.4g}"[:-1] in rough.message
-    assert f"instead of the {rough.neg2loglik:.6g} of the search" in rough.message
+    assert f"instead of {rough.neg2loglik:.6g} in the search" in rough.message
 
 
 def test_what_few_elements_cost_is_in_the_numerical_error():

@@ -22,7 +22,7 @@ def both(layout, linearization, active, *, written=500, **options):
     for few in (10**9, -1):
         with pytest.MonkeyPatch.context() as patch:
             for place in (arrows, of):
-                patch.setattr(place, "FEW", few)
+                patch.setattr(place, "MAX_DENSE_LOCAL_UNKNOWNS", few)
             patch.setattr(of, "WRITTEN_OUT", written if few < 0 else 500)
             results.append(of.statistics(layout, linearization, active, **options))
     return results

@@ -48,7 +48,7 @@ def test_points_are_valued_and_judged_at_one_accuracy(transcription):
     assert rough, "the start is far from the solution"
     assert close
     assert [state.is_low_accuracy for state in states] == [True] * len(rough) + [False] * len(close)
-    coarse = staged.coarse()
+    coarse = staged.low_accuracy()
     for state in rough:
         assert state.status is None
         assert state.evaluation.cost == coarse.evaluate(state.v).cost
@@ -105,7 +105,7 @@ class Biased(Formula):
     def evaluate(self, v: np.ndarray) -> Evaluation:
         return replace(super().evaluate(v), excess=-self.bias)
 
-    def coarse(self) -> Biased:
+    def low_accuracy(self) -> Biased:
         return Biased(1.0)
 
 

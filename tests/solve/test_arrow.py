@@ -26,7 +26,7 @@ def both_steps(staged, linearization, *, regularisation=1e-9, **options):
     for few in (10**9, -1):
         with pytest.MonkeyPatch.context() as patch:
             for place in (arrows, local_problems):
-                patch.setattr(place, "FEW", few)
+                patch.setattr(place, "MAX_DENSE_LOCAL_UNKNOWNS", few)
             local = LocalProblem(staged, linearization, regularisation=regularisation)
             assert local._eliminates == (few < 0)
             damping = options.get("damping")
@@ -109,7 +109,7 @@ def test_singular_directions_are_held_at_the_step_of_least_norm(where):
     dense, arrow = both_steps(Affine(layout, linearization), linearization)
     assert_same(dense, arrow, 1e-7)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrows, "FEW", -1)
+        patch.setattr(arrows, "MAX_DENSE_LOCAL_UNKNOWNS", -1)
         local = LocalProblem(Affine(layout, linearization), linearization, regularisation=1e-9)
         assert local.held_directions == 1
         assert local.condition > 1e9
@@ -171,7 +171,7 @@ def test_systems_of_many_chains_are_solved_chain_by_chain(seed, across):
     diagonal, b = 0.1 + rng.random(n), rng.standard_normal(n)
     expected = np.linalg.solve(matrix + prior.T @ prior + np.diag(diagonal), b)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrows, "FEW", -1)
+        patch.setattr(arrows, "MAX_DENSE_LOCAL_UNKNOWNS", -1)
         solution = arrows.solve_arrow(columns, blocks, sparse_rows(prior).product(), diagonal, b)
     np.testing.assert_allclose(solution, expected, atol=1e-9)
 
@@ -182,9 +182,9 @@ def test_priors_of_own_quantities_stay_sparse_in_every_solver(monkeypatch):
     assert priors.jacobian.shape == (12, 40)
     assert priors.jacobian.entry.size == 12
     monkeypatch.setattr("castfit.solve.ipopt._MAX_DENSE_HESSIAN_QUANTITIES", 0)
-    monkeypatch.setattr(arrows, "FEW", 10)
+    monkeypatch.setattr(arrows, "MAX_DENSE_LOCAL_UNKNOWNS", 10)
     reference, other = cf.fit(problem, "collocation"), cf.fit(problem, "collocation", "ipopt")
-    monkeypatch.setattr(arrows, "FEW", 10**9)
+    monkeypatch.setattr(arrows, "MAX_DENSE_LOCAL_UNKNOWNS", 10**9)
     dense = cf.fit(problem, "collocation")
     for result in (other, dense):
         assert result.success

@@ -323,7 +323,7 @@ def test_iteration_limits():
     none = solve(staged, max_iter=0)
     assert none.status is Status.MAX_ITERATIONS
     np.testing.assert_array_equal(none.v, staged.start)
-    assert "Worst violated: continuity of x at t = 8 (experiment 1)" in none.detail
+    assert "Largest violations: continuity of x at t = 8 (experiment 1)" in none.detail
     some = solve(staged, max_iter=4)
     assert some.status is Status.MAX_ITERATIONS
     grade = [infeasibility(staged.layout, staged.scale, staged.evaluate(s.v)) for s in (none, some)]

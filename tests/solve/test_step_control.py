@@ -315,6 +315,10 @@ def test_norm_measures_theta_and_nodes_in_their_units():
 
 
 def test_names_lead_to_the_rules():
-    assert {name: type(rule()).__name__.lower() for name, rule in STEP_CONTROLS.items()} == {
-        name: name.replace("_", "") for name in STEP_CONTROLS
+    assert {name: type(rule()).__name__ for name, rule in STEP_CONTROLS.items()} == {
+        "natural_level": "NaturalLevel",
+        "exact_penalty": "ExactPenalty",
+        "hemker": "Hemker",
+        "levenberg_marquardt": "LevenbergMarquardt",
+        "box": "TrustRegion",
     }

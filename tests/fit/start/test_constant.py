@@ -103,7 +103,7 @@ def test_a_start_decades_away_reaches_the_reference(name, far, transcription):
     assert result.success
     assert benchmark.reference.is_reached(result.chi2)
     assert benchmark.reference.is_matched(result.values)
-    assert "Started from constant states and soft equations" in result.message
+    assert "Started from constant states with relaxed equations" in result.message
 
 
 def test_nothing_depends_on_the_units_of_states_and_time():
@@ -155,7 +155,7 @@ def test_a_fit_tries_soft_equations_where_states_are_hidden(monkeypatch):
     )
     result = cf.fit(benchmark.problem, start=distant_start)
     assert benchmark.reference.is_reached(result.chi2)
-    assert "constant states and soft equations" in result.message
+    assert "relaxed equations from constant states" in result.message
 
 
 @pytest.mark.slow

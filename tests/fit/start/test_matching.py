@@ -214,7 +214,7 @@ def test_fit_says_that_it_started_elsewhere():
     result = cf.fit(benchmark.problem, SINGLE, start=benchmark.starts["cops"])
     assert result.status is Status.CONVERGED
     assert benchmark.reference.is_reached(result.chi2)
-    assert "At the start nothing responds to p2: started from the measured states instead." in result.message
+    assert "the fit does not depend on p2; the search started from the measured states." in result.message
 
 
 def test_there_is_a_second_start_only_where_all_states_are_measured():

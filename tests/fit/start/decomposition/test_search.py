@@ -32,7 +32,7 @@ def test_fit_recovers_the_truth_and_says_how_it_started():
     result = cf.fit(pathway(), start="decomposed")
     assert result.success
     assert result.parameters == pytest.approx(TRUTH, rel=1e-5)
-    assert "Started from 2 blocks estimated apart: x; y." in result.message
+    assert "Started from separate estimates of 2 blocks: x; y." in result.message
 
 
 def test_the_blocks_alone_come_close():
@@ -108,7 +108,7 @@ def _split(vector):
 def test_impossible_decompositions_are_refused():
     with refused("the state 'x', which couples its equations, must be measured directly"):
         cf.fit(pathway(measured=("y",)), start="decomposed")
-    with refused("its equations share parameters that connect all of them"):
+    with refused("shared parameters connect all its equations"):
         cf.fit(problems.load("alpha_pinene").problem, start="decomposed")
 
 
@@ -116,7 +116,7 @@ def test_states_without_parameters_are_signals_only():
     problem = pathway(parameters={**dict.fromkeys("bc", WIDE), **{n: cf.Parameter(TRUTH[n], fixed=True) for n in "aK"}})
     result = cf.fit(problem, start="decomposed")
     assert result.parameters == pytest.approx({"b": 1.5, "c": 0.3}, rel=1e-5)
-    assert "Started from 1 block estimated apart: y." in result.message
+    assert "Started from separate estimates of 1 block: y." in result.message
 
 
 def test_bad_arguments_are_refused():
@@ -124,7 +124,7 @@ def test_bad_arguments_are_refused():
         cf.Decomposed(rng="dice")
     with refused("'q' is not estimated", "start of 'a'"):
         cf.fit(pathway(), start=cf.Decomposed({"q": 1.0, "a": 1e9}))
-    with refused("start_strategy is 'decompose'; give 'decomposed', 'soft' or None"):
+    with refused("start_strategy is 'decompose'; expected 'decomposed', 'soft' or None"):
         cf.multistart(pathway(), starts=2, start_strategy="decompose")
     with refused("the problem cannot be decomposed"):
         cf.multistart(pathway(measured=("y",)), starts=2, start_strategy="decomposed")
