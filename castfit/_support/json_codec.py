@@ -20,6 +20,14 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+RENAMED_FIELDS = {
+    "CandidateOutcome": {"settled": "is_converged", "held": "checked_cost", "begun": "start_theta"},
+    "ConstraintTable": {"what": "objective_name"},
+    "HalfContour": {"whole": "is_complete"},
+    "Refit": {"found": "requested_pairs", "elsewhere": "has_other_optimum"},
+}
+"""Per record class, the names that castfit 0.3 gave to fields in its files, and the present ones."""
+
 
 class Serializable(Protocol):
     """A value that says itself how it is written."""
@@ -104,8 +112,18 @@ def rebuild_value(kind: Any, entry: Any) -> Any:
 
 
 def rebuild_fields(kind: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a dataclass that an entry has."""
-    return {name: rebuild_value(k, entry[name]) for name, k in _types(kind).items() if name in entry}
+    """Return the fields of a dataclass that an entry has, also under names of castfit 0.3.
+
+    Raises
+    ------
+    TypeError
+        If the entry has a key that is not a field, whose value would be lost.
+    """
+    new_names, types = RENAMED_FIELDS.get(kind.__name__, {}), _types(kind)
+    entries = {new_names.get(name, name): value for name, value in entry.items()}
+    if unknown_names := entries.keys() - types.keys():
+        raise TypeError(f"unknown entries {', '.join(sorted(unknown_names))}")
+    return {name: rebuild_value(types[name], value) for name, value in entries.items()}
 
 
 @cache

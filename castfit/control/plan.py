@@ -257,7 +257,7 @@ class Plan(TabularReport):
         except (TypeError, ValueError, KeyError, RecursionError) as error:
             raise InputError("Plan.load", [f"'{path}' is no JSON file: {error}"]) from None
         content: dict[str, Any] = cast("Any", loaded) if isinstance(loaded, dict) else {}
-        if content.get("castfit_plan") != FORMAT:
+        if content.pop("castfit_plan", None) != FORMAT:
             raise InputError("Plan.load", [f"'{path}' is no saved plan of format {FORMAT}; choose another file"])
         absent = [f.name for f in fields(cls) if f.default is MISSING and f.name not in content]
         raise_if_mistakes("Plan.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])

@@ -18,6 +18,7 @@ from castfit.problem.map_initial_states import ConsistentInitialRows, SteadyStat
 from castfit.problem.parameter_map import MappedExpressions, ParameterLink
 
 if TYPE_CHECKING:
+    from castfit.densities.noise.correlation import Correlation
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.constraints import Constraint
     from castfit.problem.problem import Posable
@@ -103,9 +104,9 @@ def _noise(compiled_problem: CompiledProblem, condition: Condition, graphs: dict
     """List the identifying parts of an experiment's noise beyond standard deviations; `graphs` is a cache."""
     entries: list[Any] = []
     for name, observable in zip(compiled_problem.outputs, condition.observed, strict=True):
-        correlation = None if observable is None else getattr(observable.noise, "correlation", None)
-        if correlation is not None:  # not the numbers that were estimated
-            entries += [name, "correlated", getattr(correlation, "label", "") or repr(correlation)]
+        correlation: Correlation | None = getattr(observable and observable.noise, "correlation", None)
+        if correlation is not None:
+            entries += [name, "correlated", correlation.identity]
         if observable is None or (
             observable.weighted and (observable.group < 0 or compiled_problem.groups[observable.group] == "")
         ):

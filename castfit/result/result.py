@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-9  # relative
 _MAX_EXPERIMENT_ROWS = 12  # experiments up to which each has a row of its own in tables
 _MAX_FAMILY_ROWS = 3  # of more, in tables without a row for all of them
-FORMAT = 2  # of saved results; those of format 1, without goodness of fit, are read too
+FORMAT = 3  # of saved results; format 1 has no goodness of fit, format 2 other names of fields; both are read
 
 
 @public("castfit")
@@ -843,7 +843,7 @@ class Result:
         """Build a result from the output of `to_plain` after `decode_object`; `where` is its origin, for messages."""
         content = dict(cast("dict[str, Any]", entry if isinstance(entry, dict) else {}))
         version = content.pop("castfit_result", None)
-        if version not in (1, FORMAT):
+        if version not in (1, 2, FORMAT):
             description = (
                 "no saved result"
                 if version is None

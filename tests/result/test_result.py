@@ -346,7 +346,7 @@ def test_saved_file_is_standard_json(result: Result, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     replace(result, aic=np.nan, bic=-np.inf).save(path)
     content = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert content["castfit_result"] == 2
+    assert content["castfit_result"] == 3
     assert content["parameters"]["k"] == result.parameters["k"]
     assert content["status"] == "converged"
     loaded_result = Result.load(path)
@@ -396,7 +396,7 @@ def test_a_problem_with_other_data_or_another_model_is_refused(tmp_path: Path) -
         ("nonsense", "is no JSON file"),
         ("[1, 2]", "is no saved result"),
         ('{"parameters": {}}', "is no saved result"),
-        ('{"castfit_result": 99}', "is of format 99; this castfit reads format 2"),
+        ('{"castfit_result": 99}', "is of format 99; this version of castfit reads format 3"),
         ('{"castfit_result": 1, "names": []}', r"lacks status, .*it is damaged"),
     ],
 )

@@ -108,6 +108,11 @@ class TimeCorrelation:
         """Whether nothing of it is unknown."""
         return self.time is not None
 
+    @property
+    def identity(self) -> str:
+        """Text that identifies the correlation in fingerprints; files hold its hash."""
+        return self.label or f"InTime(label='', time={self.time!r})"
+
 
 @dataclass(frozen=True, eq=False)
 class OutputCorrelation:
@@ -117,7 +122,9 @@ class OutputCorrelation:
     times: Array
     numbers: ClassVar[bool] = True
 
-    def __repr__(self) -> str:
+    @property
+    def identity(self) -> str:
+        """Text that identifies the correlation in fingerprints; files hold its hash."""
         return f"Within({self.P.tolist()}, {self.times.tolist()})"
 
 
@@ -134,7 +141,9 @@ class CrossOutputCorrelation:
         """Whether nothing of it is unknown."""
         return self.P is not None
 
-    def __repr__(self) -> str:
+    @property
+    def identity(self) -> str:
+        """Text that identifies the correlation in fingerprints, without estimated numbers; files hold its hash."""
         return f"Across({self.names}, {None if self.unknown or self.P is None else self.P.tolist()})"
 
 

@@ -4,6 +4,8 @@ The first line says which problem and which method the records belong to; every 
 A line is on the disk before the next one begins; what a killed run left of a line is cut off when it is continued.  A
 disk that is full ends no run: the record is missing, the run says so, and the next record is tried again.  A checksum
 at the end of each line tells what was damaged later; lines of earlier versions have none.
+
+Format 2 differs from format 1 of castfit 0.2 and 0.3 in names of fields; files of both formats are read and continued.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from castfit.problem.problem import Posable
 Header = Mapping[str, Any]
 Record = dict[str, Any]
 
-FORMAT = 1
+FORMAT = 2
 DAMAGE = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 """What is raised where a record does not hold what it should."""
 _KIND = "castfit_checkpoint"
@@ -172,7 +174,7 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
         return None, (), 0
     header, *records = lines
     version = header.pop(_KIND)
-    if version != FORMAT:
+    if version not in (1, FORMAT):
         raise InputError("checkpoint", [f"'{path}' has format {version}; this castfit reads format {FORMAT}"])
     return {_RENAMED.get(key, key): value for key, value in header.items()}, tuple(records), n_complete_bytes
 

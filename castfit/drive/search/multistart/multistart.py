@@ -213,7 +213,7 @@ def multistart(
             log.best,
             log.rows.values(),
             merit=ObjectiveMeasure.from_problem(problem),
-            drawn_starts=draws.initial_starts,
+            drawn=draws.initial_starts,
             message=log.message(run, stop_status, file.trouble if file else ""),
             time=run.seconds,
             header=header,

@@ -272,7 +272,7 @@ class MultistartResult(SearchResult, SavedResult):
             checkpoint_state.best,
             rows.values(),
             merit=merit,
-            drawn_starts=initial_starts,
+            drawn=initial_starts,
             header=header,
             **end,
             **labels,
