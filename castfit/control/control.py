@@ -245,7 +245,8 @@ class ControlSolver(ProcessLocal):
         successful = [p for p in plans if p.success]
         n_at_best = sum(abs(p.objective - best.objective) <= 1e-5 * max(abs(best.objective), 1e-12) for p in successful)
         starts_message = (
-            f"{len(plans)} starts: {len(successful)} found a feasible plan, {n_at_best} of them with this objective."
+            f"{len(plans)} starts: {len(successful)} found a plan that the integrated model confirms, "
+            f"{n_at_best} of them with this objective."
         )
         return replace(best, message=f"{best.message} {starts_message}", seconds=time.process_time() - start_time)
 
@@ -469,9 +470,7 @@ class ControlSolver(ProcessLocal):
             for n, value in ({} if new_values is None else read_mapping(argument_name, new_values, mistakes)).items():
                 number = read_real(value)
                 if n not in valid:
-                    mistakes.append(
-                        f"{argument_name} names '{n}', which no number of this plan is: {suggest(n, valid)}"
-                    )
+                    mistakes.append(f"{argument_name} names '{n}', which this plan does not fix: {suggest(n, valid)}")
                 elif number is None or not np.isfinite(number):
                     mistakes.append(f"{argument_name} gives '{n}' as {shorten_repr(value)}; give a finite number")
                 else:

@@ -21,7 +21,7 @@ def test_the_best_value_known_is_reached(name):
     assert b.is_reached(plan.integrated), plan.integrated
     assert b.is_reached(plan.objective)
     assert bool(plan.undetermined) == (name in SINGULAR)
-    assert ("hardly determined" in plan.message) == (name in SINGULAR)
+    assert ("nearly undetermined" in plan.message) == (name in SINGULAR)
 
 
 @pytest.mark.slow

@@ -239,7 +239,7 @@ def doctor(
     for name, share, examine in EXAMINATIONS:
         say(name)
         seconds_left = make_countdown(share)
-        finding = skipped(f"not examined: {LATE}")
+        finding = skipped(f"skipped: {LATE}")
         if seconds_left() > 0.0 or share == 1.0:
             try:
                 with with_deadline(max(context.left(), MIN_CHECK_SECONDS)) as watch, suppress(StopRequested):
@@ -247,6 +247,6 @@ def doctor(
                 if watch.interrupt.requested:
                     raise KeyboardInterrupt
             except InputError as error:  # a check that does not take such a problem
-                finding = skipped(f"not examined: {error.problems[0]}.")
+                finding = skipped(f"skipped: {error.problems[0]}.")
         lines.append(CheckResult(name, *finding))
     return Checkup(tuple(lines), result, time.perf_counter() - start_time)

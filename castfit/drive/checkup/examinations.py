@@ -54,7 +54,7 @@ _LONGER, _LEAST = 5.0, 2.0  # of another fit than the first; seconds
 MIN_CHECK_SECONDS = 1e-2
 """Seconds that a check has at least."""
 
-LATE = "skipped: no time left."
+LATE = "no time left."
 """How the sentence of a check ends that had none."""
 
 _SPREAD = float(np.log(10.0))  # starts are drawn within a factor of ten
@@ -249,7 +249,7 @@ def check_unused_data(context: CheckContext) -> Finding:
         advice = (
             "They do not depend on estimated quantities: remove them, or estimate the quantities on which they depend."
         )
-        return warning(f"no estimate moves {join_limited(unused_names)}.", advice)
+        return warning(f"no estimated quantity affects {join_limited(unused_names)}.", advice)
     start_text = f" ({at_start} values of known initial states are not informative)" if at_start else ""
     return passed(f"every output depends on estimated quantities{start_text}.")
 
@@ -286,7 +286,7 @@ def check_stiffness(context: CheckContext) -> Finding:
     try:
         stiffness_results = stiffness(context.problem, context.theta).values()
     except (SimulationError, InputError, np.linalg.LinAlgError, ValueError) as error:
-        return skipped(f"not known: {str(error).splitlines()[0]}.")
+        return skipped(f"skipped: {str(error).splitlines()[0]}.")
     worst = max(stiffness_results, key=lambda s: s.steps)
     suggested = {s.suggested for s in stiffness_results}
     suitable_methods = {*STEPPED, *suggested}
@@ -353,9 +353,9 @@ def check_symmetry(context: CheckContext) -> Finding:
             for s in symmetries
         )
         advice = "Every optimum has a symmetric copy: order the quantities by bounds or by cf.Constraint."
-        return warning(f"exchanging these quantities does not change the fit: {description}.", advice)
+        return warning(f"exchanging these quantities does not change the outputs: {description}.", advice)
     if is_late and not n_tried:
-        return skipped(f"not examined: {LATE}")
+        return skipped(f"skipped: {LATE}")
     return passed(f"none in {n_tried} exchanges of quantities{', all that the time allowed' if is_late else ''}.")
 
 
@@ -390,7 +390,7 @@ def check_practical_identifiability(context: CheckContext) -> Finding:
     """Check which quantities these data do not determine, or determine poorly."""
     result = context.result
     if not result.success:
-        return skipped("not assessed without a fit.")
+        return skipped("skipped: the fit did not succeed.")
     if np.isnan(list(result.standard_errors.values())).all():
         return skipped(result.identifiability.sentence)
     weak_kinds = (NOT_IDENTIFIABLE, POORLY_DETERMINED, CORRELATED_WITH)
@@ -403,7 +403,7 @@ def check_practical_identifiability(context: CheckContext) -> Finding:
 def check_residuals(context: CheckContext) -> Finding:
     """Check the residual diagnostics for problems."""
     if not context.result.success:
-        return skipped("not assessed without a fit.")
+        return skipped("skipped: the fit did not succeed.")
     diagnostics = context.result.diagnostics
     hint = "Use result.plot() to see where the model does not fit. "
     advice = f"{hint}{diagnostics.remedy} " * bool(diagnostics.remedy) + "See result.diagnostics."
@@ -414,7 +414,7 @@ def check_tolerances(context: CheckContext) -> Finding:
     """Integrate a hundred times more accurately, from the nodes of the trajectory, and compare the predictions."""
     result = context.result
     if not result.success:
-        return skipped("not assessed without a fit.")
+        return skipped("skipped: the fit did not succeed.")
     options = result.integrator
     fine_options = replace(
         options,
@@ -449,7 +449,7 @@ def check_transcriptions(context: CheckContext) -> Finding:
     """Fit from the estimate by the other transcriptions, and compare estimates."""
     result = context.result
     if not result.success:
-        return skipped("not tried without a fit.")
+        return skipped("skipped: the fit did not succeed.")
     agreeing_kinds: list[str] = []
     too_large = ""
     for kind in TRANSCRIPTIONS:
@@ -527,7 +527,7 @@ def check_starts(context: CheckContext) -> Finding:
         sentence = f"one of {n_tried} starting points led to a better optimum ({best_result.measure} = {best_result.objective:.6g}, at {values})."
         return warning(sentence, "Start there and run cf.multistart.")
     return passed(
-        f"{n_tried} starting points within a factor of ten: {n_same} converged to this optimum, none to a better one."
+        f"{n_tried} starting points within a factor of ten: {n_same} reached the cost of this optimum, none a lower one."
     )
 
 

@@ -397,7 +397,7 @@ def chosen_design(
         if not new_design.value < best_design.value - _GAIN * abs(best_design.value):
             break
         best_design, z = new_design, new_z
-    hits_text = f"{sum(excess <= _SAME for excess in excesses) or 'none'} of which converged to this design"
+    hits_text = f"{sum(excess <= _SAME for excess in excesses) or 'none'} of which reached this value of the criterion"
     remark = f"Best design of {len(excesses)} starting points, {hits_text}; a better one may exist."
     choices_by_label = {information.labels[k]: chosen_values(candidates[k], search.numbers(z)) for k in search.graphs}
     return replace(

@@ -192,7 +192,11 @@ class Candidate:
         elif all(options_set.values()) and n is None:
             mistakes.append("at_most= counts repetitions, which spacing= excludes; remove one of them")
         if n is not None and is_count(n, 1) and (n > grid.size or fixed is True):
-            mistakes.append(f"{n} times cannot be selected from {grid.size}; pass more times, or remove fixed=True")
+            mistakes.append(
+                "a fixed candidate is measured at all its times; remove per_subject= or fixed=True"
+                if fixed is True
+                else f"{n} times cannot be selected from {grid.size}; pass more times, or a smaller per_subject="
+            )
         raise_if_mistakes("Candidate", mistakes)
         costs = {o: float(c) for o, c in costs.items()}
         values: dict[str, Any] = {

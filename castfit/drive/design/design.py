@@ -232,7 +232,7 @@ def design(
     )
     path_rules = path_constraints(constraints, information, choices, mistakes) if choices else []
     if worst and price and criterion != "D":
-        mistakes.append("with worst=True, price= is defined only for criterion 'D'; remove price=, or set budget=")
+        mistakes.append("with worst=True, price= is defined only for criterion 'D'; remove price= and set budget=")
     if worst and len(information.thetas) == 1:
         mistakes.append("worst=True needs parameter samples; pass cf.sample(result) or a bootstrap, or remove worst")
     if selection is not None and exact and not selection.affordable:
@@ -316,7 +316,10 @@ def _against(
     simple = {
         name: (simple_counts, value / -result.relaxed.bound) for name, (simple_counts, value) in result.simple.items()
     }
-    remark = f"The best of {result.fits} fits of the nearest competing model has an expected misfit of chi2 = {result.value:.4g} beyond the noise"
+    remark = (
+        f"The nearest competing model, by the best of {result.fits} fits, has an expected misfit of "
+        f"chi2 = {result.value:.4g} beyond the noise"
+    )
     if EQUIDISTANT in result.simple:
         remark += f" (equidistant: {result.simple[EQUIDISTANT][1]:.4g})"
     return _proposed(
