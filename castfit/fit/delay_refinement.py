@@ -40,7 +40,7 @@ class DelayNodes(RefinedFit):
         order = next((n for n in LADDER if n > self.orders[-1]), None)
         finer_problem = None if order is None else with_nodes(self.problem, order)
         if order is None or finer_problem is None:
-            self.message = f"{_describe_delay_lines(answer)}; whether they suffice was not tested."
+            self.message = f"{_describe_delay_lines(answer)}; whether they are enough was not tested."
             return None
         self.orders.append(order)
         return RefinementProblem(finer_problem, answer.values)

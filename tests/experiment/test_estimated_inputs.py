@@ -292,7 +292,7 @@ def test_bands_follow_from_the_covariance_of_the_values():
     assert_allclose((band["u lower"][index], band["u upper"][index]), (low, high), rtol=1e-9)
     with refused("range from -1 to 5"):
         positive.estimated_inputs([-1, 5])
-    with refused("no input of the problem is estimated"):
+    with refused("the problem has no estimated input"):
         cf.fit(asked(cf.Input.constant(1.0), k=cf.Parameter(0.4))).estimated_inputs()
 
 

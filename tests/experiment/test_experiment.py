@@ -230,7 +230,7 @@ def test_every_mistake_is_listed_at_once():
         "'endless' contains infinite values; use NaN",
         "'empty' contains no measured value",
         "input 'u' is [1, 2]; give a finite number, or choose the interpolation by name",
-        "free initial state 'x': the guess 3 lies outside its bounds [0, 1]",
+        "free initial state 'x': the guess 3 is outside its bounds [0, 1]",
         "initial state 'y' is 'one'; give a finite number, free(guess) or a scalar SX expression",
     ):
         Experiment(
