@@ -1,4 +1,4 @@
-"""The map of the house on one screen, drawn from the layers that the import linter checks."""
+"""The packages in order, drawn from the layers that the import linter checks."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def first(module: str) -> str:
 
 
 class Architecture(SphinxDirective):
-    """The house on one screen: a floor for each layer, a room for each package, with what it is for."""
+    """Diagram of the packages: one row per layer, one box per package with its purpose."""
 
     def run(self) -> list[nodes.Node]:
         """Draw layers as boxes, one below the other."""
-        floors = "".join(
+        layer_boxes = "".join(
             '<div class="layer">'
-            + "".join(f'<span class="room"><b>{room}</b> {escape(first(room))}</span>' for room in layer)
+            + "".join(f'<span class="room"><b>{package}</b> {escape(first(package))}</span>' for package in layer)
             + "</div>"
             for layer in layers()
         )
-        return [nodes.raw("", f'<div class="architecture">{floors}</div>', format="html")]
+        return [nodes.raw("", f'<div class="architecture">{layer_boxes}</div>', format="html")]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -33,12 +33,12 @@ LONGEST = 60  # lines that are shown of what a block prints
 
 def pages(docs: Path = DOCS) -> list[Path]:
     """Return the pages that have code to run."""
-    found = [
+    page_paths = [
         docs / "index.md",
         docs / "course" / "exam.md",
         *(path for folder in FOLDERS for path in sorted((docs / folder).rglob("*.md"))),
     ]
-    return [path for path in found if path.exists() and BLOCK.search(path.read_text(encoding="utf-8"))]
+    return [path for path in page_paths if path.exists() and BLOCK.search(path.read_text(encoding="utf-8"))]
 
 
 def sources() -> str:
@@ -52,8 +52,8 @@ def kept(page: Path, mark: str, *, stale: bool = False) -> Path:
     name = "-".join(page.relative_to(DOCS).with_suffix("").parts)
     script = "\n".join(block[1] for block in BLOCK.finditer(page.read_text(encoding="utf-8")))
     folder = KEPT / f"{name}-{hashlib.sha256((mark + script).encode()).hexdigest()[:12]}"
-    others = sorted(KEPT.glob(f"{name}-????????????")) if stale and not folder.exists() else []
-    return others[-1] if others else folder
+    stale_folders = sorted(KEPT.glob(f"{name}-????????????")) if stale and not folder.exists() else []
+    return stale_folders[-1] if stale_folders else folder
 
 
 def run(page: Path, folder: Path) -> str:
@@ -65,41 +65,45 @@ def run(page: Path, folder: Path) -> str:
 
     blocks = list(BLOCK.finditer(page.read_text(encoding="utf-8")))
     names: dict[str, Any] = {"__name__": "__main__"}
-    said = []
+    outputs = []
     home = Path.cwd()
     with tempfile.TemporaryDirectory() as work:
         os.chdir(work)
         folder.mkdir(parents=True, exist_ok=True)
         for number, block in enumerate(blocks):
-            out, before = StringIO(), set(Path().glob("*.png"))
+            out, existing_figures = StringIO(), set(Path().glob("*.png"))
             try:
                 with redirect_stdout(out), redirect_stderr(StringIO()):
-                    last = execute(block[1], f"{page}, block {number + 1}", names)
-                    if last is not None and not is_figure(last):
-                        print(last)
+                    last_value = execute(block[1], f"{page}, block {number + 1}", names)
+                    if last_value is not None and not is_figure(last_value):
+                        print(last_value)
             except Exception as error:  # told with the page's name
                 os.chdir(home)
                 return f"{page.relative_to(DOCS)}, block {number + 1}: {type(error).__name__}: {error}"
             figures = [plt.figure(key) for key in plt.get_fignums()]
-            written = [] if figures else sorted(set(Path().glob("*.png")) - before)
+            written = [] if figures else sorted(set(Path().glob("*.png")) - existing_figures)
             drawn = []
             for figure in [*figures, *written]:
                 target = folder / f"{number + 1}-{len(drawn) + 1}.png"
                 figure.rename(target) if isinstance(figure, Path) else figure.savefig(target, dpi=150)
                 drawn.append(target.name)
             plt.close("all")
-            said.append({"text": out.getvalue(), "figures": drawn})
+            outputs.append({"text": out.getvalue(), "figures": drawn})
         os.chdir(home)
-    (folder / "said.json").write_text(json.dumps(said), encoding="utf-8")
+    (folder / "said.json").write_text(json.dumps(outputs), encoding="utf-8")
     return ""
 
 
 def execute(code: str, where: str, names: dict[str, Any]) -> Any:
     """Run a block; return the value of the expression that it ends with, if it does."""
     tree = ast.parse(code)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last_expression = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, where, "exec"), names)
-    return eval(compile(ast.Expression(last.value), where, "eval"), names) if last is not None else None
+    return (
+        eval(compile(ast.Expression(last_expression.value), where, "eval"), names)
+        if last_expression is not None
+        else None
+    )
 
 
 def is_figure(thing: object) -> bool:
@@ -116,9 +120,9 @@ def run_all(app: Sphinx) -> None:
     if not todo:
         return
     with ProcessPoolExecutor(min(os.cpu_count() or 1, len(todo)), get_context("spawn")) as pool:
-        wrong = [sentence for sentence in pool.map(run, *zip(*todo, strict=True)) if sentence]
-    if wrong:
-        raise ExtensionError("Pages whose code fails:\n" + "\n".join(wrong))
+        failures = [sentence for sentence in pool.map(run, *zip(*todo, strict=True)) if sentence]
+    if failures:
+        raise ExtensionError("Pages whose code fails:\n" + "\n".join(failures))
 
 
 def show(app: Sphinx, name: str, source: list[str]) -> None:
@@ -130,24 +134,24 @@ def show(app: Sphinx, name: str, source: list[str]) -> None:
     folder = kept(page, app.config.executed_mark, stale=quick)
     if not (folder / "said.json").exists():
         return
-    said = iter(json.loads((folder / "said.json").read_text(encoding="utf-8")))
+    outputs = iter(json.loads((folder / "said.json").read_text(encoding="utf-8")))
     place = f"/{folder.relative_to(DOCS).as_posix()}"
 
     def with_answer(block: re.Match[str]) -> str:
-        return block[0] + answer(next(said, {"text": "", "figures": []}), place)
+        return block[0] + answer(next(outputs, {"text": "", "figures": []}), place)
 
     source[0] = BLOCK.sub(with_answer, source[0])
 
 
-def answer(said: dict[str, Any], place: str) -> str:
+def answer(outputs: dict[str, Any], place: str) -> str:
     """Return what a block said as MyST."""
-    lines = said["text"].rstrip().splitlines()
+    lines = outputs["text"].rstrip().splitlines()
     left = len(lines) - LONGEST
     text = "\n".join([*lines[:LONGEST], f"... {left} more lines"] if left > 0 else lines)
     parts = [f"::::{{div}} printed\n~~~text\n{text}\n~~~\n::::\n"] if text else []
     parts += [
         f"```{{image}} {place}/{name}\n:alt: What the code above draws\n:class: drawn\n```\n"
-        for name in said["figures"]
+        for name in outputs["figures"]
     ]
     return "\n" + "\n".join(parts) if parts else ""
 

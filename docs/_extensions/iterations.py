@@ -35,14 +35,18 @@ def data(shares: Sequence[float] = SHARES) -> dict[str, Any]:
     """Run all fits."""
     benchmark = cf.problems.load("lotka_volterra")
     problem = with_known_errors(benchmark.problem)
-    near, far = (problem.theta_from(dict(of)) for of in (benchmark.reference.parameters, benchmark.starts["pole"]))
+    reference_theta, distant_theta = (
+        problem.theta_from(dict(of)) for of in (benchmark.reference.parameters, benchmark.starts["pole"])
+    )
     transcriptions = {"multiple": cf.MultipleShooting(10), "few": cf.MultipleShooting(4), "single": cf.SingleShooting()}
     runs = {
-        name: [run(problem, transcription, near + share * (far - near)) for share in shares]
+        name: [
+            run(problem, transcription, reference_theta + share * (distant_theta - reference_theta)) for share in shares
+        ]
         for name, transcription in transcriptions.items()
     }
     measured = [{"t": rounded(times), "x": rounded(values)} for times, values in series(problem).values()]
-    starts = [rounded(near + share * (far - near), 3) for share in shares]
+    starts = [rounded(reference_theta + share * (distant_theta - reference_theta), 3) for share in shares]
     return {
         "names": list(problem.names), "starts": starts, "measured": measured, "lambda": rounded(LAMBDA), "runs": runs,
     }  # fmt: skip
@@ -99,8 +103,8 @@ def levels(staged: Any, solver: cf.GaussNewton, state: Any) -> list[float | None
         trial = search.trial(damping * step.dv)
         correction = local.correction(trial) if trial.ok else None
         out.append(None if correction is None else search.norm(correction.dv) ** 2)
-    first = out[0]
-    return [None if t is None or not first else number(t / first) for t in out]
+    first_level = out[0]
+    return [None if t is None or not first_level else number(t / first_level) for t in out]
 
 
 def stages(problem: cf.Problem, staged: Any, v: Any) -> list[dict[str, Any]]:
@@ -111,22 +115,22 @@ def stages(problem: cf.Problem, staged: Any, v: Any) -> list[dict[str, Any]]:
     (chain,) = staged.layout.chains
     (experiment,) = problem.experiments
     edges = np.linspace(experiment.start, experiment.end, chain.n_stages + 1)
-    first = np.array([[0.4, 1.0]])
-    nodes = v[chain.nodes] if chain.nodes.size else first
+    initial_nodes = np.array([[0.4, 1.0]])
+    nodes = v[chain.nodes] if chain.nodes.size else initial_nodes
 
     def slopes(t: float, x: Any) -> Any:
         return f(t, x, [], p, []).full()[:, 0]
 
-    def lost(t: float, x: Any) -> float:
+    def has_diverged(t: float, x: Any) -> float:
         return _FAR - float(np.abs(x).max())
 
-    lost.terminal = True  # type: ignore[attr-defined]
-    drawn = []
+    has_diverged.terminal = True  # type: ignore[attr-defined]
+    stage_curves = []
     for k, start in enumerate(nodes):
         t = np.linspace(edges[k], edges[k + 1], _POINTS if len(nodes) > 1 else 121)
-        found = solve_ivp(slopes, (t[0], t[-1]), start, "LSODA", t, rtol=1e-6, atol=1e-8, events=lost)
-        drawn.append({"t": rounded(found.t, 3), "x": [rounded(row, 4) for row in found.y]})
-    return drawn
+        solution = solve_ivp(slopes, (t[0], t[-1]), start, "LSODA", t, rtol=1e-6, atol=1e-8, events=has_diverged)
+        stage_curves.append({"t": rounded(solution.t, 3), "x": [rounded(row, 4) for row in solution.y]})
+    return stage_curves
 
 
 def number(value: float) -> float | None:

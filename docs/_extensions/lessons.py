@@ -35,17 +35,17 @@ class Cell:
     @property
     def solutions(self) -> tuple[str, ...]:
         """What stands between the markers."""
-        return tuple(dedent(found[3]) for found in _SOLUTION.finditer(self.text))
+        return tuple(dedent(match[3]) for match in _SOLUTION.finditer(self.text))
 
     @property
     def solved(self) -> str:
         """The code with solutions in; what is asked stays as a comment."""
-        return _SOLUTION.sub(lambda found: f"{found[1]}# {found[2]}\n{found[3]}", self.text)
+        return _SOLUTION.sub(lambda match: f"{match[1]}# {match[2]}\n{match[3]}", self.text)
 
     @property
     def gapped(self) -> str:
         """The code with gaps."""
-        return _SOLUTION.sub(lambda found: indent(_gap(found[2], dedent(found[3])), found[1]), self.text)
+        return _SOLUTION.sub(lambda match: indent(_gap(match[2], dedent(match[3])), match[1]), self.text)
 
 
 def units() -> list[Path]:
@@ -81,7 +81,7 @@ def notebook(cells: list[Cell], *, solved: bool) -> str:
     return json.dumps({"cells": written, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
 
 
-def _gap(asked: str, solution: str) -> str:
+def _gap(request: str, solution: str) -> str:
     """Return what stands in the gap of a solution."""
     statements = ast.parse(solution).body
     names = [
@@ -93,4 +93,4 @@ def _gap(asked: str, solution: str) -> str:
     ]
     returns = any(isinstance(node, ast.Return) for statement in statements for node in ast.walk(statement))
     left = ["return ..."] if returns else [f"{name} = ..." for name in dict.fromkeys(names)] or ["..."]
-    return "\n".join([f"# your turn: {asked}", *left]) + "\n"
+    return "\n".join([f"# your turn: {request}", *left]) + "\n"

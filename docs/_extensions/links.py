@@ -27,9 +27,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note what an element leads to and is called."""
-        found = dict(attrs)
-        self.places |= {name for key in ("id", "name") if (name := found.get(key))}
-        if link := found.get(LEADS.get(tag, "")):
+        attributes = dict(attrs)
+        self.places |= {name for key in ("id", "name") if (name := attributes.get(key))}
+        if link := attributes.get(LEADS.get(tag, "")):
             self.links.append(link)
 
 

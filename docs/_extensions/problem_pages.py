@@ -24,8 +24,13 @@ MEASURED = Path(__file__).parents[1] / "measured" / "library.json"  # of `castfi
 
 def summary(benchmark: Benchmark) -> tuple[int, int, int, int]:
     """Count experiments, states, estimated quantities and data."""
-    posed = benchmark.problem.posed
-    return len(posed.experiments), len(posed.model.states), len(posed.names), posed.n_data
+    compiled_problem = benchmark.problem.posed
+    return (
+        len(compiled_problem.experiments),
+        len(compiled_problem.model.states),
+        len(compiled_problem.names),
+        compiled_problem.n_data,
+    )
 
 
 def equations(module: Any) -> str:
@@ -38,16 +43,16 @@ def equations(module: Any) -> str:
 
 def typeset(benchmark: Benchmark) -> str:
     """Return the model's equations as formulas, made from the graph that is integrated."""
-    made = system(benchmark.problem.model)
+    sections = system(benchmark.problem.model)
     groups = {
-        "": made.rates,
-        "and what is zero": made.algebraic,
-        "with outputs": made.outputs,
-        "from": made.initial,
-        "where": made.definitions,
+        "": sections.rates,
+        "and what is zero": sections.algebraic,
+        "with outputs": sections.outputs,
+        "from": sections.initial,
+        "where": sections.definitions,
     }
-    shown = [f"{f'<p>{words}</p>' if words else ''}{table(found)}" for words, found in groups.items() if found]
-    return f'<div class="formula system">{"".join(shown)}</div>'
+    blocks = [f"{f'<p>{words}</p>' if words else ''}{table(rows)}" for words, rows in groups.items() if rows]
+    return f'<div class="formula system">{"".join(blocks)}</div>'
 
 
 @cache
@@ -69,10 +74,14 @@ def methods(name: str) -> str:
     for row in rows:
         starts = row["starts"]
         words = ", ".join(dict.fromkeys(end.replace("_", " ").split(":")[0] for end in row["ends"]))
-        found = ("yes" if row["correct"] else "no") if starts == 1 else f"{row['correct']} of {starts}"
-        counts = " | ".join(f"{row[what]:.0f}" if row["evaluations"] else "" for what in ("iterations", "evaluations"))
-        times = " | ".join(f"{row[what]:.2g}" if row[what] < 10 else f"{row[what]:.0f}" for what in ("cpu", "building"))
-        lines.append(f"| `{row['method']}` | {words} | {found} | {counts} | {times} |")
+        hits = ("yes" if row["correct"] else "no") if starts == 1 else f"{row['correct']} of {starts}"
+        counts = " | ".join(
+            f"{row[column]:.0f}" if row["evaluations"] else "" for column in ("iterations", "evaluations")
+        )
+        times = " | ".join(
+            f"{row[column]:.2g}" if row[column] < 10 else f"{row[column]:.0f}" for column in ("cpu", "building")
+        )
+        lines.append(f"| `{row['method']}` | {words} | {hits} | {counts} | {times} |")
     return "\n".join(
         [
             "From the problem's own start for each transcription. `default` is `cf.fit(problem)`; the others have the",

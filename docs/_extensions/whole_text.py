@@ -45,8 +45,8 @@ def begin(app: Sphinx) -> None:
 
 def title(text: str) -> str:
     """Return the title of a page."""
-    found = re.search(r"^# (.*)$|^(.+)\n=+$", text, re.MULTILINE)
-    return (found[1] or found[2]).strip() if found else ""
+    match = re.search(r"^# (.*)$|^(.+)\n=+$", text, re.MULTILINE)
+    return (match[1] or match[2]).strip() if match else ""
 
 
 def reference() -> str:
@@ -98,18 +98,18 @@ def write(app: Sphinx, exception: Exception | None) -> None:
         body = script(app, name) if name.startswith("gallery/") else ""
         texts[name] = (title(text) or name, f"# {title(text)}\n\n{body}" if body else plain(text))
     texts["reference/all_names"] = ("Every public name", reference())
-    listed, whole = [HEAD], [HEAD]
+    listed, full_text = [HEAD], [HEAD]
     for folder in ORDER:
-        own = {n: t for n, t in sorted(texts.items()) if n.split("/")[0] == folder}
+        folder_texts = {n: t for n, t in sorted(texts.items()) if n.split("/")[0] == folder}
         listed.append(f"\n## {folder.replace('_', ' ').capitalize()}\n")
-        for name, (head, text) in own.items():
+        for name, (head, text) in folder_texts.items():
             path = out / f"{name}.md"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             listed.append(f"- [{head}]({name}.md)")
-            whole.append(f"\n<!-- {name} -->\n\n{text}")
+            full_text.append(f"\n<!-- {name} -->\n\n{text}")
     (out / "llms.txt").write_text("\n".join(listed) + "\n", encoding="utf-8")
-    (out / "llms-full.txt").write_text("\n".join(whole), encoding="utf-8")
+    (out / "llms-full.txt").write_text("\n".join(full_text), encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

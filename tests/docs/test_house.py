@@ -1,4 +1,4 @@
-"""The house is what its map says: rooms, names, and how far one fit has to walk."""
+"""Packages, their order and names, and the number of files that one fit passes through."""
 
 from __future__ import annotations
 
@@ -48,26 +48,30 @@ def test_there_are_fifteen_floors_and_hardly_anything_on_the_stairs():
     assert len(list(CASTFIT.glob("*.py"))) <= 7
 
 
-def test_contributors_see_the_rooms_that_are_checked():
+def test_contributing_lists_the_checked_packages():
     table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     listed_packages = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    packages = [room for layer in layers() for room in layer if (CASTFIT / room).is_dir()]
+    packages = [package for layer in layers() for package in layer if (CASTFIT / package).is_dir()]
     assert sorted(listed_packages) == sorted(packages)
-    layer_numbers = {room: n for n, layer in enumerate(layers()) for room in layer}
-    assert [layer_numbers[room] for room in listed_packages] == sorted(layer_numbers[room] for room in listed_packages)
+    layer_numbers = {package: n for n, layer in enumerate(layers()) for package in layer}
+    assert [layer_numbers[package] for package in listed_packages] == sorted(
+        layer_numbers[package] for package in listed_packages
+    )
 
 
-def test_every_room_says_what_it_is_for():
+def test_every_package_has_a_description():
     for layer in layers():
-        for room in layer:
-            if (CASTFIT / room).is_dir():
-                text = ast.get_docstring(ast.parse((CASTFIT / room / "__init__.py").read_text(encoding="utf-8"))) or ""
-                assert len(text.splitlines()) >= 3, room
+        for package in layer:
+            if (CASTFIT / package).is_dir():
+                text = (
+                    ast.get_docstring(ast.parse((CASTFIT / package / "__init__.py").read_text(encoding="utf-8"))) or ""
+                )
+                assert len(text.splitlines()) >= 3, package
 
 
-def test_tests_mirror_the_rooms():
-    rooms = {path.name for path in CASTFIT.iterdir() if (path / "__init__.py").exists()}
-    assert rooms <= {path.name for path in (ROOT / "tests").iterdir()}
+def test_tests_have_the_same_packages():
+    packages = {path.name for path in CASTFIT.iterdir() if (path / "__init__.py").exists()}
+    assert packages <= {path.name for path in (ROOT / "tests").iterdir()}
 
 
 def test_slow_cases_are_those_of_tests_that_exist(collected):
@@ -150,7 +154,7 @@ def walked(method: str) -> tuple[set[str], list[str]]:
 
 
 @pytest.mark.parametrize("method", ["single", "multiple", "collocation"])
-def test_the_way_of_one_fit_through_the_house(method):
+def test_one_fit_passes_few_files(method):
     files, deepest = walked(method)
     assert len(files) <= 60, sorted(files)
     assert len(deepest) <= 18, deepest

@@ -31,12 +31,12 @@ def check_model(model):
     slopes = model.system.function("f", model.system.ode)
     for s, bound, *rates in anywhere(2, 5):
         c = E0 * bound / 3
-        found = slopes(0, [s, c], [], rates, []).full()[:, 0]
-        binding, back, made = rates[0] * (E0 - c) * s, rates[1] * c, rates[2] * c
-        assert np.isclose(found[0], back - binding), (
+        answer = slopes(0, [s, c], [], rates, []).full()[:, 0]
+        binding, back, production = rates[0] * (E0 - c) * s, rates[1] * c, rates[2] * c
+        assert np.isclose(answer[0], back - binding), (
             "Substrate is not right: it is lost by binding, k_on (E0 - c) s, and comes back with the rate k_off c."
         )
-        assert np.isclose(found[1], binding - back - made), (
+        assert np.isclose(answer[1], binding - back - production), (
             "Complex is not right: it is made by binding, and lost in two ways, k_off c and k_cat c."
         )
     begin = cf.simulate(model, TRUTH, [0, 0.5])

@@ -103,10 +103,10 @@ def check_level(level):
     assert np.isclose(v, dk**2 + ds @ ds), (
         "At lambda = 0 the level is the squared length of the step itself, dk^2 + |ds|^2."
     )
-    moved = _step(1.2, measured, 1.2 + 0.5 * dk, measured + 0.5 * ds)
+    damped_step = _step(1.2, measured, 1.2 + 0.5 * dk, measured + 0.5 * ds)
     farther = _step(1.2, measured, 1.2 + 0.8 * dk, measured + 0.8 * ds)
     assert np.allclose(
-        [level(1.2, measured, 0.5), level(1.2, measured, 0.8)], [w**2 + x @ x for w, x in (moved, farther)]
+        [level(1.2, measured, 0.5), level(1.2, measured, 0.8)], [w**2 + x @ x for w, x in (damped_step, farther)]
     ), (
         "Matrices stay those of the old point (k, s); only residuals and gaps are evaluated at the new one: simplified(k, s, new_k, new_s)."
     )
@@ -217,8 +217,8 @@ print("of a much shorter step:", (gaps(1.2 + 0.01 * dk, measured + 0.01 * ds) / 
 def level(k, s, damping):
     dk, ds = step(k, s)
     # solution: the squared length of the simplified correction at the damped point
-    after, nodes = simplified(k, s, k + damping * dk, s + damping * ds)
-    return after**2 + nodes @ nodes
+    next_nodes, nodes = simplified(k, s, k + damping * dk, s + damping * ds)
+    return next_nodes**2 + nodes @ nodes
     # end
 
 

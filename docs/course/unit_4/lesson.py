@@ -73,13 +73,13 @@ def check_defects(defects):
 
 def check_order(order):
     for exact, errors in ((3, [0.8, 0.1]), (2, [0.9, 0.4, 0.1]), (1.5, [9, 0.9, 0.9 / 2**1.5])):
-        found = order(errors)
-        assert found is not ..., DOTS
-        assert np.shape(found) == (), "The order is one number, from the last two errors."
-        assert found > 0, (
+        answer = order(errors)
+        assert answer is not ..., DOTS
+        assert np.shape(answer) == (), "The order is one number, from the last two errors."
+        assert answer > 0, (
             "Errors fall with the number of elements: take the logarithm of the coarser one divided by the finer one."
         )
-        assert np.isclose(found, exact), (
+        assert np.isclose(answer, exact), (
             "Each halving of h divides the error by 2^order: order = log2(error before / error after), of the last two."
         )
     print("Right.")
@@ -116,8 +116,8 @@ def check_program(program):
             "The objective is half the sum of squares of (state at the element's end - measured) / SIGMA; k comes first."
         )
         ends = np.concatenate([[1.0], x[2::2]])[:-1]
-        first = [D[1] @ [a, b, c] + 0.5 * x[0] * b**2 for a, b, c in zip(ends, x[1::2], x[2::2], strict=True)]
-        assert np.allclose(equations.full()[::2, 0], first), (
+        defects = [D[1] @ [a, b, c] + 0.5 * x[0] * b**2 for a, b, c in zip(ends, x[1::2], x[2::2], strict=True)]
+        assert np.allclose(equations.full()[::2, 0], defects), (
             "Join the list `equations` as it is, without a sign or a factor, by ca.vertcat."
         )
     print("Right.")

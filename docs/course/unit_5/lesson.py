@@ -50,8 +50,10 @@ def check_draw(draw):
     assert 0.45 < np.mean(points[:, 1] < 10**0.5) < 0.55, (
         "The second parameter lies between 1 and 10: half of its points should be below the root of 10."
     )
-    again = draw(np.random.default_rng(1), np.array([1e-3, 1.0]), np.array([1e3, 10.0]), 4000)
-    assert not np.allclose(points, again), "Draw with the generator `rng` that is given: another one, other points."
+    repeated_draw = draw(np.random.default_rng(1), np.array([1e-3, 1.0]), np.array([1e3, 10.0]), 4000)
+    assert not np.allclose(points, repeated_draw), (
+        "Draw with the generator `rng` that is given: another one, other points."
+    )
     assert abs(np.corrcoef(np.log(points.T))[0, 1]) < 0.1, (
         "Parameters have to be drawn independently of each other: draw n x 2 random numbers."
     )
@@ -75,15 +77,15 @@ def check_starts(starts_needed):
 
 def check_optima(optima):
     costs = np.array([7.0001, 3.0, 7.0, 3.00001, 9.0, 3.0, np.inf])
-    found = optima(costs, 1e-3)
-    assert found is not ..., DOTS
-    assert len(found) == 3, (
+    answer = optima(costs, 1e-3)
+    assert answer is not ..., DOTS
+    assert len(answer) == 3, (
         "There are three different optima there, 3, 7 and 9: costs that agree to the tolerance count once, and a fit that failed (inf) is none."
     )
-    assert np.allclose([cost for cost, _ in found], [3, 7, 9], rtol=1e-3), (
+    assert np.allclose([cost for cost, _ in answer], [3, 7, 9], rtol=1e-3), (
         "List the optima by their cost, the best first."
     )
-    assert [count for _, count in found] == [3, 2, 1], (
+    assert [count for _, count in answer] == [3, 2, 1], (
         "Beside each cost stands how many starts ended there: 3, 2 and 1."
     )
     assert len(optima(np.array([2.0, 2.1, 5.0]), 0.1)) == 2 and len(optima(np.array([2.0, 2.1, 5.0]), 0.01)) == 3, (
@@ -165,13 +167,13 @@ check_starts(starts_needed)
 def optima(costs, tolerance):
     """Return pairs (cost, count), the best first; costs that differ relatively by less than the tolerance are one optimum."""
     # solution: sort, leave out what is infinite, and put together what agrees
-    found = []
+    distinct_optima = []
     for cost in np.sort(costs[np.isfinite(costs)]):
-        if found and cost - found[-1][0] <= tolerance * found[-1][0]:
-            found[-1] = (found[-1][0], found[-1][1] + 1)
+        if distinct_optima and cost - distinct_optima[-1][0] <= tolerance * distinct_optima[-1][0]:
+            distinct_optima[-1] = (distinct_optima[-1][0], distinct_optima[-1][1] + 1)
         else:
-            found.append((cost, 1))
-    return found
+            distinct_optima.append((cost, 1))
+    return distinct_optima
     # end
 
 

@@ -57,11 +57,11 @@ def check_covariance(covariance):
 
 
 def check_intervals(intervals):
-    found = intervals(np.array([2.0, 1.0]), np.diag([0.25, 0.01]), 0.95)
-    assert found is not ..., DOTS
-    assert np.shape(found) == (2, 2), "There is a row (lower, upper) for each parameter."
-    half = (np.asarray(found)[:, 1] - np.asarray(found)[:, 0]) / 2
-    assert np.allclose(np.mean(found, axis=1), [2.0, 1.0]), (
+    answer = intervals(np.array([2.0, 1.0]), np.diag([0.25, 0.01]), 0.95)
+    assert answer is not ..., DOTS
+    assert np.shape(answer) == (2, 2), "There is a row (lower, upper) for each parameter."
+    half = (np.asarray(answer)[:, 1] - np.asarray(answer)[:, 0]) / 2
+    assert np.allclose(np.mean(answer, axis=1), [2.0, 1.0]), (
         "An interval lies around its estimate: estimate minus and plus a half width."
     )
     assert not np.allclose(half, 1.6449 * np.array([0.5, 0.1]), rtol=1e-3), (
@@ -70,8 +70,8 @@ def check_intervals(intervals):
     assert np.allclose(half, 1.95996 * np.array([0.5, 0.1]), rtol=1e-3), (
         "The half width is the normal quantile at (1 + level) / 2, 1.96 for 95 %, times the standard error, the root of the variance."
     )
-    found = intervals(np.array([-3.0, 0.2]), np.array([[4.0, 0.3], [0.3, 0.09]]), 0.68)
-    assert np.allclose(found, [[-4.98892, -1.01108], [-0.09834, 0.49834]], rtol=1e-3), (
+    answer = intervals(np.array([-3.0, 0.2]), np.array([[4.0, 0.3], [0.3, 0.09]]), 0.68)
+    assert np.allclose(answer, [[-4.98892, -1.01108], [-0.09834, 0.49834]], rtol=1e-3), (
         "The level is an argument, and only the diagonal of the covariance counts."
     )
     print("Right.")

@@ -25,22 +25,22 @@ DOTS = "The dots are still there: replace them by your answer."
 
 def check_update(update):
     for m, P, value, R_ in ((1.0, 2.0, 3.0, 0.5), (-0.4, 0.3, 0.2, 1.7)):
-        found = update(m, P, value, R_)
-        assert found is not ..., DOTS
-        assert np.shape(found) == (2,), "Return two numbers: the mean after the measurement, and its variance."
-        assert np.isclose(found[1], 1 / (1 / P + 1 / R_)), (
+        answer = update(m, P, value, R_)
+        assert answer is not ..., DOTS
+        assert np.shape(answer) == (2,), "Return two numbers: the mean after the measurement, and its variance."
+        assert np.isclose(answer[1], 1 / (1 / P + 1 / R_)), (
             "Information adds up: the variance after a measurement is 1 / (1 / P + 1 / R), smaller than both."
         )
-        assert np.isclose(found[0], (m / P + value / R_) / (1 / P + 1 / R_)), (
+        assert np.isclose(answer[0], (m / P + value / R_) / (1 / P + 1 / R_)), (
             "The mean moves towards the value by the gain P / (P + R), the share of the variance that is the state's."
         )
     print("Right.")
 
 
 def check_likelihood(neg2loglik):
-    found = neg2loglik(y, Q, R)
-    assert found is not ..., DOTS
-    assert np.ndim(found) == 0, "Return one number, -2 log L of all data."
+    answer = neg2loglik(y, Q, R)
+    assert answer is not ..., DOTS
+    assert np.ndim(answer) == 0, "Return one number, -2 log L of all data."
     k = np.arange(y.size)
     for q, r in ((Q, R), (0.1, 2.0)):
         C = P0 + q * np.minimum(k[:, None], k) + r * np.eye(y.size)
@@ -53,14 +53,14 @@ def check_likelihood(neg2loglik):
 
 def check_smoother(smooth):
     for m, P, m_next, P_next, q in ((1.0, 0.5, 2.0, 0.4, 0.3), (0.0, 1.5, -1.0, 0.7, 2.0)):
-        found = smooth(m, P, m_next, P_next, q)
-        assert found is not ..., DOTS
-        assert np.shape(found) == (2,), "Return two numbers: the smoothed mean and its variance."
+        answer = smooth(m, P, m_next, P_next, q)
+        assert answer is not ..., DOTS
+        assert np.shape(answer) == (2,), "Return two numbers: the smoothed mean and its variance."
         G = P / (P + q)
-        assert np.isclose(found[0], m + G * (m_next - m)), (
+        assert np.isclose(answer[0], m + G * (m_next - m)), (
             "The smoothed mean is the filtered one plus the gain P / (P + Q) times what the next smoothed state differs by from what was predicted, m."
         )
-        assert np.isclose(found[1], P + G**2 * (P_next - (P + q))), (
+        assert np.isclose(answer[1], P + G**2 * (P_next - (P + q))), (
             "The variance is P + G^2 (next smoothed variance - predicted variance), where P + Q was predicted."
         )
     print("Right.")
@@ -68,15 +68,15 @@ def check_smoother(smooth):
 
 def check_arrival(arrival):
     for m, P, value, q, r in ((0.0, 4.0, 1.0, 0.5, 0.8), (2.0, 0.3, -1.0, 1.5, 0.2)):
-        found = arrival(m, P, value, q, r)
-        assert found is not ..., DOTS
-        assert np.shape(found) == (2,), "Return two numbers: mean and variance of the prior on the next node."
+        answer = arrival(m, P, value, q, r)
+        assert answer is not ..., DOTS
+        assert np.shape(answer) == (2,), "Return two numbers: mean and variance of the prior on the next node."
         inside = 1 / (1 / P + 1 / r)
-        assert not np.isclose(found[1], P + q), "Its own measurement leaves the window with the node: it counts, once."
-        assert np.isclose(found[1], inside + q), (
+        assert not np.isclose(answer[1], P + q), "Its own measurement leaves the window with the node: it counts, once."
+        assert np.isclose(answer[1], inside + q), (
             "First what is known of the old node, by its prior and its measurement, then one step of the model, which adds Q."
         )
-        assert np.isclose(found[0], inside * (m / P + value / r)), (
+        assert np.isclose(answer[0], inside * (m / P + value / r)), (
             "The mean of the prior on the next node is that of the old one after its measurement: a random walk stays."
         )
     print("Right.")

@@ -39,13 +39,13 @@ DOTS = "The dots are still there: replace them by your answer."
 
 def check_extremal(extremal):
     for x, lam, a, b, q, r in ((1.2, -0.7, 0.4, 1.5, 2.0, 0.3), (-0.5, 2.0, -1.1, 0.6, 0.9, 1.7)):
-        found = extremal(x, lam, a, b, q, r)
-        assert found is not ..., DOTS
-        assert np.shape(found) == (2,), "Return two numbers: the input, and the derivative of the costate by time."
-        assert np.isclose(found[0] * 2 * r, -lam * b), (
+        answer = extremal(x, lam, a, b, q, r)
+        assert answer is not ..., DOTS
+        assert np.shape(answer) == (2,), "Return two numbers: the input, and the derivative of the costate by time."
+        assert np.isclose(answer[0] * 2 * r, -lam * b), (
             "The input makes H = q x^2 + r u^2 + lam (a x + b u) least: set its derivative along u to zero."
         )
-        assert np.isclose(found[1] + lam * a, -2 * q * x), (
+        assert np.isclose(answer[1] + lam * a, -2 * q * x), (
             "The costate obeys lam' = -dH/dx, and H contains x twice: in the cost, and in the model."
         )
     print("Right.")
@@ -53,13 +53,13 @@ def check_extremal(extremal):
 
 def check_riccati(riccati):
     for P, a, b, q, r in ((0.8, 0.4, 1.5, 2.0, 0.3), (2.5, -1.1, 0.6, 0.9, 1.7)):
-        found = riccati(P, a, b, q, r)
-        assert found is not ..., DOTS
-        assert np.shape(found) == (2,), "Return two numbers: the gain K of u = -K x, and the derivative of P by time."
-        assert np.isclose(found[0] * r, b * P), (
+        answer = riccati(P, a, b, q, r)
+        assert answer is not ..., DOTS
+        assert np.shape(answer) == (2,), "Return two numbers: the gain K of u = -K x, and the derivative of P by time."
+        assert np.isclose(answer[0] * r, b * P), (
             "With lam = 2 P x the input of the first exercise is proportional to x: put it in, the two cancels."
         )
-        assert np.isclose(found[1] + q, P * (b**2 * P / r - 2 * a)), (
+        assert np.isclose(answer[1] + q, P * (b**2 * P / r - 2 * a)), (
             "Differentiate lam = 2 P x by time, 2 P' x + 2 P (a - b K) x, and compare with -2 q x - a 2 P x: P' is left."
         )
     print("Right.")
@@ -68,16 +68,16 @@ def check_riccati(riccati):
 def check_gradient(gradient):
     for seed in (1, 2):
         u = np.random.default_rng(seed).normal(size=STEPS)
-        found = gradient(u)
-        assert found is not ..., DOTS
-        assert np.shape(found) == (STEPS,), (
+        answer = gradient(u)
+        assert answer is not ..., DOTS
+        assert np.shape(answer) == (STEPS,), (
             "Return one number for each step: the derivative of the cost along its input."
         )
         expected = np.array([(cost(u + e) - cost(u - e)) / 2e-3 for e in 1e-3 * np.eye(STEPS)])
-        assert np.isclose(found[-1], expected[-1]), (
+        assert np.isclose(answer[-1], expected[-1]), (
             "Begin at the end: the last input has its own cost, 2 H R u, and changes the last state by GAMMA, which costs 2 H Q x."
         )
-        assert np.allclose(found, expected), (
+        assert np.allclose(answer, expected), (
             "A state costs itself, and changes all later ones: its costate is 2 H Q x plus PHI times the costate of the next."
         )
     print("Right.")
@@ -93,12 +93,14 @@ def check_fastest(fastest):
         1.9,
     )  # at rest when braked to x: a little before it, a little beyond, far away
     for x, v in [(short - v * abs(v) / 2, v) for v in speeds for short in (-0.02, 0.02, -1.0, 1.0)]:
-        found = fastest(x, v)
-        assert found is not ..., DOTS
-        assert np.shape(found) == (), "Return one number: the input now."
-        assert abs(found) == 1, "Whoever is in a hurry accelerates or brakes as much as possible: the input is 1 or -1."
+        answer = fastest(x, v)
+        assert answer is not ..., DOTS
+        assert np.shape(answer) == (), "Return one number: the input now."
+        assert abs(answer) == 1, (
+            "Whoever is in a hurry accelerates or brakes as much as possible: the input is 1 or -1."
+        )
         brakes = x + v * abs(v) / 2
-        assert found * brakes < 0, (
+        assert answer * brakes < 0, (
             f"At x = {x:.4g}, v = {v}: full braking comes to rest at x + v |v| / 2 = {brakes:.3g}. Beyond zero brake, otherwise go on towards it."
         )
     print("Right.")
@@ -185,8 +187,8 @@ print(f"by descent: {cost(inputs):.6f}, largest entry of the gradient {np.max(np
 # %%
 def fastest(x, v):
     # solution: where would braking as hard as possible end?
-    rest = x + v * abs(v) / 2
-    return -np.sign(rest)
+    stopping_position = x + v * abs(v) / 2
+    return -np.sign(stopping_position)
     # end
 
 

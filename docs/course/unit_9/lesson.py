@@ -30,10 +30,10 @@ SHARES = np.array([0.3, 0.1, 0.2, 0.05, 0.05, 0.2, 0.1])
 
 
 def check_information(information):
-    found = information(ROWS, SHARES)
-    assert found is not ..., DOTS
-    assert np.shape(found) == (3, 3), "Return a matrix with a row and a column for each parameter, here 3 x 3."
-    assert np.allclose(found, sum(w * np.outer(row, row) for w, row in zip(SHARES, ROWS, strict=True))), (
+    answer = information(ROWS, SHARES)
+    assert answer is not ..., DOTS
+    assert np.shape(answer) == (3, 3), "Return a matrix with a row and a column for each parameter, here 3 x 3."
+    assert np.allclose(answer, sum(w * np.outer(row, row) for w, row in zip(SHARES, ROWS, strict=True))), (
         "Every time adds its share, to the power of one, times the outer product of its row with itself."
     )
     print("Right.")
@@ -41,13 +41,13 @@ def check_information(information):
 
 def check_worth(worth):
     M = ROWS.T @ (SHARES[:, None] * ROWS)
-    found = worth(M, ROWS)
-    assert found is not ..., DOTS
-    assert np.shape(found) == (7,), "Return one number for each row of J: what a little more of that time is worth."
-    assert np.isclose(SHARES @ found, 3), (
+    answer = worth(M, ROWS)
+    assert answer is not ..., DOTS
+    assert np.shape(answer) == (7,), "Return one number for each row of J: what a little more of that time is worth."
+    assert np.isclose(SHARES @ answer, 3), (
         "Averaged over the design the worth is the number of parameters: is M inverted?"
     )
-    assert np.allclose(found, [row @ np.linalg.inv(M) @ row for row in ROWS]), (
+    assert np.allclose(answer, [row @ np.linalg.inv(M) @ row for row in ROWS]), (
         "The worth of a time is the row times the inverse of M times the row again, for each row by itself."
     )
     print("Right.")
@@ -57,11 +57,13 @@ def check_improved(improved):
     for n in (3, 2):
         rows = ROWS[:, :n]
         worth = np.array([np.dot(row, np.linalg.solve(rows.T @ (SHARES[:, None] * rows), row)) for row in rows])
-        found = improved(SHARES, worth, n)
-        assert found is not ..., DOTS
-        assert np.shape(found) == (7,), "Return a new weight for each of the times that there were."
-        assert np.isclose(np.sum(found), 1), "The shares have to sum up to 1 again, which they do if divided by n once."
-        assert np.allclose(found, SHARES * worth / n), (
+        answer = improved(SHARES, worth, n)
+        assert answer is not ..., DOTS
+        assert np.shape(answer) == (7,), "Return a new weight for each of the times that there were."
+        assert np.isclose(np.sum(answer), 1), (
+            "The shares have to sum up to 1 again, which they do if divided by n once."
+        )
+        assert np.allclose(answer, SHARES * worth / n), (
             "Every weight is multiplied by its own worth over the average worth, which is n."
         )
     print("Right.")
@@ -69,11 +71,11 @@ def check_improved(improved):
 
 def check_efficiency(efficiency):
     for h, n in ((np.array([1.0, 2.5, 1.7]), 2), (np.array([3.0, 0.4, 2.9, 3.6]), 3)):
-        found = efficiency(h, n)
-        assert found is not ..., DOTS
-        assert np.ndim(found) == 0, "Return one number: the share of the best that is reached at least."
-        assert 0 < found <= 1, "An efficiency lies between 0 and 1: look at the sign of the gap in the exponent."
-        assert np.isclose(found, np.exp(1 - np.max(h) / n)), (
+        answer = efficiency(h, n)
+        assert answer is not ..., DOTS
+        assert np.ndim(answer) == 0, "Return one number: the share of the best that is reached at least."
+        assert 0 < answer <= 1, "An efficiency lies between 0 and 1: look at the sign of the gap in the exponent."
+        assert np.isclose(answer, np.exp(1 - np.max(h) / n)), (
             "The gap is the largest worth minus n; the efficiency is at least exp(-gap / n)."
         )
     print("Right.")
