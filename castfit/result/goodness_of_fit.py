@@ -104,8 +104,7 @@ class Goodness:
         remainder_text = (
             f"{unexplained_message(worst_output, self.unexplained[worst_output])}, and the residuals show a pattern"
         )
-        sentence = f"The model does not fit the data: it leaves {remainder_text}. Another starting point may give a better fit."
-        return replace(self, described=False, sentence=sentence)
+        return replace(self, described=False, sentence=_no_fit_sentence(remainder_text))
 
 
 NO_OPTIMUM = "This point is not an optimum, so the model is not assessed."
@@ -138,7 +137,10 @@ def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolut
         described, sentence = _assess_by_variance(unexplained, n, dof if is_constant_in_time else 0)
         n_set_aside = sum(s.residuals.size - np.count_nonzero(s.counted) for s in series)
         if n_set_aside:
-            sentence += f" {n_set_aside} outlier{' is' if n_set_aside == 1 else 's are'} excluded here, as the noise model downweights them."
+            sentence += (
+                f" {n_set_aside} outlier{' is' if n_set_aside == 1 else 's are'} excluded here, because the noise model "
+                "gives outliers little weight."
+            )
     return Goodness(described, p_value, mean_square, unexplained, runs, sentence)
 
 
@@ -160,10 +162,8 @@ def _assess_by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_v
     if grade(chi2_cdf(dof, chi2)) == SHOWN:
         factor = np.sqrt(dof / chi2) if chi2 > 0 else np.inf
         size_text = f"too large by a factor of about {factor:.2g}" if np.isfinite(factor) else "too large"
-        return (
-            True,
-            f"The residuals are smaller than sigma implies: {ratio}. Sigma, and with it the standard errors, seems {size_text}.",
-        )
+        consequence = f"Sigma, and with it the standard errors, seems {size_text}."
+        return True, f"The residuals are smaller than sigma implies: {ratio}. {consequence}"
     if claim != NOTHING:
         sentence = f"The residuals are somewhat large for these sigmas: {ratio}, p = {p_value:.2g}"
         return True, f"{sentence}: 1 of {1 / p_value:.0f} data sets has residuals this large by chance."
@@ -177,42 +177,30 @@ def _assess_by_variance(unexplained: dict[str, float], n: dict[str, int], dof: i
     """
     finite_parts = {name: u for name, u in unexplained.items() if np.isfinite(u)}
     if not finite_parts:
-        return (
-            True,
-            f"The measurements of {join_limited(unexplained)} are constant, so the explained variance is undefined.",
-        )
+        label = join_limited(unexplained)
+        return True, f"The measurements of {label} are constant, so the explained variance is undefined."
     worst_output = max(finite_parts, key=lambda name: finite_parts[name])
     remainder_text = unexplained_message(worst_output, finite_parts[worst_output])
     if finite_parts[worst_output] > 1.0:
-        model_dof, constant_dof = (
-            dof * n[worst_output] / sum(n.values()),
-            n[worst_output] - 1,
-        )  # degrees of freedom of model and constant
-        if (
-            dof
-            and grade(
-                float(
-                    scipy.special.fdtrc(model_dof, constant_dof, finite_parts[worst_output] * constant_dof / model_dof)
-                )
-            )
-            != SHOWN
-        ):
+        # Degrees of freedom of the model and of a constant.
+        model_dof, constant_dof = dof * n[worst_output] / sum(n.values()), n[worst_output] - 1
+        F = finite_parts[worst_output] * constant_dof / model_dof if dof else np.inf
+        if dof and grade(float(scipy.special.fdtrc(model_dof, constant_dof, F))) != SHOWN:
             return True, f"The measurements of {worst_output} differ too little between experiments to test the fit."
-        return (
-            False,
-            f"The model does not fit the data: it leaves {remainder_text}. Another starting point may give a better fit.",
-        )
-    return (
-        True,
-        f"The model leaves {remainder_text}{', most of it' if finite_parts[worst_output] > _REPORTED_UNEXPLAINED_VARIANCE else ''}.",
-    )
+        return False, _no_fit_sentence(remainder_text)
+    most = ", most of it" if finite_parts[worst_output] > _REPORTED_UNEXPLAINED_VARIANCE else ""
+    return True, f"The model leaves {remainder_text}{most}."
+
+
+def _no_fit_sentence(remainder_text: str) -> str:
+    return f"The model does not fit the data: it leaves {remainder_text}. Another starting point may give a better fit."
 
 
 def unexplained_message(output: str, share: float) -> str:
     """Describe the part of an output's variance that a model leaves unexplained, also if it exceeds the whole."""
     if share <= 1.0:
         return f"{100 * share:.3g} % of the variance of {output} unexplained"
-    return f"{share:.3g} times the variance of {output} unexplained: more than a constant model"
+    return f"{share:.3g} times the variance of {output} unexplained, more than a constant model would"
 
 
 def _mean_square(group: Sequence[ResidualSeries]) -> float:

@@ -136,11 +136,8 @@ def judge(
         if name in at_bound:
             verdicts.append(IdentifiabilityStatus(name, AT_BOUND, f"at its {at_bound[name]} bound"))
         elif slopes[j] == 0.0:  # on a logarithmic scale, exp(theta) underflows
-            verdicts.append(
-                IdentifiabilityStatus(
-                    name, POORLY_DETERMINED, "not significantly different from zero; too small to quantify"
-                )
-            )
+            reason = "the estimate underflows to zero, so it has no standard error"
+            verdicts.append(IdentifiabilityStatus(name, POORLY_DETERMINED, reason))
         elif group is not None:
             verdicts.append(IdentifiabilityStatus(name, NOT_IDENTIFIABLE, f"not identifiable: {group.sentence}"))
         elif np.isinf(statistics.standard_errors[j]):  # of so many directions that not all are listed
@@ -269,7 +266,7 @@ def _sentence(names: Sequence[str], values: Array, changes: Array) -> str:
     products = [product(names, powers) for powers in _integers(relative, largest=1 if sums else LARGEST_POWER)]
     combination_texts = [join_with_and(_few(terms)) for terms in (products, sums) if terms]
     if not combination_texts:
-        return f"only a combination of {join_with_and(_few(names))} is identifiable"
+        return f"{join_with_and(_few(names))} are identifiable only in combination"
     return f"only {' or '.join(combination_texts)} enter{'s' if len(names) == changes.shape[0] + 1 else ''}"
 
 

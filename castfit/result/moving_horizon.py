@@ -202,7 +202,7 @@ class MovingHorizon:
         elif last_time is not None and new_time <= last_time:
             mistakes.append(f"time is {new_time:g}, but the previous step was at {last_time:g}; times must increase")
         elif new_time < self._start:
-            mistakes.append(f"time is {new_time:g}, before the start time {self._start:g}; pass a later time")
+            mistakes.append(f"time is {new_time:g}, before the start; expected a time from {self._start:g} on")
         for name, number in read_mapping("measured", measured, mistakes).items():
             if name not in self._outputs:
                 mistakes.append(f"'{name}' is not a measured output: {suggest(name, self._outputs)}")

@@ -133,7 +133,7 @@ class LaplaceCheck:
     >>> model = cf.Model({x: -(x**3) + 0.5 * w}, noises=[w])
     >>> experiment = cf.Experiment({"x": [0.4, 0.9, -0.1, 0.3]}, range(1, 5), sigma=0.2, start=0, initial={"x": 0.5})
     >>> print(cf.fit(cf.Problem(model, experiment)).laplace_check(200, rng=0))  # doctest: +ELLIPSIS
-    log L = ... without the approximation, ...: nothing against Laplace's approximation here.
+    log L = ... without the Laplace approximation, ...: no evidence against the Laplace approximation.
     """
 
     log_likelihood: float
@@ -205,8 +205,8 @@ class PathResult(TabularReport):
     """
 
     instead: ClassVar[str] = (
-        "models with process noise have confidence_intervals(), aic, path, innovations and laplace_check(); for this "
-        "attribute fit the model without noises"
+        "models with process noise have confidence_intervals(), aic, path, innovations and laplace_check(); for other "
+        "methods fit the model without noises"
     )
     status: Status
     message: str
@@ -530,7 +530,7 @@ class PathResult(TabularReport):
         """
         differences = describe_differences(dict(self.question), question(problem))
         raise_if_mistakes(
-            "with_problem", [f"the {label} differs; give the problem that was fitted" for label in differences]
+            "with_problem", [f"the {label} differs; pass the problem that was fitted" for label in differences]
         )
         return replace(self, problem=problem)
 

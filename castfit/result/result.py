@@ -845,9 +845,9 @@ class Result:
         version = content.pop("castfit_result", None)
         if version not in (1, 2, FORMAT):
             description = (
-                "no saved result"
+                "not a saved result"
                 if version is None
-                else f"format {version} is unsupported; this version of castfit reads format {FORMAT}"
+                else f"a result of format {version}; this version of castfit reads formats up to {FORMAT}"
             )
             raise InputError("Result.load", [f"{where} is {description}"])
         if version == 1:
@@ -1133,7 +1133,8 @@ def _determination(result: Result, contradicts_model: bool) -> str:
     if not contradicts_model:
         return sentence
     sentence = sentence.replace("All quantities", "all quantities", 1)
-    return f"Assuming that the model is correct: {sentence.removesuffix('.')}. Because it is not, confidence intervals are not reported."
+    reservation = "The residuals contradict this assumption, so the confidence intervals may be wrong."
+    return f"Assuming that the model is correct: {sentence.removesuffix('.')}. {reservation}"
 
 
 def _active_constraints_note(result: Result) -> list[str]:
@@ -1141,10 +1142,9 @@ def _active_constraints_note(result: Result) -> list[str]:
     active_constraints = result.constraints.active
     if not active_constraints or not result.success:
         return []
-    count = "1 constraint holds" if len(active_constraints) == 1 else f"{len(active_constraints)} constraints hold"
-    lines = [
-        f"{count} the estimates; the standard errors are those along {'it' if len(active_constraints) == 1 else 'them'}:"
-    ]
+    n = len(active_constraints)
+    count, label = ("1 constraint is", "it") if n == 1 else (f"{n} constraints are", "them")
+    lines = [f"{count} active at the estimates; the standard errors are those along {label}:"]
     return [*lines, *(f"  {row.sentence}" for row in active_constraints)]
 
 
@@ -1152,7 +1152,8 @@ def _footer(result: Result, diagnostics: Diagnostics | None, contradicts_model: 
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f", estimated noise {result.noise:.3g}"
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
     lines = [
-        f"{result.measure} = {result.objective:.8g}, {result.n_data} measurements, {result.dof} degrees of freedom{noise}",
+        f"{result.measure} = {result.objective:.8g}, {result.n_data} measurements, "
+        f"{result.dof} degrees of freedom{noise}",
         *([f"AIC = {result.aic:.6g}, BIC = {result.bic:.6g}"] if result.has_criteria else []),
         *(
             f"{name}: {result.effective[name]:.3g} effective degrees of freedom, smoothness {weight:.3g}"

@@ -71,7 +71,7 @@ def test_a_band_is_the_predicted_one_and_wider_with_noise(result):
 def test_options_are_checked(result):
     with pytest.raises(cf.InputError, match="3 mistakes"):
         result.plot(log="both", share=2, nodes="yes")
-    with pytest.raises(cf.InputError, match="choose bands='linear'"):
+    with pytest.raises(cf.InputError, match="needs bands='linear' or bands='profile'"):
         result.plot(noise=True)
     with pytest.raises(cf.InputError, match=r"cf.plots.fit has no argument 'colour'"):
         result.plot(colour="red")

@@ -295,7 +295,7 @@ def test_the_table_says_what_holds_and_what_does_not(tmp_path):
     assert table["k1 <= 3"].slack == pytest.approx(3 - result.values["k1"])
     assert table["k1 <= 3"].multiplier == 0.0
     assert "k1 == 2.2*k2" in str(table)
-    assert "1 constraint holds the estimates" in str(result)
+    assert "1 constraint is active at the estimates" in str(result)
     result.save(tmp_path / "fit.json")
     assert cf.Result.load(tmp_path / "fit.json").constraints == table
     with pytest.raises(cf.InputError, match="unknown constraint 'k'"):

@@ -108,8 +108,8 @@ def test_it_tells_the_story_in_order(page, result):
     text = page.read_text(encoding="utf-8")
     titles = re.findall(r"<h2>(.*?)</h2>", text)
     assert titles == [
-        "The question", "Data and fit", "Estimates", "What the data determine", "What do the residuals tell?",
-        "What to measure next", "How it was solved", "How to repeat it",
+        "The question", "Data and fit", "Estimates", "Precision of the estimates", "Residual tests",
+        "Suggested measurements", "Solver", "Reproducing this page",
     ]  # fmt: skip
     for phrase in ("<p>First.</p><p>Second.</p>", "castfit report x", result.transcription, "time (h)", "y (mg)"):
         assert phrase in text
@@ -121,7 +121,7 @@ def test_it_tells_the_story_in_order(page, result):
 
 def test_it_says_what_to_measure_next(page, result):
     text = page.read_text(encoding="utf-8")
-    section = re.search(r"What to measure next</h2><p>(.*?)</p><figure", text)[1]
+    section = re.search(r"Suggested measurements</h2><p>(.*?)</p><figure", text)[1]
     candidate = cf.Candidate(np.linspace(0, 4, 61)[1:], same=True, name="more")
     design = cf.design(result, candidate, budget=3)
     assert str(design).splitlines()[0][1:] in section
@@ -293,11 +293,11 @@ def test_it_prints(page, folder):
 @pytest.mark.parametrize(
     ("run", "title"),
     [
-        (lambda asked_: cf.compare(asked_, ["single", "multiple"], starts=1, rng=1), "How the methods did"),
+        (lambda asked_: cf.compare(asked_, ["single", "multiple"], starts=1, rng=1), "Performance of the methods"),
         *(
             pytest.param(run, title, marks=pytest.mark.slow)
             for run, title in (
-                (lambda asked_: cf.multistart(asked_, cf.SingleShooting(), starts=4, rng=1), "What the starts found"),
+                (lambda asked_: cf.multistart(asked_, cf.SingleShooting(), starts=4, rng=1), "Optima found"),
                 (cf.incremental, "Horizon by horizon"),
                 (lambda asked_: cf.scatter_search(asked_, rng=1, max_eval=150), "The search"),
             )
@@ -310,7 +310,7 @@ def test_many_fits_have_pages_too(folder, run, title):
     text = page.read_text(encoding="utf-8")
     titles = re.findall(r"<h2>(.*?)</h2>", text)
     assert title in titles[:2]
-    assert titles[-1] == "How to repeat it"
+    assert titles[-1] == "Reproducing this page"
     assert Checker(text).wrong == []
     assert len(text.encode()) < 2_000_000
     _, console = asked(page, "say('a', 1)", profile=folder / "profile")
@@ -320,7 +320,7 @@ def test_many_fits_have_pages_too(folder, run, title):
 def test_fits_that_failed_and_loaded_results_tell_what_they_can(tmp_path, result, failed):
     assert not failed.success
     text = failed.report(tmp_path / "failed.html").read_text(encoding="utf-8")
-    assert "No solution was found" in text
+    assert "The fit failed" in text
     assert Checker(text).wrong == []
     result.save(tmp_path / "saved.json")
     text = cf.Result.load(tmp_path / "saved.json").report(tmp_path / "loaded.html").read_text(encoding="utf-8")
@@ -340,7 +340,7 @@ def test_further_chapters_come_before_the_residuals(tmp_path, result):
     further = {"Words": "One.\n\nTwo.", "A picture": result.plot(), "Both": Other()}
     text = result.report(tmp_path / "more.html", further=further).read_text(encoding="utf-8")
     titles = re.findall(r"<h2>(.*?)</h2>", text)
-    assert titles[4:8] == ["Words", "A picture", "Both", "What do the residuals tell?"]
+    assert titles[4:8] == ["Words", "A picture", "Both", "Residual tests"]
     assert "<pre>a &lt; b</pre>" in text
     assert Checker(text).wrong == []
 
@@ -349,7 +349,7 @@ def test_mistakes_are_listed_before_anything_is_written(tmp_path, result):
     with pytest.raises(cf.InputError, match="4 mistakes") as caught:
         result.report(tmp_path / "fit.pdf", title=3, notes=None, further={"a": 1})
     assert "let it end in .html" in str(caught.value)
-    with pytest.raises(cf.InputError, match="there is no folder"):
+    with pytest.raises(cf.InputError, match="does not exist; create it first"):
         result.report(tmp_path / "nowhere" / "fit.html")
     with pytest.raises(cf.InputError, match="no argument 'titel'; did you mean 'title'"):
         result.report(tmp_path / "fit.html", titel="red")

@@ -81,8 +81,8 @@ def test_an_eliminated_scale_is_as_uncertain_as_an_explicit_one() -> None:
 def test_misuse_is_said() -> None:
     result = cf.fit(line())
     for options, message in (
-        ({"bands": "wide"}, "choose 'linear'"),
-        ({"noise": True}, "choose bands"),
+        ({"bands": "wide"}, "bands is 'wide'; expected 'linear', 'profile'"),
+        ({"noise": True}, "needs bands='linear' or bands='profile'"),
         ({"bands": "linear", "confidence_level": 2.0}, "between 0 and 1"),
     ):
         with pytest.raises(cf.InputError, match=message):

@@ -109,14 +109,19 @@ def test_what_is_wrong_with_bands_and_expressions():
     bootstrap = cf.bootstrap(other, samples=2, transcription=SINGLE)
     x, q = cf.symbols("x q")
     with refused(
-        "noise is 2", "draws of another fit", "rng is 'a'", "'x' is an output", "give a scalar", "contains 'q'"
+        "noise is 2",
+        "bands were computed for another fit",
+        "rng is 'a'",
+        "'x' is an output",
+        "give a scalar",
+        "contains 'q'",
     ):
         result.predict(AT, bands=bootstrap, rng="a", noise=2, outputs={"x": x, "n": 3, "m": x * q})
-    with refused("needs draws; give what castfit.bootstrap(result) returned"):
+    with refused("needs parameter samples; pass bands=castfit.bootstrap(result)"):
         result.predict(AT, bands="bootstrap")
-    with refused("choose 'linear'"):
+    with refused("bands is 4; expected 'linear', 'profile'"):
         result.plot(bands=4)
-    with refused("choose bands="):
+    with refused("needs bands='linear' or bands='profile'"):
         result.plot(noise=True)
 
 
@@ -135,5 +140,5 @@ def test_an_unstable_model_is_refused():
 
     few = Few()
     few.thetas = thetas
-    with refused("so unstable that draws cannot be simulated"):
+    with refused("is unstable: samples cannot be simulated from the initial states"):
         result.predict(bands=few)

@@ -40,12 +40,15 @@ def test_of_noise_it_is_said_how_much_was_looked_at():
     diagnostics = diagnose(table(NOISE), dof=98, is_sigma_known=True)
     assert not diagnostics.suspicious
     assert diagnostics.sentences == ()
-    assert diagnostics.sentence == "Nothing speaks against noise in 100 residuals."
+    assert diagnostics.sentence.startswith("Residual tests: no deviation from ")
+    assert "in 100 residuals" in diagnostics.sentence
     assert diagnostics.outputs["y"].found == ()
-    assert "Neighbouring residuals of y: nothing against independence (correlation " in str(diagnostics.outputs["y"])
+    assert "Neighbouring residuals of y: no evidence against independence (correlation " in str(
+        diagnostics.outputs["y"]
+    )
     assert "experiment 1" not in str(diagnostics)
     few = diagnose(table(NOISE[:5]), dof=3, is_sigma_known=True)
-    assert few.sentence.startswith("The residuals are not tested: they are too few")
+    assert few.sentence.startswith("Residual tests skipped: fewer than 6 residuals per output")
 
 
 def test_three_grades():
@@ -54,13 +57,13 @@ def test_three_grades():
     r = np.sum(noise[:, 1:] * noise[:, :-1], axis=1) / np.sum(noise**2, axis=1)
     check = diagnose(table(noise[np.argmin(abs(r - 0.46))]), dof=28, is_sigma_known=False).outputs["y"].autocorrelation
     assert check.grade == "suspected"
-    assert "may be alike (correlation 0.46, p = 0.004): the model may miss something" in check.sentence
-    assert check.sentence.endswith("and the intervals may be too short by a factor of about 1.7.")
+    assert "may be autocorrelated (correlation 0.46, p = 0.004). The model may be incomplete" in check.sentence
+    assert check.sentence.endswith("may be too narrow by a factor of about 1.7.")
     walk = np.cumsum(noise[0]) - np.mean(np.cumsum(noise[0]))
     diagnostics = diagnose(table(walk), dof=28, is_sigma_known=False)
     assert diagnostics.outputs["y"].autocorrelation.grade == "shown"
-    assert "Neighbouring residuals of y are alike (correlation 0." in diagnostics.sentence
-    assert "the model misses something, and the intervals are too short by a factor of about" in diagnostics.sentence
+    assert "Neighbouring residuals of y are autocorrelated (correlation 0." in diagnostics.sentence
+    assert "the confidence intervals are too narrow by a factor of about" in diagnostics.sentence
     assert diagnostics.dependent == ("y",)
 
 
@@ -101,7 +104,7 @@ def test_own_quantities_of_experiments_are_known_whatever_the_number_of_quantiti
     blocks.save(tmp_path / "saved.json")  # without the derivatives
     loaded = cf.Result.load(tmp_path / "saved.json").with_problem(problem)
     assert not any(checks.tested for checks in loaded.diagnostics.outputs.values())
-    assert "The residuals are not tested" in loaded.diagnostics.sentence
+    assert "Residual tests skipped" in loaded.diagnostics.sentence
 
 
 @pytest.mark.slow
@@ -121,10 +124,14 @@ def test_noise_of_one_or_many_outputs_is_suspected_in_one_fit_of_twenty():
 SLOW = np.sin(np.arange(100) / 8) + 0.3 * NOISE
 TOOTH = np.arange(100) % 10
 CASES = {
-    "autocorrelation": (SLOW, None, "are alike (correlation 0."),
-    "normality": (np.sign(NOISE) + 0.1 * NOISE[::-1], None, "are not normal, outliers aside (A² = "),
-    "with_prediction": (NOISE * (1 + TOOTH), TOOTH + 2.0, "grow with the prediction (rank correlation 0."),
-    "with_time": (NOISE * np.arange(100)[::-1], None, "shrink with time (rank correlation -0."),
+    "autocorrelation": (SLOW, None, "are autocorrelated (correlation 0."),
+    "normality": (
+        np.sign(NOISE) + 0.1 * NOISE[::-1],
+        None,
+        "are not normally distributed, even without outliers (A² = ",
+    ),
+    "with_prediction": (NOISE * (1 + TOOTH), TOOTH + 2.0, "increase with the prediction (rank correlation 0."),
+    "with_time": (NOISE * np.arange(100)[::-1], None, "decrease with time (rank correlation -0."),
 }
 
 
@@ -141,13 +148,13 @@ def test_each_failing_is_found_and_said(name, known):
     assert check.sentence in diagnostics.sentences
     assert diagnostics.suspicious
     assert "**" in str(diagnostics)
-    assert "* suspected (p < 0.05), ** shown (p < 0.001), of all tests together" in str(diagnostics)
+    assert "* suspected (p < 0.05), ** shown (p < 0.001)" in str(diagnostics)
 
 
 def test_signs_explain_and_are_no_test_of_their_own():
     check = diagnose(table(SLOW), dof=98, is_sigma_known=True).outputs["y"].runs
     assert not check.found
-    assert "The signs of residuals of y change at " in check.sentence
+    assert check.sentence.startswith("Signs of residuals of y change between ")
 
 
 def test_only_the_output_and_the_experiment_that_fail_are_named():
@@ -158,7 +165,7 @@ def test_only_the_output_and_the_experiment_that_fail_are_named():
         table(STEADY, experiment="night", output="b"),
     ]
     diagnostics = diagnose(joined(*tables), dof=390, is_sigma_known=True)
-    assert diagnostics.sentence.startswith("Neighbouring residuals of b are alike (correlation ")
+    assert diagnostics.sentence.startswith("Neighbouring residuals of b are autocorrelated (correlation ")
     assert diagnostics.dependent == ("b",)
     assert diagnostics.series["day", "b"].autocorrelation.grade == "shown"
     assert not diagnostics.series["night", "b"].autocorrelation.found
@@ -177,11 +184,11 @@ def test_outliers_are_named_by_experiment_output_and_time_and_hide_nothing():
     assert (outlier.experiment, outlier.output, outlier.time, outlier.residual) == ("day", "y", 37.0, -25.0)
     assert str(outlier) == "y in day at t = 37 (-25 sigma)"
     assert outlier.prediction - outlier.value == -25.0
-    assert diagnostics.sentences == (f"Outliers, which bend the fit, so look at them first: {outlier}.",)
+    assert diagnostics.sentences == (f"Outliers that influence the fit: {outlier}. Check them first.",)
     slow = 3 * SLOW
     slow[50] = 60.0
     slow_diagnostics = diagnose(table(slow), dof=98, is_sigma_known=True)
-    assert "Neighbouring residuals of y are alike" in slow_diagnostics.sentence
+    assert "Neighbouring residuals of y are autocorrelated" in slow_diagnostics.sentence
     assert [o.time for o in slow_diagnostics.outliers] == [50.0]
     many = STEADY.copy()
     many[[10, 20, 30, 40, 50]] = 30.0
@@ -236,7 +243,7 @@ def test_an_outlier_in_gasoil_is_named(transcription, sign):
     assert (outlier.experiment, outlier.output) == ("run 1", "y2")
     assert outlier.time == problem.experiments[0].data["y2"][0][9]
     assert -sign * outlier.residual > 4
-    assert f"look at them first: y2 at t = {outlier.time:g} (" in str(result)
+    assert f"Outliers that influence the fit: y2 at t = {outlier.time:g} (" in str(result)
 
 
 def test_gasoil_itself_has_no_outlier():
@@ -269,13 +276,13 @@ def test_residuals_of_a_wrong_model_are_correlated():
     problem = cf.Problem(model, cf.Experiment({"x": values}, times), parameters={"k": 1.0})
     result = cf.fit(problem, cf.SingleShooting())
     assert result.diagnostics.dependent == ("x",)
-    assert "Neighbouring residuals of x are alike (correlation " in str(result)
-    assert "if the model were right" in str(result).splitlines()[0]
-    assert "If the model were right: k is well determined. As it is, no interval is claimed." in str(result)
+    assert "Neighbouring residuals of x are autocorrelated (correlation " in str(result)
+    assert "assuming that the model is correct" in str(result).splitlines()[0]
+    assert "Assuming that the model is correct: k is well determined. The residuals contradict " in str(result)
     assert result.determination in str(result)
     assert result.refuted
     assert not result.described
-    assert "% of the variance of x unexplained, which is not noise. Other starts" in result.goodness.sentence
+    assert "% of the variance of x unexplained, and the residuals show a pattern" in result.goodness.sentence
 
 
 @pytest.mark.parametrize("noise", [cf.Huber(), cf.SoftL1(), cf.StudentT()])
@@ -289,7 +296,7 @@ def test_a_robust_fit_of_gasoil_hardly_moves_and_names_the_outlier(noise, sigma)
         assert abs(result.parameters[name] - value) < clean.standard_errors[name]
     outlier = result.diagnostics.outliers[0]
     assert (outlier.experiment, outlier.output, outlier.time) == ("run 1", "y2", experiment.data["y2"][0][9])
-    assert "Outliers, which count little in this fit: y2 at t = " in str(result)
+    assert "Outliers with little weight in this fit: y2 at t = " in str(result)
     assert result.goodness.described
     assert np.isnan(result.diagnostics.outputs["y2"].normality.p_value)
 
@@ -306,7 +313,7 @@ def test_rare_counts_are_no_outliers():
     )
     assert np.abs(result.normalised_residuals).max() > 4
     assert result.diagnostics.outliers == ()
-    assert "alike" not in result.diagnostics.sentence
+    assert "autocorrelated" not in result.diagnostics.sentence
 
 
 def test_a_loaded_result_asks_for_its_problem(tmp_path):
@@ -317,7 +324,7 @@ def test_a_loaded_result_asks_for_its_problem(tmp_path):
     with pytest.raises(cf.InputError, match=r"diagnostics.*\n.*with_problem"):
         _ = loaded.diagnostics
     assert "Outliers" not in str(loaded)
-    assert "Residuals are judged with the problem: result.with_problem(problem)." in str(loaded)
+    assert "Residual tests need the problem: call result.with_problem(problem)." in str(loaded)
     assert loaded.with_problem(problem).diagnostics.outliers == result.diagnostics.outliers
 
 
@@ -329,18 +336,18 @@ def test_the_picture_rings_outliers(tmp_path):
     assert (tmp_path / "residuals.png").stat().st_size > 10_000
     assert len(figure.axes) == 8
     text = " ".join(t.get_text() for t in figure.findobj(Text)).replace("\n", " ")
-    assert "look at them first: y2 at t = " in text
+    assert "Outliers that influence the fit: y2 at t = " in text
     rings = [line for axes in figure.axes for line in axes.lines if line.get_markersize() == 8]
     assert sum(line.get_xdata().size for line in rings) == 2  # in time, and by size of the prediction
     clean = plots.residuals(cf.fit(decay(0.05, sigma=0.05), "single"))
-    assert "Nothing speaks against noise in 60 residuals." in " ".join(t.get_text() for t in clean.findobj(Text))
+    assert "errors in 60 residuals." in " ".join(t.get_text() for t in clean.findobj(Text))
 
 
 def test_the_fit_of_the_front_page_is_not_called_noise():
     result = cf.fit(problems.load("bellman").problem)
     message = (
-        "Neighbouring residuals of z are alike (correlation 0.64, p = 0.0002): the model misses something, "
-        "and the intervals are too short by a factor of about 2.1."
+        "Neighbouring residuals of z are autocorrelated (correlation 0.64, p = 0.0002). The model is probably incomplete, "
+        "and the confidence intervals are too narrow by a factor of about 2.1."
     )
     assert result.diagnostics.sentence == message
     assert message in str(result).splitlines()
@@ -349,8 +356,8 @@ def test_the_fit_of_the_front_page_is_not_called_noise():
     checkup = cf.doctor(result, starts=0)
     assert not checkup.fine
     assert checkup["residuals"].sentence == message
-    assert "See result.plot() for where the model misses the data." in checkup["residuals"].advice
-    assert "If the model were right: all quantities" in checkup["identifiability"].sentence
+    assert "Use result.plot() to see where the model does not fit." in checkup["residuals"].advice
+    assert "Assuming that the model is correct: all quantities" in checkup["identifiability"].sentence
 
 
 def test_sizes_that_grow_are_suspected_in_few_values():
@@ -362,8 +369,8 @@ def test_sizes_that_grow_are_suspected_in_few_values():
         table(np.sqrt(prediction) * rng.standard_normal(20), prediction), dof=17, is_sigma_known=False
     ).outputs["y"]
     assert checks.with_prediction.grade == "suspected"
-    assert "may grow with the prediction (rank correlation 0.69, p = 0.01)" in checks.with_prediction.sentence
-    assert "sigma may depend on it." in checks.with_prediction.sentence
+    assert "may increase with the prediction (rank correlation 0.69, p = 0.01)" in checks.with_prediction.sentence
+    assert "sigma may depend on the prediction." in checks.with_prediction.sentence
 
 
 @pytest.mark.slow
@@ -371,7 +378,7 @@ def test_what_is_rather_large_is_not_called_noise_further_down(tmp_path):
     """The report of stat5 said 'rather large, p = 0.0028', and that its residuals look like noise."""
     result = cf.fit(problems.load("stat5").problem, "multiple")
     assert result.goodness.grade == "suspected"
-    assert "rather large" in result.goodness.sentence
+    assert "somewhat large" in result.goodness.sentence
     page = result.report(tmp_path / "stat5.html").read_text()
     assert "rather large" in page
     assert "like noise" not in page

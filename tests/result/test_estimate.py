@@ -58,8 +58,8 @@ def test_where_the_model_is_wrong_an_interval_has_a_condition():
     """As the table has it; the data of `problem` have a wave that is far larger than such a sigma."""
     result = cf.fit(problem(sigma=0.001), cf.SingleShooting())
     assert result.refuted
-    assert repr(result["k"]).endswith("(if the model were right: well determined)")
-    assert result.to_frame().verdict["k"] == "if the model were right: well determined"
+    assert repr(result["k"]).endswith("(assuming that the model is correct: well determined)")
+    assert result.to_frame().verdict["k"] == "assuming that the model is correct: well determined"
 
 
 def test_it_survives_copies(result):

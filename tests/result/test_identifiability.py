@@ -66,7 +66,7 @@ named = {
     "only k1*k2*k3 enters": np.column_stack([k[1] * k[2] * f, k[0] * k[2] * f, k[0] * k[1] * f]),
     "only k1 + k2 + k3 enters": np.column_stack([f, f, f]),
     "the data do not depend on k2": np.column_stack([f, 0 * f, g]),
-    "k1 and k3 enter only in combination": np.column_stack([f, g, 0.77 * f]),
+    "k1 and k3 are identifiable only in combination": np.column_stack([f, g, 0.77 * f]),
     # two combinations of three quantities: s x and s y
     "only k1*k2 and k1*k3 enter": np.column_stack([k[1] * f + k[2] * g, k[0] * f, k[0] * g]),
 }
@@ -136,7 +136,9 @@ def test_well_determined() -> None:
 def test_poorly_determined() -> None:
     identifiability = verdicts(np.column_stack([f, 1e-3 * g, h]), k)
     assert identifiability["k2"].kind == POORLY_DETERMINED
-    assert identifiability["k2"].sentence == "poorly determined: its 95 % interval is wider than the value"
+    assert (
+        identifiability["k2"].sentence == "poorly determined: the 95 % confidence interval is wider than the estimate"
+    )
     assert identifiability.sentence == "1 of 3 poorly determined (k2); the others are well determined."
 
 
@@ -166,7 +168,7 @@ def test_limit_of_the_integration_is_mentioned() -> None:
     uncertainty = solved(np.column_stack([f, g]))
     limited = type(uncertainty)(**{**vars(uncertainty), "numerical_errors": 0.9 * uncertainty.standard_errors})
     identifiability = judge(["k1", "k2"], np.array([2.0, 3.0]), np.ones(2), {}, limited)
-    assert identifiability["k1"].sentence == "well determined; accuracy limited by the integration"
+    assert identifiability["k1"].sentence == "well determined; accuracy limited by integration errors"
 
 
 def test_at_bound() -> None:
@@ -180,7 +182,7 @@ def test_at_bound() -> None:
 def test_no_degree_of_freedom() -> None:
     identifiability = verdicts(np.eye(3), k, absolute_sigma=False)
     assert identifiability.sentence == (
-        "Nothing is known about identifiability: no degrees of freedom are left to estimate the noise."
+        "Identifiability is not assessed: no degrees of freedom are left to estimate the noise."
     )
 
 
@@ -191,4 +193,4 @@ def test_failed_fit_still_says_what_is_not_identifiable() -> None:
     )
     assert identifiability["k1"].kind == NOT_IDENTIFIABLE
     assert (identifiability["k3"].kind, identifiability["k3"].sentence) == (UNKNOWN, "the fit did not succeed")
-    assert no_verdict(["a"], "why").sentence == "Nothing is known about identifiability: why."
+    assert no_verdict(["a"], "why").sentence == "Identifiability is not assessed: why."

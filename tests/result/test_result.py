@@ -222,7 +222,7 @@ def test_table_shows_what_matters(result: Result) -> None:
     assert [line.split()[0] for line in lines[2:5]] == ["k", "b", "x(0)"]
     assert all("well determined" in line for line in lines[2:5])
     assert len({line.index("well") for line in lines[2:5]} | {lines[0].index("remark")}) == 1
-    assert f"{result.measure} = {result.objective:.8g} from 12 data, 9 degrees of freedom" in text
+    assert f"{result.measure} = {result.objective:.8g}, 12 measurements, 9 degrees of freedom" in text
     assert "Success: It converged." in text
     assert "multiple shooting (4 intervals), Gauss-Newton (natural level): 12 iterations, 0.25 s" in text
     assert "log scale" not in text
@@ -257,7 +257,7 @@ def test_failed_fit_gives_the_best_point_without_errors() -> None:
     assert np.isnan(result.covariance).all()
     assert np.isnan(result.confidence_intervals()["k"]).all()
     assert "Failure: Too many iterations." in str(result)
-    assert "Nothing is known about identifiability: the fit did not succeed." in str(result)
+    assert "Identifiability is not assessed: the fit did not succeed." in str(result)
     assert result.predict([1.0])["experiment 1"]["x"] == pytest.approx(curve(np.array([1.0]), 1.1, 0.6), rel=1e-6)
 
 
@@ -358,11 +358,13 @@ def test_loaded_result_asks_for_its_problem(result: Result, tmp_path: Path) -> N
     result.save(tmp_path / "result.json")
     loaded_result = Result.load(tmp_path / "result.json")
     for method in (loaded_result.predict, loaded_result.plot):
-        with pytest.raises(InputError, match=r"does not know its model; use result.with_problem\(problem\) first"):
+        with pytest.raises(
+            InputError, match=r"the loaded result has no model; call result.with_problem\(problem\) first"
+        ):
             method()
     x, k = symbols("x k")
     other = Experiment({"x": np.ones(3)}, [1.0, 2.0, 3.0], initial={"x": 1.0}, name="other")
-    with pytest.raises(InputError, match=r"3 mistakes[\s\S]*quantities[\s\S]*experiments[\s\S]*measured values"):
+    with pytest.raises(InputError, match=r"3 mistakes[\s\S]*quantities[\s\S]*experiments[\s\S]*number of measurements"):
         loaded_result.with_problem(Problem(Model({x: -k * x}, parameters=[k]), other, parameters={"k": 1.0}))
 
 
@@ -376,28 +378,28 @@ def test_a_problem_with_other_data_or_another_model_is_refused(tmp_path: Path) -
     )  # the same question
     (experiment,) = problem.experiments
     other_data = problem.replace(experiments=[experiment.with_values({"x": 1.0 + NOISE})])
-    with pytest.raises(InputError, match=r"the data of 'experiment 1' differs from that of the result"):
+    with pytest.raises(InputError, match=r"data of 'experiment 1': the problem differs from the result"):
         loaded_result.with_problem(other_data)
     x, k, b = symbols("x k b")
     model = Model({x: -k * x - b}, parameters=[k, b], outputs={"double": 2 * x})
     other_model = Problem(model, experiment, parameters={"k": 1.0, "b": 0.5})
-    with pytest.raises(InputError, match=r"model differs from that of the result"):
+    with pytest.raises(InputError, match=r"model: the problem differs from the result"):
         loaded_result.with_problem(other_model)
     with pytest.raises(InputError, match=r"give a Problem"):
         loaded_result.with_problem(3)  # type: ignore[arg-type]
     loaded_result.save(tmp_path / "again.json")  # without its problem it still knows whose it is
-    with pytest.raises(InputError, match=r"differs from that of the result"):
+    with pytest.raises(InputError, match=r"the problem differs from the result"):
         Result.load(tmp_path / "again.json").with_problem(other_data)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("nonsense", "is no JSON file"),
-        ("[1, 2]", "is no saved result"),
-        ('{"parameters": {}}', "is no saved result"),
-        ('{"castfit_result": 99}', "is of format 99; this version of castfit reads format 3"),
-        ('{"castfit_result": 1, "names": []}', r"lacks status, .*it is damaged"),
+        ("nonsense", "is not a JSON file"),
+        ("[1, 2]", "is not a saved result"),
+        ('{"parameters": {}}', "is not a saved result"),
+        ('{"castfit_result": 99}', "is a result of format 99; this version of castfit reads formats up to 3"),
+        ('{"castfit_result": 1, "names": []}', r"is damaged: status, .* missing"),
     ],
 )
 def test_other_files_are_refused(content: str, message: str, tmp_path: Path) -> None:
@@ -407,7 +409,7 @@ def test_other_files_are_refused(content: str, message: str, tmp_path: Path) -> 
 
 
 def test_level_of_an_interval_is_checked(result: Result) -> None:
-    with pytest.raises(InputError, match="confidence_level is 95; it lies between 0 and 1"):
+    with pytest.raises(InputError, match="confidence_level is 95; it must be between 0 and 1"):
         result.confidence_intervals(95)
 
 
@@ -453,7 +455,7 @@ def test_a_level_that_is_no_number_is_refused(level: Any, result: Result) -> Non
     if level is None:
         assert result.confidence_intervals(level) == result.confidence_intervals(0.95)
         return
-    with pytest.raises(InputError, match="it lies between 0 and 1"):
+    with pytest.raises(InputError, match="it must be between 0 and 1"):
         result.confidence_intervals(level)
 
 
@@ -471,12 +473,12 @@ def test_a_damaged_file_is_refused(damage: str, result: Result, tmp_path: Path) 
     content = json.loads((tmp_path / "result.json").read_text())
     for junk in (3, "x", None, {"__array__": 3, "__shape__": 1}):
         (tmp_path / "damaged.json").write_text(json.dumps({**content, damage: junk}))
-        with pytest.raises(InputError, match=r"damaged\.json' is (damaged|no JSON file)"):
+        with pytest.raises(InputError, match=r"damaged\.json' is (damaged|not a JSON file)"):
             Result.load(tmp_path / "damaged.json")
     (tmp_path / "damaged.json").write_bytes((tmp_path / "result.json").read_bytes()[:500] + b"\xff")
-    with pytest.raises(InputError, match="is no JSON file"):
+    with pytest.raises(InputError, match="is not a JSON file"):
         Result.load(tmp_path / "damaged.json")
-    with pytest.raises(InputError, match="give the path of a file"):
+    with pytest.raises(InputError, match="expected a file path"):
         Result.load(None)  # type: ignore[arg-type]
 
 
@@ -494,7 +496,7 @@ def test_an_estimate_too_small_for_a_number_is_printed_and_remarked() -> None:
     problem = decay(sigma=0.03, b=Parameter(0.5, scale="log"))
     result = fit(problem, v=np.array([1.0, -800.0]))
     assert result.parameters["b"] == 0.0
-    assert "too small for a number; it cannot be told from zero" in str(result)
+    assert "the estimate underflows to zero" in str(result)
     assert np.isnan(result.confidence_intervals()["b"]).all()
     assert np.isfinite(result.confidence_intervals()["k"]).all()
 
@@ -553,5 +555,5 @@ def test_tables_show_few_quantities_of_many_experiments() -> None:
     local_names = [f"k[{i}]" for i in range(20)]
     shown_names, notes = select_table_names(["a", *local_names, "b[1]"], "table")
     assert shown_names == ("a", "k[0]", "k[1]", "k[2]", "b[1]")
-    assert notes == ["Not shown: 17 more k[...]; all are in table."]
+    assert notes == ["Not shown: 17 more k[...]. All values: table."]
     assert select_table_names(["a", *local_names[:12]], "table") == (("a", *local_names[:12]), [])

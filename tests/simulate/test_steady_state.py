@@ -215,7 +215,7 @@ def test_a_state_that_never_begins_is_at_rest_though_nothing_would_hold_it():
 def test_mistakes_are_listed_at_once():
     x, k, t = cf.symbols("x k t")
     moving = cf.Model({x: -k * x + t}, parameters=[k], time=t)
-    with refused("replace is for experiments", "equations contain the time", "'k' has no value",
+    with refused("replace is for experiments", "equations depend on time", "'k' has no value",
                  "'y', which is no state", "'x' has no value"):  # fmt: skip
         cf.steady_state(moving, initial={"y": 1}, replace={"x": 2})
     with refused("input 'u' changes in time"):
@@ -442,7 +442,7 @@ def test_it_is_cheaper_than_a_long_simulation(monkeypatch):
         rest_counts[0] += int(result.counts[:, 2].sum())
         return result
 
-    monkeypatch.setattr(solver._SteadyStateFunctions, "both", rates)
+    monkeypatch.setattr(solver._SteadyStateFunctions, "evaluate", rates)
     monkeypatch.setattr(NativeModel, "integrate", on_the_way)
 
     def run(self, *arguments, original=PreparedTask.run):
