@@ -96,7 +96,7 @@ def test_bench_prints_and_writes_the_library(two_problems, tmp_path, capsys, mon
     assert "before: 2 succeed" in out
     assert "iterations 1.000" in out
     assert cli.main(["bench", "library", "--workers", "2"]) == 2
-    assert "takes no --workers" in capsys.readouterr().err
+    assert "has no option --workers" in capsys.readouterr().err
 
 
 def test_bench_keeps_what_an_interruption_leaves(two_problems, tmp_path, monkeypatch):

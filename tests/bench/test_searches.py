@@ -175,9 +175,9 @@ def test_bench_prints_draws_and_writes(small, capsys, tmp_path, monkeypatch):
 )
 def test_bench_ignores_no_option(table, option, capsys):
     assert cli.main(["bench", table, option]) == cli.command.MISUSE
-    assert f"'{table}' takes no {option.split('=')[0]}" in capsys.readouterr().err
+    assert f"table '{table}' has no option {option.split('=')[0]}" in capsys.readouterr().err
 
 
 def test_bench_refuses_a_picture_without_format(capsys):
     assert cli.main(["bench", "ssm-pinene", "--plot", "curves"]) == cli.command.MISUSE
-    assert "no ending that is a format" in capsys.readouterr().err
+    assert "'curves' has no image format" in capsys.readouterr().err

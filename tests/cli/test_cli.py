@@ -171,7 +171,7 @@ def test_json_file_has_initial_states_and_the_unweighted_sum_of_squares(tmp_path
 def test_a_failed_fit_exits_with_1_and_writes_null(capsys, tmp_path):
     files = ["--json", str(tmp_path / "pole.json"), "--plot", str(tmp_path / "pole.png")]
     assert cli.main(["fit", "lotka_volterra", "--transcription", "single", "--start", "pole", *files]) == 1
-    assert "Failure: The model could not be integrated from the starting point." in capsys.readouterr().out
+    assert "Failure: The model could not be integrated at the starting point." in capsys.readouterr().out
     record = json.loads((tmp_path / "pole.json").read_text())
     assert record["status"] == "start_failed"
     assert record["success"] is False
@@ -187,9 +187,9 @@ def test_a_failed_fit_exits_with_1_and_writes_null(capsys, tmp_path):
         (["stat"], "did you mean 'stat5'"),
         (["bellman", "--option", "mu=20"], "unknown option 'mu'"),
         (["stat5", "--option", "interpolation=cubic"], "choose one of 'linear'"),
-        (["notorious", "--option", "mu"], "write mu=value"),
+        (["notorious", "--option", "mu"], "use mu=value"),
         (["notorious", "--option", "rng=never"], "does not take rng=never"),
-        (["bellman", "--start", "narow"], "'narow' is no start of 'bellman'"),
+        (["bellman", "--start", "narow"], "unknown start 'narow' of 'bellman'"),
         (["bellman", "--start", "k1=much"], "'k1' is 'much'; give a number"),
         (["bellman", "--start", "random", "--seed", "-1"], "the seed is -1"),
         (["bellman", "--transcription", "single", "--degree", "3"], "does not take --degree; it takes --derivatives"),
@@ -198,9 +198,9 @@ def test_a_failed_fit_exits_with_1_and_writes_null(capsys, tmp_path):
         (["bellman", "--transcription", "multiple", "--elements", "3"], "it takes --intervals, --states"),
         (["bellman", "--degree", "0"], "degree is 0"),
         (["bellman", "--json", "no/such/folder.json"], "'no/such/folder.json' cannot be written"),
-        (["bellman", "--save", "."], "'.' is a folder"),
-        (["bellman", "--plot", "picture"], "'picture' has no ending"),
-        (["bellman", "--plot", "picture.xyz"], "choose .png"),
+        (["bellman", "--save", "."], "'.' is a directory"),
+        (["bellman", "--plot", "picture"], "'picture' has no image format"),
+        (["bellman", "--plot", "picture.xyz"], "use .png"),
     ],
 )
 @pytest.mark.usefixtures("no_fit")
@@ -216,10 +216,10 @@ def test_misuse_exits_with_2_before_the_fit(capsys, arguments, message):
     ("arguments", "message"),
     [
         (["bellman", "--start", "k3=1"], "did you mean 'k2'"),
-        (["bellman", "--start", "k1=-1"], "lies outside its bounds"),
+        (["bellman", "--start", "k1=-1"], "is outside its bounds"),
         (["bellman", "--max-time", "0"], "max_time is 0"),
         (["bellman", "--transcription", "multiple", "--intervals", "few"], "'few'"),
-        (["bellman", "--transcription=single", "--derivatives=adjoint"], "of which GaussNewton can make nothing"),
+        (["bellman", "--transcription=single", "--derivatives=adjoint"], "which GaussNewton does not support"),
     ],
 )
 def test_what_only_the_fit_can_judge_exits_with_2_too(capsys, arguments, message):
@@ -297,7 +297,7 @@ def test_interrupting_a_fit_reports_the_best_point_and_exits_with_130(capsys, mo
     monkeypatch.setattr(cf, "fit", interrupted)
     path = tmp_path / "record.json"
     assert cli.main(["fit", "stat5", "--transcription", "multiple", "--json", str(path)]) == 130
-    assert "Interrupted from the keyboard; this is the best point so far." in capsys.readouterr().out
+    assert "Failure: Interrupted by the user" in capsys.readouterr().out
     record = json.loads(path.read_text())
     assert record["status"] == "interrupted"
     assert math.isfinite(record["parameters"]["k1"])
@@ -398,7 +398,7 @@ def test_new_writes_a_fit_that_works(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "decay.png").read_bytes().startswith(b"\x89PNG")
     original_text = (tmp_path / "decay.py").read_text()
     assert cli.main(["new", "decay.py"]) == 2
-    assert "'decay.py' is there already" in capsys.readouterr().err
+    assert "'decay.py' exists" in capsys.readouterr().err
     assert (tmp_path / "decay.py").read_text() == original_text
     assert cli.main(["new", "a/b"]) == 2
     table = (tmp_path / "decay.csv").read_text()
@@ -423,8 +423,8 @@ def test_what_says_nothing_of_a_path_is_refused(tmp_path, monkeypatch, capsys):
     )
     assert cli.main(["fit", "noisy.py", "--states", "data", "--matching", "scalar"]) == 2
     error_text = capsys.readouterr().err
-    assert "--states means nothing for a model with noises" in error_text
-    assert "--matching means nothing" in error_text
+    assert "--states has no effect for models with process noise" in error_text
+    assert "--matching has no effect" in error_text
 
 
 def test_bench_lists_its_tables(capsys):

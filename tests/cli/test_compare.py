@@ -73,7 +73,7 @@ def test_an_interrupted_comparison_exits_with_130(compare_calls, capsys):
         (["bellman", "--starts", "0", "--seed", "-1"], "--seed is -1"),
         (["bellman", "--workers", "0"], "workers is 0"),
         (["bellman", "--csv", "no/such/rows.csv"], "cannot be written"),
-        (["bellman", "--plot", "picture"], "has no ending"),
+        (["bellman", "--plot", "picture"], "has no image format"),
     ],
 )
 def test_misuse_exits_with_2(capsys, arguments, message):

@@ -45,19 +45,19 @@ def test_places_that_are_none_are_refused_before_the_fit(capsys):
     assert main(["report", "bellman", "--out", "nowhere/page.pdf"]) == 2
     error_text = capsys.readouterr().err
     assert "let --out end in .html" in error_text
-    assert "there is no folder 'nowhere'" in error_text
+    assert "directory 'nowhere' does not exist" in error_text
 
 
 def test_a_page_to_play_with_is_written_after_a_fit_or_from_the_guess(tmp_path, capsys):
     (tmp_path / "decay.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
     assert main(["explore", "decay.py"]) == 0
-    assert "The page is in decay-model.html." in capsys.readouterr().out
+    assert "Created decay-model.html." in capsys.readouterr().out
     assert '"estimate":{' in (tmp_path / "decay-model.html").read_text(encoding="utf-8")
     assert main(["explore", "decay.py", "--guess", "--out", "guess.html"]) == 0
     assert '"estimate":null' in (tmp_path / "guess.html").read_text(encoding="utf-8")
     capsys.readouterr()
     assert main(["explore", "decay.py", "--guess", "--solver", "ipopt", "--start", "random"]) == 2
     error_text = capsys.readouterr().err
-    assert "--solver says how to fit, and --guess not to" in error_text
+    assert "--solver sets how to fit, but --guess skips the fit" in error_text
     assert "--start says" in error_text
     assert main(["explore", "decay.py", "--out", "guess.pdf"]) == 2

@@ -81,7 +81,7 @@ def test_doctor_takes_files(script: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_doctor_takes_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "bellman", "--starts", "1"]) in (0, 1)
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("fine  gradient: agrees with differences") for line in lines)
+    assert any(line.startswith("fine  gradient: agrees with finite differences") for line in lines)
 
 
 def test_what_is_wrong_with_a_file_is_said(script: str, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_petab_problem_is_a_source(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert simulations == pytest.approx([2 * math.exp(-k * t) for t in (1, 2, 4)], rel=1e-6)
     for name, folder, message in (
         (str(path), str(path), "is a file"),
-        ("bellman", output_folder, "give its YAML file"),
+        ("bellman", output_folder, "pass its YAML file"),
     ):
         assert cli.main(["fit", name, "--petab", folder]) == 2
         assert message in capsys.readouterr().err
