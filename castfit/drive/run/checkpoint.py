@@ -196,7 +196,7 @@ def differences(saved_header: Header, header: Header) -> list[str]:
         elif key not in saved_header:
             messages.append(f"lacks the setting {key} of this run")
         elif isinstance(saved_header[key], str) and saved_header[key].startswith("sha256:"):
-            messages.append(f"belongs to another {key}")
+            messages.append(f"differs from this run in the {key}")
         else:
             messages.append(
                 f"has {key} = {_format_value(saved_header[key])}; this run has {_format_value(header[key])}"

@@ -91,7 +91,7 @@ def test_a_file_that_exists_is_not_overwritten(path):
 @pytest.mark.parametrize("content", [b"time,x\n0,1\n", b"{}\n", b"[1]\n", b"garbage", b"\x00\xff"])
 def test_other_files_are_left_alone(path, content):
     path.write_bytes(content)
-    with pytest.raises(InputError, match="is no checkpoint"):
+    with pytest.raises(InputError, match="is not a castfit checkpoint"):
         resumed(path)
     assert path.read_bytes() == content
 
@@ -99,7 +99,7 @@ def test_other_files_are_left_alone(path, content):
 def test_damage_in_the_middle_is_refused(path):
     lines = filled(path).splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], lines[2][:9] + b"\n", *lines[3:]]))
-    with pytest.raises(InputError, match="damaged in line 3"):
+    with pytest.raises(InputError, match="line 3 is damaged"):
         resumed(path)
 
 
@@ -116,7 +116,7 @@ def test_damage_in_the_middle_is_refused(path):
 )
 def test_records_that_hold_no_numbers_where_they_are_announced_are_refused(path, line):
     path.write_bytes(filled(path) + line + b"\n")
-    with pytest.raises(InputError, match="damaged in line 7; delete that line"):
+    with pytest.raises(InputError, match="line 7 is damaged"):
         resumed(path)
 
 
@@ -124,7 +124,7 @@ def test_a_digit_that_changed_on_the_disk_is_noticed(path):
     content = filled(path)
     assert content.count(b"0.2,") == 1
     path.write_bytes(content.replace(b"0.2,", b"0.3,"))
-    with pytest.raises(InputError, match="damaged in line 4"):
+    with pytest.raises(InputError, match="line 4 is damaged"):
         resumed(path)
 
 
@@ -191,10 +191,10 @@ def test_every_difference_is_named(path):
         resumed(path, other)
     mistakes = [mistake.removeprefix(f"'{path}' ") for mistake in caught.value.problems]
     assert mistakes == [
-        "was written for another model",
-        "was written for the bound of 'k' [0.0, inf]; this run has [0.0, 5.0]",
-        "lacks the seed, which this run has",
-        "has the driver, which this run has not",
+        "differs from this run in the model",
+        "has bound of 'k' = [0.0, inf]; this run has [0.0, 5.0]",
+        "lacks the setting seed of this run",
+        "has the setting driver, which this run does not have",
     ]
 
 
@@ -264,8 +264,8 @@ def test_the_fingerprint_is_the_same_in_another_process_and_after_pickling():
     local_fingerprint = fingerprint(everything())
     assert fingerprint(pickle.loads(pickle.dumps(everything()))) == local_fingerprint
     script = (
-        "import json; from tests.builders import everything; from castfit._support.json_codec import plain;"
-        "from castfit.problem.fingerprint import fingerprint as f; print(json.dumps(plain(f(everything()))))"
+        "import json; from tests.builders import everything; from castfit._support.json_codec import to_jsonable;"
+        "from castfit.problem.fingerprint import fingerprint as f; print(json.dumps(to_jsonable(f(everything()))))"
     )
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not differences(json.loads(process.stdout), local_fingerprint)

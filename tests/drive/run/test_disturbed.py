@@ -129,7 +129,7 @@ def test_an_executor_that_takes_no_more_work_ends_a_scatter_search():
         bounded(), cf.SingleShooting(), **SMALL, workers=executor,
         callback=lambda progress: executor.shutdown() if progress.generation == 1 else None,
     )  # fmt: skip
-    assert "takes no more work" in result.reason
+    assert "accepts no more tasks" in result.reason
     assert result.success
     assert not result.failures
 
@@ -216,7 +216,7 @@ def test_a_full_disk_costs_no_result(driver, after, tmp_path, full_disk, capfd):
     full_disk(after)
     result = driver(tmp_path / "run.jsonl")
     assert result.success
-    assert result.message.endswith("could not always be written (No space left on device).")
+    assert result.message.endswith("because some writes failed (No space left on device).")
     assert result.message in result.summary()
     assert result.best.values == reference_result.best.values
     assert capfd.readouterr() == ("", "")
@@ -226,7 +226,7 @@ def test_a_full_disk_costs_no_result(driver, after, tmp_path, full_disk, capfd):
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_device_that_is_full_is_told_once(driver, capfd):
     assert driver("/dev/full", verbose=1).success
-    assert capfd.readouterr().err.count("'/dev/full' cannot be written (No space left on device)") == 1
+    assert capfd.readouterr().err.count("'/dev/full' failed (No space left on device)") == 1
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
@@ -281,7 +281,7 @@ def test_saving_over_a_link_writes_what_it_names(tmp_path):
 def test_a_pipe_is_no_checkpoint(driver, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with refused("is no file; give the path of a file"):
+    with refused("is not a file; pass a file path"):
         driver(pipe)
     assert pipe.is_fifo()
 

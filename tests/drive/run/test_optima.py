@@ -83,12 +83,12 @@ def test_failed_starts_make_further_ones_dearer():
 
 
 def test_sentences():
-    assert StoppingEstimate.from_optima([], 9).sentence.startswith("No start succeeded")
+    assert StoppingEstimate.from_optima([], 9).sentence.startswith("No start converged")
     assert StoppingEstimate.from_optima(found(50), 50).sentence.endswith("this will do.")
-    assert "about 5 more starts are worth it" in StoppingEstimate.from_optima(found(2), 2).sentence
+    assert "about 5 more starts are recommended" in StoppingEstimate.from_optima(found(2), 2).sentence
     assert StoppingEstimate.from_optima(found(1), 1).unseen == 1.0
     assert (
-        "1 optimum in 2 successful fits: too few to say how likely a new one is; "
+        "1 optimum in 2 successful fits: too few to estimate the probability of a new optimum; "
         in StoppingEstimate.from_optima(found(2), 2).sentence
     )
     assert StoppingEstimate.from_optima([], 9).starts_for_best == np.inf
@@ -253,4 +253,4 @@ def test_no_optimum_of_a_wrong_model_is_taken_for_a_description():
     comparison = cf.compare(problem, ["single"], starts=2)
     for result in (multistart_result, search, comparison):
         assert result.best.success
-        assert "No optimum that was found describes the data." in str(result)
+        assert "No optimum found fits the data." in str(result)

@@ -91,8 +91,8 @@ def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
     monkeypatch.setattr(pool, "ATTEMPTS", 1)
     results = outcomes_beside_what_hangs(monkeypatch, chore, tasks(1, "die", 2, "hang"), 2)
     assert (results[0], results[2]) == (1, 2)
-    assert results[1] == LostTask("worker_died", "Its worker process died (SIGKILL).")
-    assert results[3] == LostTask("worker_hung", "Its worker process hung and was ended.")
+    assert results[1] == LostTask("worker_died", "The worker process died (SIGKILL).")
+    assert results[3] == LostTask("worker_hung", "The worker process hung and was terminated.")
     assert not active_children()
 
 
@@ -101,8 +101,8 @@ def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
 def test_others_take_the_place_of_workers_that_die_or_hang(monkeypatch):
     results = outcomes_beside_what_hangs(monkeypatch, chore, tasks(1, "die", 2, "hang", "leave", 3), 2)
     assert {key: value for key, value in results.items() if not isinstance(value, LostTask)} == {0: 1, 2: 2, 5: 3}
-    assert results[1] == LostTask("worker_died", "Its worker process died (SIGKILL).")
-    assert results[3] == LostTask("worker_hung", "Its worker process hung and was ended.")
+    assert results[1] == LostTask("worker_died", "The worker process died (SIGKILL).")
+    assert results[3] == LostTask("worker_hung", "The worker process hung and was terminated.")
     assert results[4] == LostTask("worker_died", "Its worker process died (exit code 3).")
 
 

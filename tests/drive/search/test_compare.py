@@ -91,7 +91,7 @@ def test_workers_give_the_same_answers_and_a_lost_one_costs_its_trial(problem, c
     worker_comparison = cf.compare(problem, methods, starts=STARTS, workers=two_workers)
     assert counts(worker_comparison) == {"troubled": (2, 0, 1, 1), "straight": (3, 0, 1, 0), "multiple": (4, 0, 0, 0)}
     assert worker_comparison.stopped is None
-    assert f"Start 1, troubled: Its worker {death}" in worker_comparison.message
+    assert f"Start 1, troubled: The worker {death}" in worker_comparison.message
     for method in ("straight", "multiple"):
         expected = [t.values for t in comparison.trials if t.method == method]
         assert [t.values for t in worker_comparison.trials if t.method == method] == expected
@@ -107,7 +107,7 @@ def test_an_error_of_a_method_costs_its_trial(problem):
     comparison = cf.compare(problem, {"crash": crash, "forgets": forgets, "straight": SINGLE}, starts=STARTS[:1])
     assert counts(comparison) == {"crash": (0, 0, 0, 1), "forgets": (0, 0, 0, 1), "straight": (1, 0, 0, 0)}
     assert "Start 0, crash: RuntimeError: no such luck" in comparison.message
-    assert "returned None, not a Result" in comparison.message
+    assert "returned None; expected a Result" in comparison.message
 
 
 def counting(calls, *, interrupt=()):
@@ -132,7 +132,7 @@ def test_an_interrupted_run_keeps_what_is_finished(problem):
     comparison = cf.compare(problem, {"a": counting([], interrupt=[4]), "b": SINGLE}, starts=STARTS[:3])
     assert comparison.stopped is Status.INTERRUPTED
     assert counts(comparison) == {"a": (2, 0, 0, 0), "b": (2, 0, 0, 0)}  # methods take turns
-    assert comparison.message == "Interrupted from the keyboard. 4 of 6 fits ended."
+    assert comparison.message == "Interrupted by the user. 4 of 6 fits ended."
     assert [t.status for t in comparison.trials][4:] == ["not_run", "not_run"]
 
 
@@ -277,7 +277,7 @@ def test_all_mistakes_are_named_at_once(problem):
 
 
 def test_what_cannot_be_pickled_runs_here_only(problem):
-    with pytest.raises(InputError, match=r"problem and methods cannot be sent to other processes.*workers=1"):
+    with pytest.raises(InputError, match=r"problem and methods cannot be pickled for other processes.*workers=1"):
         cf.compare(problem, {"a": lambda problem, start, max_time: None}, starts=STARTS, workers=2)
 
 

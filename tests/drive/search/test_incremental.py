@@ -394,8 +394,8 @@ def test_parts_of_the_wrong_kind_are_misuse():
 def test_mistakes_are_listed_together():
     problem = lotka_volterra()
     with refused(
-        "break_fraction is 1", "bound_confidence_level", "bound_relaxation", "break_fraction is for",
-        "max_time", "verbose", "increasing", "before 1",
+        "break_fraction is 1", "bound_confidence_level", "bound_relaxation", "break_fraction has an effect only with",
+        "max_time", "verbose", "increasing", "the first measurement is at 1",
     ):  # fmt: skip
         cf.incremental(problem, horizons=[0.5, 0.2], break_fraction=1, bound_confidence_level=0, bound_relaxation=-1,
                        max_time="long", verbose=3)  # fmt: skip

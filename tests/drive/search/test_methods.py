@@ -104,8 +104,8 @@ def test_a_method_of_ones_own_is_told_the_seed():
 @pytest.mark.parametrize(
     ("given", "phrase"),
     [
-        ("single", "methods is 'single'; give a list of names"),
-        (3, "methods is 3; give a list of names"),
+        ("single", "methods is 'single'; expected a list of names"),
+        (3, "methods is 3; expected a list of names"),
         ([], "methods is empty"),
         ({}, "methods is empty"),
         ([3], "methods holds 3; give names"),
@@ -136,7 +136,7 @@ def test_answers_are_read_wherever_the_result_is():
     assert read_answer(result).iterations == result.iterations
     assert read_answer(SimpleNamespace(best=result, iterations=7)).iterations == 7
     assert read_answer(SimpleNamespace(result=result)).evaluations == result.evaluations
-    with pytest.raises(TypeError, match=r"returned 3, not a Result"):
+    with pytest.raises(TypeError, match=r"returned 3; expected a Result"):
         read_answer(3)
 
 

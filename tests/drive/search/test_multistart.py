@@ -115,7 +115,7 @@ def test_a_start_that_cannot_be_evaluated_is_drawn_again(counted):
     assert all(row.start["k"] < 1 for row in result.starts)
     assert sum(row.draws for row in result.starts) == len(counted) > 8
     assert 2 * sum(k > 1 for k in counted) == sum(result.failures.values())  # roughly, then accurately
-    assert f"drawn again because they could not be evaluated: {len(counted) - 8}" in result.summary()
+    assert f"resampled because the model could not be evaluated: {len(counted) - 8}" in result.summary()
 
 
 def test_drawing_again_is_capped(counted):
@@ -125,7 +125,7 @@ def test_drawing_again_is_capped(counted):
     assert len(counted) == len(set(counted)) == 6
     assert not result.success
     assert result.best.problem is not None
-    assert "No start succeeded" in result.summary()
+    assert "No start converged" in result.summary()
 
 
 def test_given_starts_are_not_drawn_again():
@@ -168,7 +168,7 @@ def test_what_cannot_be_pickled_runs_here_only():
     class Local(cf.SingleShooting):
         pass
 
-    with pytest.raises(InputError, match=r"cannot be sent to other processes.*workers=1"):
+    with pytest.raises(InputError, match=r"cannot be pickled for other processes.*workers=1"):
         cf.multistart(pole(), Local(), STRAIGHT, starts=2, workers=2)
     assert cf.multistart(pole(), Local(), STRAIGHT, starts=[{"k": 0.4}]).success
 
@@ -188,7 +188,7 @@ def test_all_mistakes_are_named_at_once():
             verbose=3,
         )
     phrases = ("max_draws is 0", "give checkpoint=path", "workers is 0", "max_time is 0", "fit_max_time is -1",
-               "callback is 1", "verbose is 3", "starts is 0", "limits", "'k' lies in [0, inf]")  # fmt: skip
+               "callback is 1", "verbose is 3", "starts is 0", "limits", "'k' has the limits [0, inf]")  # fmt: skip
     assert len(caught.value.problems) == len(phrases)
     assert all(p in mistake for p, mistake in zip(phrases, caught.value.problems, strict=True))
     with pytest.raises(InputError, match="give a Problem"):
@@ -204,11 +204,11 @@ def test_a_callback_sees_the_run_and_ends_it():
 
     result = cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=9, callback=callback)
     assert [report.finished for report in reports] == [1, 2, 3, 4]
-    assert [report.last.index for report in reports] == [0, 1, 2, 3]
+    assert [report.last_row.index for report in reports] == [0, 1, 2, 3]
     best = [report.best.objective for report in reports]
-    assert best == [min(report.last.objective for report in reports[: i + 1] if report.last.success) for i in range(4)]
+    assert best == [min(report.last_row.objective for report in reports[: i + 1] if report.last_row.success) for i in range(4)]
     assert result.statuses["not_run"] == 5
-    assert result.message == "The callback asked to stop. 4 of 9 starts ended."
+    assert result.message == "Stopped by the callback. 4 of 9 starts ended."
     assert "4 of 9 starts: best chi2 = " in reports[-1].sentence
     assert "found once" in reports[0].sentence
     assert " s left" in reports[-1].sentence
@@ -227,7 +227,7 @@ def test_the_time_limit_holds_while_a_million_starts_are_drawn(clock):
     clock.step = 1.0
     result = cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=1_000_000, sampling="uniform", max_time=5.0)
     assert 1 <= len(result.starts) < 1_000_000
-    assert f"The time sufficed to draw {len(result.starts)} of 1000000 starts." in result.message
+    assert f"Only {len(result.starts)} of 1000000 starting points were sampled" in result.message
 
 
 def test_a_start_has_its_own_time_limit():
@@ -242,7 +242,7 @@ def test_an_interruption_returns_what_there_is():
             raise KeyboardInterrupt
 
     result = cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=9, callback=interrupt)
-    assert result.message == "Interrupted from the keyboard. 3 of 9 starts ended."
+    assert result.message == "Interrupted by the user. 3 of 9 starts ended."
     assert result.success
 
 
@@ -273,7 +273,7 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(tmp_path, workers, undisturbed
     finished_indices = {row.index for row in stopped_result.starts if row.status != "not_run"}
     assert len(finished_indices) < 8
     repeated_indices: list[int] = []
-    result = run(path, starts=8, callback=lambda progress: repeated_indices.append(progress.last.index))
+    result = run(path, starts=8, callback=lambda progress: repeated_indices.append(progress.last_row.index))
     same(result, undisturbed)
     assert not finished_indices.intersection(repeated_indices)
     assert len(repeated_indices) == 8 - len(finished_indices)
@@ -292,22 +292,22 @@ def test_more_starts_continue_a_checkpoint(tmp_path, undisturbed):
     run(path, starts=3)
     run(path, starts=5)
     same(run(path, starts=8), undisturbed)
-    with pytest.raises(InputError, match="has 8 starts; fewer were asked for"):
+    with pytest.raises(InputError, match="has 8 starts; starts= is smaller"):
         run(path, starts=6)
 
 
 @pytest.mark.parametrize(
     ("changes", "phrase"),
     [
-        ({"problem": pole(scale=1.1)}, "was written for another data of 'experiment 1'"),
-        ({"problem": pole(upper=3)}, r"bounds, scale and prior of 'k' \[0.3, 0.0, 2.0, .*has \[0.3, 0.0, 3.0"),
-        ({"transcription": cf.MultipleShooting(3)}, "transcription SingleShooting"),
+        ({"problem": pole(scale=1.1)}, "differs from this run in the data of 'experiment 1'"),
+        ({"problem": pole(upper=3)}, r"bounds, scale and prior of 'k' = \[0.3, 0.0, 2.0, .*has \[0.3, 0.0, 3.0"),
+        ({"transcription": cf.MultipleShooting(3)}, "transcription = SingleShooting"),
         ({"solver": cf.GaussNewton(max_iter=5)}, "max_iter=5"),
-        ({"rng": 5}, "seed 4; this run has 5"),
-        ({"sampling": "sobol"}, "sampling uniform; this run has sobol"),
-        ({"max_draws": 3}, "max_draws 2; this run has 3"),
-        ({"fit_max_time": 100}, "fit_max_time inf; this run has 100"),
-        ({"limits": {"k": (0, 1)}}, "others were drawn now"),
+        ({"rng": 5}, "seed = 4; this run has 5"),
+        ({"sampling": "sobol"}, "sampling = uniform; this run has sobol"),
+        ({"max_draws": 3}, "max_draws = 2; this run has 3"),
+        ({"fit_max_time": 100}, "fit_max_time = inf; this run has 100"),
+        ({"limits": {"k": (0, 1)}}, "this run draws other starting points"),
     ],
 )
 def test_the_checkpoint_of_another_run_is_refused(tmp_path, changes, phrase):
@@ -364,7 +364,7 @@ def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path, kills, starts):
         result = run(
             path,
             starts=starts,
-            callback=lambda progress, repeated_indices=repeated_indices: repeated_indices.append(progress.last.index),
+            callback=lambda progress, repeated_indices=repeated_indices: repeated_indices.append(progress.last_row.index),
         )
         same(result, full_result)
         assert len(repeated_indices) == starts - content.count(b'"row"') + (i % 3 == 0)
@@ -381,7 +381,7 @@ def test_a_result_survives_being_saved(tmp_path, many):
     assert loaded.table.keys() == many.table.keys()
     for name, column in many.table.items():
         np.testing.assert_array_equal(loaded.table[name], column)
-    lines = [line for line in loaded.summary().splitlines() if not line.startswith("Residuals are judged with the pro")]
+    lines = [line for line in loaded.summary().splitlines() if not line.startswith("Residual tests need the problem")]
     assert lines == many.summary().splitlines()
     assert loaded.best.problem is None
     same(loaded.with_problem(oscillator()), many)
@@ -402,14 +402,14 @@ def test_the_checkpoint_of_a_run_that_was_cut_short_is_a_result(tmp_path):
     path.write_bytes(b"".join(lines[:-1]))  # without what a run writes when it ends
     loaded = cf.MultistartResult.load(path)
     assert loaded.statuses["not_run"] == 3
-    assert loaded.message == "Read from a checkpoint: 3 starts finished."
+    assert loaded.message == "Loaded from a checkpoint: 3 starts finished."
     assert loaded.best.values == loaded.starts[loaded.optima[0].starts[0]].values
 
 
 def test_other_files_are_no_results(tmp_path, many):
     path = tmp_path / "other.json"
     many.best.save(path)
-    with pytest.raises(InputError, match="no checkpoint"):
+    with pytest.raises(InputError, match="not a castfit checkpoint"):
         cf.MultistartResult.load(path)
     with pytest.raises(InputError, match="cannot be read"):
         cf.MultistartResult.load(tmp_path / "none")

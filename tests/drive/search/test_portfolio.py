@@ -87,12 +87,11 @@ def test_the_answer_is_found_again_and_the_story_says_so():
     assert result.best.transcription
     assert result.candidates[-1].way == EXCHANGED
     first_sentence, second_sentence = result.story[:2]
-    number = f"The lowest optimum, -2 log L = {result.best.neg2loglik:.6g}, was found {result.finds} times"
-    assert first_sentence.startswith(
-        f"{number} from starts of their own that lie {100 * result.spread:.0f} % of the searched "
-    )
-    assert first_sentence.endswith(f"nothing lower by {len(result.candidates)} candidates in {result.time:.1f} s.")
-    assert second_sentence == "Sure, as far as a search can tell: it was found as often as was asked for (3)."
+    number = f"The lowest optimum (-2 log L = {result.best.neg2loglik:.6g}) was found {result.finds} times"
+    assert first_sentence.startswith(f"{number} from independent starting points {100 * result.spread:.0f} % of the ")
+    assert first_sentence.endswith(f"{len(result.candidates)} candidates in {result.time:.1f} s found none lower.")
+    assert second_sentence == f"Stopping criterion met: {result.reason}"
+    assert "(3)" in result.reason
     assert "box" not in first_sentence + second_sentence  # ways stand in the table
     assert "two quantities of the best point exchanged" in str(result.sheet())
     start_points = np.array([c.start_theta for c in result.candidates if c.best and c.start_theta])
@@ -130,8 +129,8 @@ def test_the_time_limit_is_kept_and_said():
     result = cf.estimate(chain(), max_time=0.05, finds=50)
     assert "time limit" in result.reason
     assert not result.sure
-    assert any(line.startswith("Not sure: ") and "more time" in line for line in result.story) == result.success
-    assert ("ended in a solution" in result.story[0]) != result.success
+    assert any(line.startswith("Stopping criterion not met: ") and "max_time" in line for line in result.story) == result.success
+    assert ("converged to a solution" in result.story[0]) != result.success
 
 
 def test_a_model_that_cannot_describe_the_data_is_no_success_story(clock):
@@ -144,7 +143,7 @@ def test_a_model_that_cannot_describe_the_data_is_no_success_story(clock):
     result = cf.estimate(problem, rng=0, max_time=1000.0)
     assert not result.described
     assert not result.sure  # a wide valley that holds nothing is found often, too
-    assert any("does not describe the data" in line for line in result.story)
+    assert any("does not fit the data" in line for line in result.story)
 
 
 def test_mistakes_are_listed_at_once():
@@ -455,7 +454,7 @@ def test_screened_starts_of_a_multistart_are_the_best_of_their_draws():
     ]
     assert all(screened_cost <= unscreened_cost for unscreened_cost, screened_cost in zip(*costs, strict=True))
     assert costs[0] != costs[1]
-    with pytest.raises(cf.InputError, match="leave out screen="):
+    with pytest.raises(cf.InputError, match="remove screen="):
         cf.multistart(problem, starts=[{"k1": 1.0}], screen=3)
     with pytest.raises(cf.InputError, match="screen is 0"):
         cf.multistart(problem, screen=0)
@@ -520,7 +519,7 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
     assert state(ahead).unchecked == 1
     assert state(solution.cost - 1.0).unchecked is None  # hardly lower
     assert state(ahead, dropped=True).unchecked is None
-    assert state(ahead, settled=True).unchecked is None  # that is confirmed
+    assert state(ahead, is_converged=True).unchecked is None  # that is confirmed
     assert state(ahead, checking=200.0).unchecked is None  # enough, for now
     checked_state = state(ahead).checked(
         1, CandidateOutcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, is_converged=True)
@@ -562,7 +561,7 @@ def test_a_search_that_is_ended_has_the_valley_that_was_checked_and_says_that_it
     assert not result.success
     assert np.isfinite(reports[-1].objective)
     assert reports[-1].objective == pytest.approx(result.best.objective)
-    assert "in a valley, no optimum yet" in reports[-1].sentence
+    assert "in a flat valley, not yet an optimum" in reports[-1].sentence
 
 
 def test_a_search_that_is_ended_before_anything_was_fitted_has_its_best_point():

@@ -30,7 +30,7 @@ def drawn(fit_problem, starts=8, sampling=None, limits=None, rng=0):
 
 
 def column(draws, name):
-    return np.array([start[name] for start in draws.first])
+    return np.array([start[name] for start in draws.initial_starts])
 
 
 def mistakes(fit_problem, starts=8, sampling=None, limits=None, rng=0):
@@ -117,7 +117,7 @@ def test_where_a_bound_is_missing_starts_are_drawn_about_the_guess():
     assert 21 < a.max() <= 22  # the guess and ten times of it
     assert 0.5e-3 <= b.min() < 1e-3  # three decades below the guess
     assert 50 < b.max() <= 60
-    note = "Where a bound is missing, starts were drawn about the guess: a in [-1, 22], b in [0.0005, 60]."
+    note = "Starting points were sampled around the guess where a bound is missing: a in [-1, 22], b in [0.0005, 60]."
     assert draws.note == note
     assert drawn(problem()).note == ""
     assert drawn(free, limits={"a": (0, 1), "b": (0.1, 1)}).note == ""
@@ -136,7 +136,7 @@ def test_problems_of_the_library_without_bounds_have_starts(name):
 
 def test_every_driver_says_where_starts_were_drawn(clock):
     free = problem(a=cf.Parameter(1.0, lower=0))
-    note = "Where a bound is missing, starts were drawn about the guess: a in [0, 11]."
+    note = "Starting points were sampled around the guess where a bound is missing: a in [0, 11]."
     many = cf.multistart(free, "single", starts=2)
     assert note in str(many)
     assert note in str(cf.compare(free, ["single"], starts=2))
@@ -146,7 +146,7 @@ def test_every_driver_says_where_starts_were_drawn(clock):
 def test_a_guess_of_zero_needs_limits_or_a_distribution_where_a_bound_is_missing():
     free = problem(a=0.0)
     (mistake,) = mistakes(free)
-    assert "'a' lies in [-inf, inf] about its guess 0, where no start can be drawn" in mistake
+    assert "'a' has the limits [-inf, inf] about its guess 0, from which no starting point can be sampled" in mistake
     assert "limits={'a': (lower, upper)}" in mistake
     for limits in ({"a": (0, 1)}, {"a": scipy.stats.cauchy()}):
         assert np.isfinite(column(drawn(free, limits=limits), "a")).all()
@@ -154,7 +154,7 @@ def test_a_guess_of_zero_needs_limits_or_a_distribution_where_a_bound_is_missing
 
 
 def test_a_logarithm_needs_a_positive_limit():
-    assert "logarithm" in mistakes(problem(), limits={"b": (0, 1)})[-1]
+    assert "sampled on a log scale" in mistakes(problem(), limits={"b": (0, 1)})[-1]
     assert len(mistakes(problem(), sampling="log_uniform")) == 1  # a may be negative
 
 
@@ -177,10 +177,10 @@ def test_what_a_start_does_not_name_is_at_its_guess():
         ({"rng": -1}, ["rng is -1"]),
         ({"rng": "seed"}, ["rng is 'seed'"]),
         ({"sampling": "sobel"}, ["did you mean 'sobol'"]),
-        ({"sampling": lambda rng: {}, "limits": {"a": (0, 1)}}, ["leave out one of them"]),
+        ({"sampling": lambda rng: {}, "limits": {"a": (0, 1)}}, ["limits and a sampling function cannot be combined"]),
         (
             {"sampling": 3, "limits": {"a": (3, 2), "b": (1, 20), "c": (0, 1)}},
-            ["sampling is 3", "limits names 'c'", "limits of 'a' are (3, 2)", "exceed its bounds [0.001, 10]"],
+            ["sampling is 3", "limits has the name 'c'", "limits of 'a' are (3, 2)", "exceed its bounds [0.001, 10]"],
         ),
         ({"limits": {"a": scipy.stats.uniform(10, 1)}}, ["lies outside its bounds"]),
         ({"limits": {"a": (np.nan, 1)}}, ["limits of 'a'"]),
