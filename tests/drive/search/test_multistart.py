@@ -206,7 +206,9 @@ def test_a_callback_sees_the_run_and_ends_it():
     assert [report.finished for report in reports] == [1, 2, 3, 4]
     assert [report.last_row.index for report in reports] == [0, 1, 2, 3]
     best = [report.best.objective for report in reports]
-    assert best == [min(report.last_row.objective for report in reports[: i + 1] if report.last_row.success) for i in range(4)]
+    assert best == [
+        min(report.last_row.objective for report in reports[: i + 1] if report.last_row.success) for i in range(4)
+    ]
     assert result.statuses["not_run"] == 5
     assert result.message == "Stopped by the callback. 4 of 9 starts ended."
     assert "4 of 9 starts: best chi2 = " in reports[-1].sentence
@@ -364,7 +366,9 @@ def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path, kills, starts):
         result = run(
             path,
             starts=starts,
-            callback=lambda progress, repeated_indices=repeated_indices: repeated_indices.append(progress.last_row.index),
+            callback=lambda progress, repeated_indices=repeated_indices: repeated_indices.append(
+                progress.last_row.index
+            ),
         )
         same(result, full_result)
         assert len(repeated_indices) == starts - content.count(b'"row"') + (i % 3 == 0)

@@ -129,7 +129,10 @@ def test_the_time_limit_is_kept_and_said():
     result = cf.estimate(chain(), max_time=0.05, finds=50)
     assert "time limit" in result.reason
     assert not result.sure
-    assert any(line.startswith("Stopping criterion not met: ") and "max_time" in line for line in result.story) == result.success
+    assert (
+        any(line.startswith("Stopping criterion not met: ") and "max_time" in line for line in result.story)
+        == result.success
+    )
     assert ("converged to a solution" in result.story[0]) != result.success
 
 

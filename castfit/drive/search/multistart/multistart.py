@@ -260,7 +260,9 @@ class StartLog:
             saved_text = f"'{file.path}' has {len(saved_starts)} starts"
             advice = "starts= is smaller; pass at least as many"
             if len(saved_starts) <= len(initial_starts):
-                advice = "this run draws other starting points; pass the same limits= (a Latin hypercube cannot be extended)"
+                advice = (
+                    "this run draws other starting points; pass the same limits= (a Latin hypercube cannot be extended)"
+                )
             raise InputError("checkpoint", [f"{saved_text}; {advice}"])
         if (
             checkpoint_state.plan is None

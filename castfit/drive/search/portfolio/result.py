@@ -191,7 +191,9 @@ class PortfolioResult(SearchResult):
             if lower:
                 return f"{floor}. After {count_text} it is not confirmed as an optimum; continue the fit from there."
             return f"None of {count_text} converged to a solution."
-        times = {0: "only from points of other candidates", 1: "once", 2: "twice"}.get(self.finds, f"{self.finds} times")
+        times = {0: "only from points of other candidates", 1: "once", 2: "twice"}.get(
+            self.finds, f"{self.finds} times"
+        )
         ways = sum(way.finds > 0 for way in self.ways)
         ways_text = f", by {ways} ways" if self.finds > 1 and ways > 1 else ""
         distance_text = f" {100 * self.spread:.0f} % of the search range apart" if np.isfinite(self.spread) else ""
