@@ -6,8 +6,8 @@ processor: argmax of numpy returns any of them.  The functions of this module tr
     |a - b| <= TIE_RTOL * max(|a|, |b|, scale)
 
 where `scale` is the magnitude of the terms that a and b were computed from.  It matters for values near zero: the
-difference of two numbers of magnitude 1 has an error of 1e-16, however small it is.  Among equal values the first one of
-the sequence wins.  NaN counts as worse than every number, and an infinity is equal only to itself.
+difference of two numbers of magnitude 1 has an error of 1e-16, however small it is.  The first of equal values wins.
+NaN counts as worse than every number, and an infinity is equal only to itself.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def stable_order(values: Array | Sequence[float], *, descending: bool = False, s
 
     The first index is the one of `first_argmin`, or of `first_argmax` if descending.
     """
-    keys = np.asarray(values, dtype=float) * (-1.0 if descending else 1.0)
-    order = np.argsort(keys, kind="stable")
-    ranks = np.zeros(keys.size, dtype=np.intp)
+    keys: list[float] = (np.asarray(values, dtype=float) * (-1.0 if descending else 1.0)).tolist()
+    order: list[int] = np.argsort(keys, kind="stable").tolist()
+    ranks = np.zeros(len(keys), dtype=np.intp)
     rank = 0  # position in the sorted sequence of the first value that equals the current one
     for position, index in enumerate(order):
         rank = rank if _are_equal(keys[index], keys[order[rank]], scale) else position
