@@ -127,19 +127,19 @@ def test_what_has_no_evidence_is_refused_by_name() -> None:
     selection = cf.select(problem, "single", choices={"b": [0, cf.estimated]})
     with refused("'b' has neither a prior nor two finite bounds"):
         selection.evidence()
-    with refused("draws is 3; give at least 100", "'c' is no candidate that was fitted"):
+    with refused("draws is 3; give at least 100", "'c' is not a fitted candidate"):
         selection.evidence(sampling=True, draws=3, candidates=["c"])
     bound = problem.replace(parameters={"a": cf.Parameter(0.1, bounds=(-9, 9)), "b": cf.Parameter(0, bounds=(-1, 0))})
     bounded_evidence = cf.select(bound, "single", choices={"b": [0, cf.estimated]}).evidence()
     assert np.isnan(bounded_evidence["b"].log)
-    assert "Laplace is not valid here: b at a bound; use sampling=True" in str(bounded_evidence)
+    assert "the Laplace approximation is not valid: b at a bound; use sampling=True" in str(bounded_evidence)
     wide = problem.replace(parameters={n: cf.Parameter(0.1, bounds=(-9, 9)) for n in "ab"})
     below, choices = wide.replace(constraints=[a + b <= -1.0]), {"b": [0, cf.estimated]}
     limited_evidence = cf.select(below, "single", choices=choices).evidence()
     assert np.isnan(
         limited_evidence["b"].log
     )  # half of the peak or less is left, which the formula counts as a whole one
-    assert "Laplace is not valid here: 'a+b <= -1' holds" in str(limited_evidence)
+    assert "the Laplace approximation is not valid: 'a+b <= -1' " in str(limited_evidence)
     equality_selection = cf.select(wide.replace(constraints=[a + b == 1.0]), "single", choices=choices)
     for sampling in (False, True):
         assert "no evidence: 'a+b == 1' ties quantities" in str(equality_selection.evidence(sampling=sampling))

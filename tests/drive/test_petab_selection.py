@@ -104,7 +104,7 @@ def test_mistakes_in_files_are_sentences(tmp_path: Path) -> None:
         .replace("model_space.tsv", str(CASES / "0001/model_space.tsv"))
     )
     path.write_text(text)
-    with refused("by which the largest model always wins"):
+    with refused("always prefers the largest model"):
         cf.petab.select(path)
 
 

@@ -220,7 +220,7 @@ class SavedResult(RunResult):
             result = cls._restored(header, records) if header is not None and is_same_driver else None
         if result is None:
             raise InputError(
-                f"{cls.__name__}.load", [f"'{path}' does not contain a {cls._contents}; choose another file"]
+                f"{cls.__name__}.load", [f"'{path}' does not contain {cls._contents}; choose another file"]
             )
         return result
 

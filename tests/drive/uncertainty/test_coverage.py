@@ -76,7 +76,7 @@ def test_a_result_is_a_design_with_its_estimates_as_truth():
     coverage = cf.coverage(result, samples=30, transcription=SINGLE)
     assert coverage.truth == pytest.approx(result.values)
     assert coverage.share > 0.75
-    with refused("says the truth"):
+    with refused("truth and sigma are part of the result"):
         cf.coverage(result, {"k": 1.0})
 
 
@@ -95,11 +95,11 @@ def test_mistakes_are_found_at_once():
         cf.coverage(decay(), {"q": 1, "k": np.nan}, samples=0, confidence_level=1, intervals="x", start=3)
     with refused("'sigma' is missing"):
         cf.coverage(decay(None))
-    with refused("knows all standard deviations"):
+    with refused("all standard deviations are known"):
         cf.coverage(decay(), sigma=0.1)
-    with refused("'y' is unknown nowhere", "'x' is -1"):
+    with refused("'y' is not an unknown standard deviation", "'x' is -1"):
         cf.coverage(decay(cf.unknown()), sigma={"y": 1.0, "x": -1})
-    with refused("cannot be drawn from a cost"):
+    with refused("cannot be sampled from a user-defined cost"):
         cf.coverage(decay(None, noise=cf.Likelihood(lambda y, m: (y - m) ** 2)))
     with refused("give a Problem"):
         cf.coverage(3)

@@ -34,35 +34,35 @@ def test_the_table_says_by_how_many_standard_errors_priors_move(scale):
     assert influence.posterior.parameters["k"] == pytest.approx(2.0 + 2.5 * ERROR, rel=1e-6)
     assert influence.shifts["k"] == pytest.approx(2.5, rel=0.03)
     assert influence.shares["k"] == pytest.approx(0.5, abs=0.02)
-    assert "+2.5 standard errors: prior and data contradict each other" in str(influence)
+    assert "+2.5 standard errors: prior and data are in conflict" in str(influence)
     assert "6.25 with priors" in str(influence)  # 2.5 standard errors from the minimum
     assert list(influence.likelihood.values) == ["k"]
 
 
 def test_words_for_little_and_for_most():
     agreeing = compared(k=cf.Parameter(1.0, prior=Normal(2.0, 0.1 * ERROR)))
-    assert agreeing.remark("k") == "as the data say; most is known from priors"
+    assert agreeing.remark("k") == "no relevant shift; most of the information comes from priors"
     weak = compared(k=cf.Parameter(1.0, prior=Normal(3.0, 1.0)))
-    assert weak.remark("k") == "as the data say"
+    assert weak.remark("k") == "no relevant shift"
     straight = compared(k=cf.Parameter(1.0, prior=Gamma(1, ERROR)))
     assert straight.shifts["k"] == pytest.approx(-1.0, rel=1e-3)
-    assert straight.remark("k") == "moved by -1 standard errors"
+    assert straight.remark("k") == "shifted by -1 standard errors"
     assert straight.shares["k"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_what_priors_alone_determine_is_named():
     influence = compared(k=1.0, n=cf.Parameter(1.0, prior=Normal(1.5, 0.2)))
-    assert influence.remark("n") == "determined by priors alone"
+    assert influence.remark("n") == "determined by priors only"
     assert influence.shares["n"] == 1.0
     assert np.isnan(influence.shifts["n"])
-    assert influence.remark("k") == "as the data say"
+    assert influence.remark("k") == "no relevant shift"
 
 
 def test_what_is_held_at_a_kink_is_named():
     influence = compared(k=cf.Parameter(1.0, prior=LaplacePrior(2.0 - ERROR, 0.1 * ERROR)))
     assert influence.posterior.active == {"k": "kink"}
     assert influence.shifts["k"] == pytest.approx(-1.0, rel=1e-3)
-    assert influence.remark("k") == "held at the kink of its prior; moved by -1 standard errors"
+    assert influence.remark("k") == "fixed at the kink of its prior; shifted by -1 standard errors"
 
 
 def test_bounds_stay_without_priors():

@@ -220,7 +220,7 @@ def test_a_better_fit_on_the_way_restarts_the_run():
     assert profiles.best.chi2 == pytest.approx(min(np.sum(((np.cos(w * t) - data) / 0.3) ** 2)
                                                 for w in np.linspace(0.2, 6.5, 20001)), rel=1e-4)  # fmt: skip
     assert profiles.improved == pytest.approx(poor.chi2 - profiles.best.chi2, rel=1e-3)
-    assert "better fit was found" in str(profiles)
+    assert "better fit" in str(profiles)
 
 
 def test_a_bound_that_nothing_excludes_is_said(banana_fit):
@@ -229,7 +229,7 @@ def test_a_bound_that_nothing_excludes_is_said(banana_fit):
     lower, upper = profile.sides()
     assert (lower.kind, upper.kind) == ("at a bound", "bounded")
     assert lower.limit == pytest.approx(0.3)
-    assert "down to its bound 0.3" in lower.sentence
+    assert "down to the bound 0.3" in lower.sentence
 
 
 def test_limits_that_integration_does_not_reproduce_are_none(banana_fit):
@@ -273,7 +273,7 @@ def test_a_saved_run_is_read_again(banana_fit, tmp_path):
     assert loaded_profiles.with_problem(banana_fit.problem).best.problem is banana_fit.problem
     np.testing.assert_array_equal(loaded_profiles["k"].values, profiles["k"].values)
     cf.profile(banana_fit, "k", checkpoint=tmp_path / "run.json", max_time=1e-9)
-    with pytest.raises(InputError, match="holds no profiles"):
+    with pytest.raises(InputError, match="does not contain"):
         cf.Profiles.load(tmp_path / "run.json")
 
 
@@ -297,7 +297,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(banana_fit, tmp_path):
     full_profiles = cf.profile(banana_fit)
     assert numbers(resumed_profiles) == numbers(full_profiles)
     assert resumed_profiles.solves == full_profiles.solves
-    with pytest.raises(InputError, match=r"was written for the confidence_levels 0\.95"):
+    with pytest.raises(InputError, match=r"confidence_levels = 0\.95"):
         cf.profile(banana_fit, checkpoint=path, resume=True, confidence_levels=0.9)
 
 
@@ -331,9 +331,9 @@ def test_misuse_is_refused(banana_fit):
         cf.profile(banana())  # pyright: ignore[reportArgumentType]
     with refused("twice"):
         cf.profile(banana_fit, ["k", "k"])
-    with refused("nothing that is estimated"):
+    with refused("contains no estimated quantity"):
         cf.profile(banana_fit, "2 + 1")
-    with pytest.raises(InputError, match=r"followed for 0\.95"):
+    with pytest.raises(InputError, match=r"computed for 0\.95"):
         cf.profile(banana_fit, "k")["k"].limits(0.5)
 
 
@@ -476,7 +476,7 @@ def test_a_prediction_is_profiled_like_a_quantity(banana_fit, transcription):
     for i, name in enumerate(("x(t = 1)", "x(t = 6)")):
         np.testing.assert_allclose(profiles[name].limits(), (band["x lower"][i], band["x upper"][i]), rtol=1e-3)
     np.testing.assert_allclose(profiles["A"].limits(), cf.profile(banana_fit, "A")["A"].limits(), rtol=1e-3)
-    with refused("'y' is no output", "'b' is no experiment", "begins at 0", "does not depend"):
+    with refused("'y' is no output", "'b' is no experiment", "before the start of the experiment at 0", "does not depend"):
         cf.profile(
             banana_fit, [cf.OutputAt("y", 1), cf.OutputAt("x", 1, "b"), cf.OutputAt("x", -1), cf.OutputAt("x", 0.0)]
         )

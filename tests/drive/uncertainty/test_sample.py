@@ -33,7 +33,7 @@ def test_the_posterior_of_a_line_is_normal(line_sample):
     assert values.mean(axis=1) == pytest.approx(list(result.values.values()), abs=4 * error.max() / np.sqrt(effective))
     assert values.std(axis=1) / error == pytest.approx(1.0, abs=4 / np.sqrt(2 * effective))
     assert np.corrcoef(values)[0, 1] == pytest.approx(result.correlation[0, 1], abs=0.03)
-    assert "Converged: R-hat" in str(line_sample)
+    assert "Converged: largest R-hat" in str(line_sample)
 
 
 def test_draws_are_arvizs(line_sample):
@@ -162,7 +162,7 @@ def test_draws_keep_to_linear_equations_and_others_are_refused():
     expected = 1.0 / np.sqrt(direction @ np.linalg.inv(covariance) @ direction)
     assert np.std(sample.values[first_name]) == pytest.approx(expected, rel=0.1)
     curved = cf.fit(line(sigma=0.1).replace(constraints=[u * v == float(mean.prod())]), SINGLE)
-    with refused("write one quantity by the others"):
+    with refused("writing one quantity in terms of the others"):
         cf.sample(curved, draws=20, chains=1)
 
 
@@ -188,7 +188,7 @@ def test_a_default_run_goes_on_until_it_has_converged_as_one_longer_run_does():
 def test_going_on_from_a_state_is_one_longer_run(monkeypatch):
     result = cf.fit(decay_problem(), SINGLE)
     monkeypatch.setattr(module, "_DRAWS", 40)
-    monkeypatch.setattr(module, "_DOUBLED", 2)
+    monkeypatch.setattr(module, "_MAX_DOUBLINGS", 2)
     rounds = cf.sample(result, chains=2, walkers=4, rng=1)  # 8 steps, then 16, then 32
     full_sample = cf.sample(result, chains=2, walkers=4, rng=1, draws=8 * 21, tune=11)
     assert np.array_equal(rounds.chain, full_sample.chain)
@@ -201,7 +201,7 @@ def test_chains_take_turns_and_draw_the_same(monkeypatch):
     """What is ended early has all chains, so that they can be compared."""
     result = cf.fit(decay_problem(), SINGLE)
     full_sample = cf.sample(result, chains=2, walkers=4, rng=1, draws=80, tune=4)
-    monkeypatch.setattr(module, "_SLICE", 0.0)
+    monkeypatch.setattr(module, "_CHAIN_TIME_SLICE_SECONDS", 0.0)
     alternating_sample = cf.sample(result, chains=2, walkers=4, rng=1, draws=80, tune=4)
     assert np.array_equal(alternating_sample.chain, full_sample.chain)
     assert alternating_sample.evaluations == full_sample.evaluations
@@ -246,9 +246,9 @@ def test_walkers_that_stay_where_they_began_have_not_converged(line_sample):
 def test_time_and_callback_leave_what_there_is(clock):
     result = cf.fit(decay_problem(), SINGLE)
     stopped_sample = cf.sample(result, draws=60, chains=4, callback=lambda progress: progress.finished == 1)
-    assert "The callback asked to stop." in stopped_sample.message
-    assert "Only 1 of them came so far" in stopped_sample.message
-    assert "A single chain cannot tell" in str(stopped_sample)
+    assert "Stopped by the callback." in stopped_sample.message
+    assert "Only 1 of them reached" in stopped_sample.message
+    assert "cannot be assessed with a single chain" in str(stopped_sample)
     assert stopped_sample.thetas.size > 0
     clock.step = 1.0
     timed_out_sample = cf.sample(result, draws=10**6, chains=1, tune=0, max_time=1000.0)
@@ -256,7 +256,7 @@ def test_time_and_callback_leave_what_there_is(clock):
     assert 0 < timed_out_sample.chain.shape[1] < 10**3
     empty_sample = cf.sample(result, draws=10, chains=1, max_time=1e-9)
     assert empty_sample.thetas.size == 0
-    assert "too few steps" in str(empty_sample)
+    assert "Too few steps" in str(empty_sample)
 
 
 def test_what_is_wrong(monkeypatch):

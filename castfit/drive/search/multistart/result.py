@@ -158,7 +158,7 @@ class MultistartResult(SearchResult, SavedResult):
     [21.867, 21.867, 21.867]
     """
 
-    _driver = _contents = "multistart"
+    _driver, _contents = "multistart", "a multistart"
 
     starts: tuple[StartRow, ...]
     optima: tuple[Optimum, ...]

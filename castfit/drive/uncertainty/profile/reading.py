@@ -86,7 +86,7 @@ def read_targets(
         n = sum(isinstance(other, OfPrediction) for other in targets)
         target = _read(result, compiled_problem, label, entry, n, mistakes, holds)
         if target is not None and any(target.name == other.name for other in targets):
-            mistakes.append(f"{holds} '{target.name}' twice; leave one out")
+            mistakes.append(f"{holds} '{target.name}' twice; remove one")
         elif target is not None:
             targets.append(target)
     return tuple(targets)

@@ -328,7 +328,7 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
     (True, 'F')
     """
 
-    _driver, _contents = "profile", "profiles that ended"
+    _driver, _contents = "profile", "completed profiles"
 
     profiles: Mapping[str, Profile]
     best: Result

@@ -88,7 +88,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
     True
     """
 
-    _driver = _contents = "bootstrap"
+    _driver, _contents = "bootstrap", "a bootstrap"
 
     result: Result
     kind: str
