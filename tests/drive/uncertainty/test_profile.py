@@ -476,7 +476,9 @@ def test_a_prediction_is_profiled_like_a_quantity(banana_fit, transcription):
     for i, name in enumerate(("x(t = 1)", "x(t = 6)")):
         np.testing.assert_allclose(profiles[name].limits(), (band["x lower"][i], band["x upper"][i]), rtol=1e-3)
     np.testing.assert_allclose(profiles["A"].limits(), cf.profile(banana_fit, "A")["A"].limits(), rtol=1e-3)
-    with refused("'y' is no output", "'b' is no experiment", "before the start of the experiment at 0", "does not depend"):
+    with refused(
+        "'y' is no output", "'b' is no experiment", "before the start of the experiment at 0", "does not depend"
+    ):
         cf.profile(
             banana_fit, [cf.OutputAt("y", 1), cf.OutputAt("x", 1, "b"), cf.OutputAt("x", -1), cf.OutputAt("x", 0.0)]
         )
