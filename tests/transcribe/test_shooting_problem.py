@@ -450,8 +450,8 @@ def test_lanes_that_move_as_arrays_are_those_of_a_loop(transcription):
         assert [(p.condition, int(j)) for p in run.parts for j in p.pieces] == list(run.members)
         for lane, (i, j) in enumerate(run.members):
             piece = sweep.integration_plan.chains[i].pieces[j]
-            assert np.array_equal(sweep.x[i][piece.stage, piece.points], run.trajectories.x[lane, piece.output_index])
-            assert np.array_equal(sweep.z[i][piece.stage, piece.points], run.trajectories.z[lane, piece.output_index])
+            assert np.array_equal(sweep.x[i][piece.stage, piece.points], run.trajectories.x[lane, piece.grid_index])
+            assert np.array_equal(sweep.z[i][piece.stage, piece.points], run.trajectories.z[lane, piece.grid_index])
             assert np.array_equal(run.lanes.u[lane], piece.cubics)
 
 
