@@ -39,7 +39,7 @@ from castfit.integrate.options import SUNDIALS
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.homotopy import within_bounds
 from castfit.solve.residual_plausibility import has_implausible_residuals
-from castfit.transcribe.collocation import FIRST_ELEMENTS, Collocation
+from castfit.transcribe.collocation import MIN_INITIAL_ELEMENTS, Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from castfit.transcribe.trajectory import every_state_measured
@@ -249,7 +249,7 @@ class CostFeatures:
             experiments=len(problem.conditions),
             points=sum(n_times),
             rows=problem.n_data,
-            elements=sum(n_boundaries) + FIRST_ELEMENTS * len(n_boundaries),
+            elements=sum(n_boundaries) + MIN_INITIAL_ELEMENTS * len(n_boundaries),
             steps=steps or _DEFAULT_INTEGRATOR_STEPS * len(n_boundaries),
             products=products,
             entries=entries,
@@ -484,7 +484,7 @@ def _stiffness(problem: CompiledProblem, staged: ShootingProblem) -> float:
 
 def _longest_element(condition: Condition) -> float:
     marks = np.unique(np.concatenate([[condition.start], condition.times]))
-    return min(float(np.diff(marks).max(initial=0.0)), (condition.end - condition.start) / FIRST_ELEMENTS)
+    return min(float(np.diff(marks).max(initial=0.0)), (condition.end - condition.start) / MIN_INITIAL_ELEMENTS)
 
 
 def _slopes(model: Model) -> ca.Function:

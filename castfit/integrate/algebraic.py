@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.intp]
 
-_MAX_ITERATIONS = 50
-_MAX_HALVINGS = 12
+_MAX_NEWTON_ITERATIONS = 50  # Newton iterations until a point counts as unsolved
+_MAX_STEP_HALVINGS = 12  # halvings of a Newton step that does not reduce the residual
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class AlgebraicEquations:
             return z, ~is_solved
         relative, absolute = self._tolerances
         unsolved: Rows = np.arange(z.shape[0], dtype=np.intp)
-        for _ in range(_MAX_ITERATIONS):
+        for _ in range(_MAX_NEWTON_ITERATIONS):
             unsolved_points = points[unsolved]
             g, g_z = self._evaluate(self._newton, unsolved_points, z[unsolved])
             step = -_solve(g_z, g)[..., 0]
@@ -125,7 +125,7 @@ class AlgebraicEquations:
         """Halve each point's step until the residual, of maximum norm `size` (N,), becomes smaller."""
         if step.size == 0:
             return step
-        for _ in range(_MAX_HALVINGS):
+        for _ in range(_MAX_STEP_HALVINGS):
             is_worse = ~(np.abs(self.residual(points, z + step)).max(axis=1) < size)  # NaN is worse
             if not is_worse.any():
                 break

@@ -37,13 +37,13 @@ from castfit._support.casadi_functions import find_compiler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_TIME_LIMIT = 300.0  # seconds that a compiler may take
+_TIME_LIMIT = 300.0  # seconds after which a compiler is stopped
 _FLAGS = ("-O1", "-ffp-contract=off")  # straight-line arithmetic: -O3 runs 10 % faster and compiles twice as long
 _HEAD = re.compile(r"static int (casadi_f\d+)\(.*\{$")
 _END = "  return 0;"
 _PART = "static __attribute__((noinline)) void "
 _TAKES = "(const casadi_real** arg, casadi_real** res, casadi_real* w)"
-_STATEMENTS = 500  # of a part
+_MAX_PART_STATEMENTS = 500  # number of C statements per part of a long function
 _MOVED = ("daeF", "jtimesF")  # what is differentiated along directions
 
 
@@ -117,12 +117,12 @@ def split_work_arrays(source: str) -> str:
         head = _HEAD.match(lines[k])
         end = lines.index(_END, k) if head else k
         body = lines[k + 1 : end]
-        if head is None or len(body) <= _STATEMENTS or any("{" in line for line in body):
+        if head is None or len(body) <= _MAX_PART_STATEMENTS or any("{" in line for line in body):
             out += lines[k : end + 1]
         else:
-            parts = range(0, len(body), _STATEMENTS)
+            parts = range(0, len(body), _MAX_PART_STATEMENTS)
             for i in parts:
-                out += [f"{_PART}{head[1]}_{i}{_TAKES} {{", *body[i : i + _STATEMENTS], "}"]
+                out += [f"{_PART}{head[1]}_{i}{_TAKES} {{", *body[i : i + _MAX_PART_STATEMENTS], "}"]
             out += [lines[k], *(f"  {head[1]}_{i}(arg, res, w);" for i in parts), lines[end]]
         k = end + 1
     return "\n".join(out)

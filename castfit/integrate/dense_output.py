@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from castfit.integrate.lanes import Lanes
     from castfit.integrate.options import IntegratorOptions
 
-_NEAR = 1e-3  # of a state's unit: how far from the middles cubics through parts of time may be
-_MOST = 4096  # parts
+_MIDDLE_TOLERANCE = 1e-3  # distance between cubic and solution at the middle of a part, in a state's unit
+_MAX_TIME_PARTS = 4096  # number of parts of an interval that are not divided further
 
 # Bernstein coefficients of both halves of a polynomial (de Casteljau).
 _HALF = np.array([[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 2, 1, 0, 0], [1, 3, 3, 1, 0], [1, 4, 6, 4, 1]], dtype=float)
@@ -144,7 +144,7 @@ def _through_parts(
         width = duration / n_parts
         ends = np.stack([x[:-1:2], width * f[:-1:2], x[2::2], width * f[2::2]], axis=1)
         deviations = x[1::2] - np.einsum("j,kjn->kn", _AT_MIDDLE, ends)
-        if n_parts >= _MOST or (np.abs(deviations) <= _NEAR * unit).all():
+        if n_parts >= _MAX_TIME_PARTS or (np.abs(deviations) <= _MIDDLE_TOLERANCE * unit).all():
             ends = np.concatenate([ends, 16.0 * deviations[:, None]], axis=1)
             return DenseOutput(times[::2], x[::2], z[::2], ends)
         n_parts *= 2

@@ -33,12 +33,12 @@ from castfit._support.records import dataclass
 from castfit._support.status import InputError
 from castfit._support.time_limit import check_deadline
 
-_SHARES = 3  # pieces of work for each process or thread, as some lanes take longer
-_LEAST = 4  # lanes that are worth a thread's attention
-_LOOK = 0.5  # seconds between two looks at the watch
-_ON_EXECUTORS = 16  # pieces of work where the number of workers is not known
-_KEPT = 64  # things that a worker keeps
-_PATIENCE = 1.0  # seconds that integration takes here before processes are started, which takes as long
+_SHARES_PER_WORKER = 3  # pieces of work for each process or thread, as some lanes take longer
+_MIN_LANES_PER_SHARE = 4  # number of lanes that justify a piece of work for a thread
+_DEADLINE_CHECK_SECONDS = 0.5  # seconds between two checks of the deadline while threads work
+_DEFAULT_SHARES = 16  # pieces of work if the number of workers is unknown
+_MAX_WORKER_OBJECTS = 64  # number of objects that a worker caches
+_MIN_SECONDS_TO_START_WORKERS = 1.0  # seconds of integration here before processes are started, which takes as long
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ class IntegrationWorkers:
 
         A process that is a worker itself cannot start any.
         """
-        return self.replaces_threads or (self.spent >= _PATIENCE and not multiprocessing.current_process().daemon)
+        return self.replaces_threads or (
+            self.spent >= _MIN_SECONDS_TO_START_WORKERS and not multiprocessing.current_process().daemon
+        )
 
     @contextmanager
     def resting(self) -> Generator[None, None, None]:
@@ -95,7 +97,9 @@ class IntegrationWorkers:
         n_workers = self.pool.n_workers
         return [
             slice(*ends)
-            for ends in _pieces(size, min(_ON_EXECUTORS if n_workers is None else _SHARES * n_workers, size))
+            for ends in _pieces(
+                size, min(_DEFAULT_SHARES if n_workers is None else _SHARES_PER_WORKER * n_workers, size)
+            )
         ]
 
     def run(self, calls: Sequence[RemoteCall]) -> list[Any]:
@@ -148,7 +152,7 @@ def _call(
                 make, frozen = constructor
                 _worker_cache.objects[key] = make(*pickle.loads(frozen))
             _worker_cache.objects.move_to_end(key)
-            while len(_worker_cache.objects) > _KEPT:
+            while len(_worker_cache.objects) > _MAX_WORKER_OBJECTS:
                 _worker_cache.objects.popitem(last=False)
             return getattr(_worker_cache.objects[key], method)(*arguments)
     except InputError as error:
@@ -172,12 +176,12 @@ class IntegrationThreads:
 
     def run(self, function: Callable[[int, int], object], size: int) -> None:
         """Call a function for all pieces of lanes; when it is time to stop, for those that have begun."""
-        shares = _pieces(size, min(_SHARES * self.count, size // _LEAST))
+        shares = _pieces(size, min(_SHARES_PER_WORKER * self.count, size // _MIN_LANES_PER_SHARE))
         pending = [self.pool.submit(function, *share) for share in shares]
         try:
             while pending:
                 check_deadline()
-                finished, unfinished = wait(pending, _LOOK, FIRST_COMPLETED)
+                finished, unfinished = wait(pending, _DEADLINE_CHECK_SECONDS, FIRST_COMPLETED)
                 for future in finished:
                     future.result()
                 pending = list(unfinished)

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Places = NDArray[np.int32]
 
-_TAIL = 16  # rows at least whose rest counts as dense
-_FULL = 0.7  # share of entries from which it does
-_EACH = 4.0  # what an operation on listed positions costs, where those of a row side by side cost 1
+_MIN_DENSE_ROWS = 16  # number of remaining rows from which their block may count as dense
+_MIN_DENSE_SHARE = 0.7  # share of nonzero entries from which this block counts as dense
+_LISTED_OPERATION_COST = 4.0  # cost of a product at listed positions, relative to one in a dense row
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +239,7 @@ class Elimination:
     def products(self) -> float:
         """Cost of the factorization, in products at listed places."""
         left = range(self.rows.size - self.tail)  # by a dense factorization
-        return self.targets.size + sum(k * k for k in left) / _EACH
+        return self.targets.size + sum(k * k for k in left) / _LISTED_OPERATION_COST
 
 
 def elimination(n: int, n_x: int, row: Integers, column: Integers) -> Elimination | None:
@@ -299,7 +299,7 @@ def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]]
         owner[j] = i
     order, operations = list[int](), 0
     eliminated_columns, eliminated_rows = set[int](), set[int]()  # columns and rows
-    limit = (n**3 / 3 + 10 * n**2) / _EACH
+    limit = (n**3 / 3 + 10 * n**2) / _LISTED_OPERATION_COST
 
     costs = [0] * n
     for i in range(n):
@@ -308,7 +308,7 @@ def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]]
     heapify(queue)
     while len(order) < n:
         remaining = n - len(order)
-        if remaining >= _TAIL and n_entries >= _FULL * remaining**2:
+        if remaining >= _MIN_DENSE_ROWS and n_entries >= _MIN_DENSE_SHARE * remaining**2:
             break
         cost, k = heappop(queue)
         if k in eliminated_rows or cost != costs[k]:  # it was put there again when its price changed

@@ -56,17 +56,17 @@ _FOLDER = Path(__file__).parent
 _FLAGS = ("-O2", "-ftree-vectorize", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 # -O2 compiles twice as long and runs as fast.
 _MODEL_FLAGS = ("-O1", "-ffp-contract=off")
-_EVALUATE = "_ZN6casadi21_function_buffer_evalEPv"  # what evaluates a FunctionBuffer, as its C++ compilers name it
-_LONG = 3000  # operations of the model's functions, from which they are compiled in parts
-_BUDGET = 20_000  # steps between two looks at the watch
-_OPERATION = 2e-9  # seconds of computing time by which an operation is faster where it is compiled
-_COMPILING = 0.06, 2.5e-6  # seconds of computing time: any, and by the length of what is compiled
-_ROOM = 2**19  # numbers of steps that are kept: 4 MB
-_POOLS = 8  # that wait for their next use
-_MOST_ROOM = 2**26  # numbers of all steps of one model that are kept at once: 512 MB
-_SPARE, _FADING = 1.3, 0.95  # of the room that an integration took before
-_HEAD = 6  # numbers of a step besides its stages, KEPT_HEAD of esdirk.c
-_MOST_KEPT = 2**27  # numbers of one lane's steps on the way back: 1 GB
+_EVALUATE_SYMBOL = "_ZN6casadi21_function_buffer_evalEPv"  # C++ symbol that evaluates a FunctionBuffer
+_MAX_UNSPLIT_INSTRUCTIONS = 3000  # instructions of the model's functions above which they are compiled in parts
+_STEPS_PER_CALL = 20_000  # number of steps between two checks of the deadline
+_COMPILED_GAIN_SECONDS = 2e-9  # computing time that compilation saves per operation
+_COMPILE_COST_SECONDS = 0.06, 2.5e-6  # computing time of a compilation: fixed, and per character of the source
+_POOL_SIZE = 2**19  # numbers in a pool of stored steps: 4 MB
+_MAX_FREE_POOLS = 8  # number of pools that wait for their next use
+_MAX_STORED_NUMBERS = 2**26  # numbers of all stored steps of one model: 512 MB
+_ROOM_MARGIN, _ROOM_DECAY = 1.3, 0.95  # of the room that an integration took before
+_STEP_HEADER_SIZE = 6  # numbers of a stored step besides its stages, KEPT_HEAD of esdirk.c
+_MAX_ADJOINT_NUMBERS = 2**27  # numbers of one lane's steps for the backward integration: 1 GB
 
 FINE, STEP_ERROR, STEP_NEWTON, MANY_STEPS, NOT_FINITE, SINGULAR, NO_MEMORY, NO_SLOPES, STAGE_SINGULAR = range(9)
 """How a lane ended; as in esdirk.c."""
@@ -83,7 +83,7 @@ _CAUSES = {
 }
 
 
-_ORDER = (
+_ELIMINATION_FIELDS = (
     "rows",
     "columns",
     "begin",
@@ -112,7 +112,7 @@ class _Model(ctypes.Structure):
         ("timed", ctypes.c_int64),
         ("sparse", ctypes.c_int64),
         ("tail", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in _ORDER),
+        *((name, ctypes.c_void_p) for name in _ELIMINATION_FIELDS),
     ]
 
 
@@ -126,22 +126,22 @@ class _CTableau(ctypes.Structure):
 
 
 _NO_STORE = (None, 0, 0, None)
-_LANES = ("grid", "start", "duration", "x0", "z0", "p", "u", "unit", "stops")
-_MOVES = ("dx0", "dp", "d_start", "d_duration")
-_FOUND = ("x", "z", "dx", "code", "which", "counts", "where")
+_LANE_FIELDS = ("grid", "start", "duration", "x0", "z0", "p", "u", "unit", "stops")
+_DIRECTION_FIELDS = ("dx0", "dp", "d_start", "d_duration")
+_RESULT_FIELDS = ("x", "z", "dx", "code", "which", "counts", "where")
 
 
 class _CTask(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("lanes", "m", "n_d", "max_steps")),
         *((name, ctypes.c_double) for name in ("relative", "absolute", "newton", "watch")),
-        *((name, ctypes.c_void_p) for name in (*_LANES, *_MOVES, "skip", "pair", "replay", "record")),
+        *((name, ctypes.c_void_p) for name in (*_LANE_FIELDS, *_DIRECTION_FIELDS, "skip", "pair", "replay", "record")),
         ("recorded", ctypes.c_int64),
         ("pool", ctypes.c_void_p),
         ("room", ctypes.c_int64),
         ("follow", ctypes.c_int64),
         ("kept", ctypes.c_void_p),
-        *((name, ctypes.c_void_p) for name in _FOUND),
+        *((name, ctypes.c_void_p) for name in _RESULT_FIELDS),
     ]
 
 
@@ -180,10 +180,10 @@ class StoredSteps(ProcessLocal):
 
     def __init__(self, lanes: Lanes, settings: tuple[Any, ...], model: NativeModel, room: int = 0) -> None:
         self._lane_arrays, self._settings, self._free = _collect_lane_arrays(lanes), settings, model.free
-        step_index, room = np.zeros(2 * lanes.size + 1, dtype=np.int64), int(_SPARE * room)
+        step_index, room = np.zeros(2 * lanes.size + 1, dtype=np.int64), int(_ROOM_MARGIN * room)
         self.buffers: tuple[Array, Integers]
         """pool and kept, at once: who reads them keeps them, others may give the steps up meanwhile."""
-        if _ROOM < room <= _MOST_ROOM:
+        if _POOL_SIZE < room <= _MAX_STORED_NUMBERS:
             model.make_room(room)
             self.buffers = np.empty(room), step_index
             model.large.append(ref(self))
@@ -191,7 +191,7 @@ class StoredSteps(ProcessLocal):
         try:
             self.buffers = self._free.pop(), step_index
         except IndexError:
-            self.buffers = np.empty(_ROOM), step_index
+            self.buffers = np.empty(_POOL_SIZE), step_index
 
     @property
     def count(self) -> Integers:
@@ -211,10 +211,13 @@ class StoredSteps(ProcessLocal):
             return None
         model, _, method, pair, _ = self._settings
         n, stages = model.n_x + model.n_z, max(method.stages, 0 if pair is None else pair.stages)
-        size = _HEAD + (stages + 1) * n
+        size = _STEP_HEADER_SIZE + (stages + 1) * n
         steps = pool[begin : begin + count * size].reshape(count, size)
         times = np.append(steps[:, 0], steps[-1, 2])
-        y, k = steps[:, _HEAD : _HEAD + n].copy(), steps[:, _HEAD + n :].reshape(count, stages, n)
+        y, k = (
+            steps[:, _STEP_HEADER_SIZE : _STEP_HEADER_SIZE + n].copy(),
+            steps[:, _STEP_HEADER_SIZE + n :].reshape(count, stages, n),
+        )
         explicit = steps[:, 5] != 0.0
         last_rates, bend_terms = np.empty_like(y), np.empty_like(y)
         for tableau, mask in ((method, ~explicit), (pair or method, explicit)):
@@ -233,7 +236,7 @@ class StoredSteps(ProcessLocal):
 
     def __del__(self) -> None:
         """Return the storage to the pool for reuse."""
-        if len(self._free) < _POOLS and self.buffers[0].size == _ROOM:
+        if len(self._free) < _MAX_FREE_POOLS and self.buffers[0].size == _POOL_SIZE:
             self._free.append(self.buffers[0])
 
 
@@ -320,7 +323,7 @@ class NativeModel:
         self.patterns = (*_entries(jacobian), *_entries(by_p))
         self.elimination = elimination(self.n_x + self.n_z, self.n_x, *self.patterns[:2])
         self._lengths = [function.n_instructions() for function in self.functions]
-        self._long = sum(self._lengths) > _LONG
+        self._long = sum(self._lengths) > _MAX_UNSPLIT_INSTRUCTIONS
         self.library = load(self._source, _MODEL_FLAGS) if compiled or _evaluation() is None else None
         self._may_compile = may_compile and self.library is None
         self._local = threading.local()
@@ -350,10 +353,10 @@ class NativeModel:
     @property
     def worth_compiling(self) -> bool:
         """Whether the functions were compiled before, or evaluating them has taken as long as a compiler will."""
-        spent = _OPERATION * self.evaluated
-        if self.library is not None or not (self._long or spent > _COMPILING[0]):
+        spent = _COMPILED_GAIN_SECONDS * self.evaluated
+        if self.library is not None or not (self._long or spent > _COMPILE_COST_SECONDS[0]):
             return False  # even to write a short source would not pay
-        return self._is_compiled or spent > _COMPILING[0] + _COMPILING[1] * len(self._source)
+        return self._is_compiled or spent > _COMPILE_COST_SECONDS[0] + _COMPILE_COST_SECONDS[1] * len(self._source)
 
     @cached_property
     def _is_compiled(self) -> bool:
@@ -371,7 +374,7 @@ class NativeModel:
         """Give up the oldest steps in large pools until there is room for so many numbers."""
         with _LOCK:
             live_steps = [steps for reference in self.large if (steps := reference()) is not None]
-            while live_steps and sum(steps.buffers[0].size for steps in live_steps) + room > _MOST_ROOM:
+            while live_steps and sum(steps.buffers[0].size for steps in live_steps) + room > _MAX_STORED_NUMBERS:
                 live_steps.pop(0).give_up()
             self.large = [ref(steps) for steps in live_steps]
 
@@ -450,7 +453,7 @@ class NativeModel:
             lane, addresses = 0, (ctypes.addressof(workspace.model), ctypes.addressof(table[0]), ctypes.addressof(task))
             while lane < end_lane - first_lane:
                 yield
-                lane = call(*addresses, lane, _BUDGET)
+                lane = call(*addresses, lane, _STEPS_PER_CALL)
 
         self.grow()
         self.workspace()  # so that it is not made further down
@@ -461,8 +464,8 @@ class NativeModel:
         stages = max(method.stages, 0 if pair is None else pair.stages)
         n_steps = self.count(counts, stages, has_directions=dx is not None)
         key = grid.tobytes(), size
-        room = n_steps * (_HEAD + (stages + 1) * (self.n_x + self.n_z))
-        self._step_counts[key] = max(room, int(_FADING * self._step_counts.get(key, 0)))  # others have the same key
+        room = n_steps * (_STEP_HEADER_SIZE + (stages + 1) * (self.n_x + self.n_z))
+        self._step_counts[key] = max(room, int(_ROOM_DECAY * self._step_counts.get(key, 0)))  # others have the same key
         return IntegrationOutcome(
             x,
             z,
@@ -536,12 +539,14 @@ class NativeModel:
             storage = None if stored_steps is None else stored_steps.buffers
             if storage is not None:
                 task.pool, task.room, task.kept = _address(storage[0]), storage[0].size, _address(storage[1])
-            sums = _CSums(n_a, *(_address(a[lane_slice]) for a in (seeds, x0, p, start, duration)), _MOST_KEPT)
+            sums = _CSums(
+                n_a, *(_address(a[lane_slice]) for a in (seeds, x0, p, start, duration)), _MAX_ADJOINT_NUMBERS
+            )
             lane, workspace = 0, self.workspace()
             while lane < count:
                 yield
                 addresses = (ctypes.addressof(structure) for structure in (workspace.model, table, task, sums))
-                lane = integrator().castfit_pull(*addresses, lane, _BUDGET)
+                lane = integrator().castfit_pull(*addresses, lane, _STEPS_PER_CALL)
 
         self.grow()
         self.workspace()  # so that it is not made further down
@@ -633,7 +638,7 @@ class _Workspace:
             else:
                 c_functions.append(self._linked(function, library, input_arrays, arrays))
         lists: list[Integers | None] = []
-        for name in _ORDER:
+        for name in _ELIMINATION_FIELDS:
             lists.append(None if order is None else getattr(order, name))
         self.model = _Model(
             model.n_x, model.n_z, model.n_p, model.n_u, entries, slopes, *map(_address, patterns), *c_functions,
@@ -754,7 +759,7 @@ class PreparedTask:
         start_time = thread_time()
         while lane < size:
             check_deadline()
-            lane = call(*addresses, lane, _BUDGET)
+            lane = call(*addresses, lane, _STEPS_PER_CALL)
         self.stepper.model.spent += thread_time() - start_time
         self.stepper.model.count(self.counts, self.stepper.method.stages, has_directions=directions is not None)
         if np.logical_or.reduce(self._code):
@@ -803,7 +808,7 @@ def _evaluation() -> int | None:
     """Return the address of CasADi's evaluation of a buffer, None where its library has no such name."""
     for path in sorted(Path(ca.__file__).parent.glob("libcasadi.*")):
         try:
-            return ctypes.cast(getattr(ctypes.CDLL(str(path)), _EVALUATE), ctypes.c_void_p).value
+            return ctypes.cast(getattr(ctypes.CDLL(str(path)), _EVALUATE_SYMBOL), ctypes.c_void_p).value
         except (OSError, AttributeError):
             continue
     return None
@@ -866,7 +871,7 @@ class CompiledStepper:
                 failures.setdefault(lane, LaneFailure(lane, "not_finite", "the result is not finite"))
 
 
-_FIFTH_ORDER = 1e-5
+_FIFTH_ORDER_RTOL = 1e-5
 """Relative tolerance from which a seventh stage pays.
 
 Milliseconds of a sweep at 1e-6 by order 4 / 5, and its error in 1e-6: stat5 0.7 / 0.8, 4.4 / 0.5; three-step 5.8 / 6.2,
@@ -876,7 +881,7 @@ Milliseconds of a sweep at 1e-6 by order 4 / 5, and its error in 1e-6: stat5 0.7
 
 def method_for(relative_tolerance: float) -> Tableau:
     """Return the method that costs least at a tolerance."""
-    return ESDIRK4 if relative_tolerance > _FIFTH_ORDER else ESDIRK5
+    return ESDIRK4 if relative_tolerance > _FIFTH_ORDER_RTOL else ESDIRK5
 
 
 def forced_step_ends(lanes: Lanes, grid: Array) -> NDArray[np.int8]:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.integrate.integrator import Integrator
 
-PROBE_STEPS = 300  # together with the number of tries, this bounds the work
-_TRIES = 60
-_RESOLUTION = 1e-6  # of the grid interval in which integration stops
+PROBE_STEPS = 300  # steps of one probe; with the number of probes, this bounds the work
+_N_PROBE_TRIES = 60  # number of probes in addition to one per grid interval
+_STOP_TIME_RTOL = 1e-6  # accuracy of the time of failure, relative to its grid interval
 
-_RANK = 1e-12  # singular values below it, relative to the largest, are rounding
-_SHARE = 1e-6  # of a null vector: what takes part less is not named
+_SINGULAR_VALUE_RTOL = 1e-12  # singular values below it, relative to the largest, count as rounding errors
+_MIN_NULL_VECTOR_ENTRY = 1e-6  # entry of a null vector above which its state is named
 
 _CAUSES = (  # searched for in this order: first in CasADi's error, then in what was printed
     ("too_many_steps", r"TOO_MUCH_WORK"),
@@ -70,7 +70,7 @@ def locate(probe: Integrator, lane: Lanes, grid: Array, failure: LaneFailure) ->
     failure : what stopped it
     """
     edges = np.append(0.0, grid)
-    stop, tries = lane, grid.size + _TRIES
+    stop, tries = lane, grid.size + _N_PROBE_TRIES
     for j in np.flatnonzero(np.diff(edges) > 0.0):
         begin, width = lane.start + lane.duration * edges[j], lane.duration * (edges[j + 1] - edges[j])
         interval = replace(lane, start=begin, duration=width, u=lane.u[:, j : j + 1])
@@ -85,7 +85,7 @@ def _creep(probe: Integrator, interval: Lanes, tries: int) -> tuple[Lanes, int]:
     """Integrate in pieces, halved at every failure; return a lane of zero duration at the stop and the tries left."""
     begin, width = interval.start, interval.duration
     current_lane, piece = interval, width
-    while tries > 0 and piece[0] > _RESOLUTION * width[0]:
+    while tries > 0 and piece[0] > _STOP_TIME_RTOL * width[0]:
         tries -= 1
         u = shift_cubics(interval.u, (current_lane.start - begin)[:, None, None])
         end = probe.values(replace(current_lane, duration=piece, u=u))
@@ -138,8 +138,8 @@ def _undetermined(gain: Array) -> list[int]:
     if not np.isfinite(gain).all():
         return []
     _, singular, v = np.linalg.svd(gain / np.where(size > 0.0, size, 1.0))
-    null = v[singular <= _RANK * max(singular[0], _RANK)]
-    return np.flatnonzero((np.abs(null) > _SHARE).any(axis=0)).tolist()
+    null = v[singular <= _SINGULAR_VALUE_RTOL * max(singular[0], _SINGULAR_VALUE_RTOL)]
+    return np.flatnonzero((np.abs(null) > _MIN_NULL_VECTOR_ENTRY).any(axis=0)).tolist()
 
 
 def _largest(values: Array) -> int:

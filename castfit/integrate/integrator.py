@@ -63,13 +63,13 @@ if TYPE_CHECKING:
 
 _LaneResult = TypeVar("_LaneResult", Trajectories, Sensitivities, Adjoints)
 
-_MAX_GRIDS = 4  # different CasADi integrators that one grid is divided into; beyond it every interval stands alone ...
-_WORTH_BUILDING = 200  # ... unless each integrates so many
-_OF_GRID = ("grid", "_skip", "_edges", "_ends", "_probe", "_rescuer")
-_RESCUE_STEPS = 2000  # of the Rosenbrock method, whose steps cost five times as much, if max_steps is more
-_EXACT = 1e-7  # a Newton step on algebraic states that is smaller leaves rounding errors
-_RESULTS = {"values": ("xf", "zf"), "forward": ("fwd_xf",), "reverse": ("adj2_x0", "adj2_p")}
-_SHORTEST_INTERVAL = 1e-6  # of what is integrated in one go: CasADi skips outputs that are 1e-9 apart
+_MAX_GRIDS = 4  # number of CasADi integrators for one grid; above it every interval is integrated by itself, ...
+_MIN_INTERVALS_PER_GRID = 200  # ... unless each integrator serves so many intervals
+_GRID_ATTRIBUTES = ("grid", "_skip", "_edges", "_ends", "_probe", "_rescuer")
+_MIN_RESCUE_STEPS = 2000  # steps of the Rosenbrock method, which cost five times as much, unless max_steps is less
+_MAX_ALGEBRAIC_TOLERANCE = 1e-7  # tolerance of algebraic equations; smaller Newton steps are rounding errors
+_RESULT_NAMES = {"values": ("xf", "zf"), "forward": ("fwd_xf",), "reverse": ("adj2_x0", "adj2_p")}
+_MIN_INTERVAL_FRACTION = 1e-6  # shortest interval relative to its run: CasADi skips outputs that are 1e-9 apart
 
 
 class Integrator:
@@ -130,8 +130,8 @@ class Integrator:
         return AlgebraicEquations(
             arguments,
             self.graph(*arguments)[1],
-            relative_tolerance=min(self.options.relative_tolerance, _EXACT),
-            absolute_tolerance=min(self.options.absolute_tolerance, _EXACT),
+            relative_tolerance=min(self.options.relative_tolerance, _MAX_ALGEBRAIC_TOLERANCE),
+            absolute_tolerance=min(self.options.absolute_tolerance, _MAX_ALGEBRAIC_TOLERANCE),
         )
 
     def _steps(self) -> CompiledStepper:
@@ -149,7 +149,7 @@ class Integrator:
     def on(self, grid: ArrayLike) -> Integrator:
         """Return an integrator of the same system over another grid; the two share what they build."""
         twin = Integrator.__new__(Integrator)
-        twin.__dict__.update({name: part for name, part in vars(self).items() if name not in _OF_GRID})
+        twin.__dict__.update({name: part for name, part in vars(self).items() if name not in _GRID_ATTRIBUTES})
         twin._place(np.array(grid, dtype=float))
         return twin
 
@@ -637,7 +637,7 @@ class Integrator:
         """An integrator for lanes that this one gives up."""
         steps = self.options.max_steps
         if self.rescued_by == "rosenbrock":
-            steps = max(min(steps, _RESCUE_STEPS), steps // 5)
+            steps = max(min(steps, _MIN_RESCUE_STEPS), steps // 5)
         return self._twin(self.grid, replace(self.options, method=self.rescued_by, max_steps=steps))
 
     def _twin(self, grid: Array, options: IntegratorOptions) -> Integrator:
@@ -817,7 +817,7 @@ class Integrator:
             jumps = input_discontinuities(lanes.u[:, self._skip :], widths).any(axis=(0, 2, 3))
             ends = np.union1d(ends, np.flatnonzero(jumps) + 1)
         runs = [slice(begin, end) for begin, end in pairwise([0, *ends.tolist()])]
-        max_grids = max(_MAX_GRIDS, n // _WORTH_BUILDING)
+        max_grids = max(_MAX_GRIDS, n // _MIN_INTERVALS_PER_GRID)
         return runs if len({self._relative(run) for run in runs}) <= max_grids else self._every_interval()
 
     @cached_property
@@ -829,7 +829,7 @@ class Integrator:
         run_begin, shortest = 0, np.inf
         for j, (left, right) in enumerate(pairwise(self._edges.tolist())):
             shortest = min(shortest, right - left)
-            if shortest < _SHORTEST_INTERVAL * (right - self._edges[run_begin]):
+            if shortest < _MIN_INTERVAL_FRACTION * (right - self._edges[run_begin]):
                 ends.append(j)
                 run_begin, shortest = j, right - left
         return np.array([*ends, self._edges.size - 1], dtype=np.intp)
@@ -873,7 +873,7 @@ class Integrator:
             if (grid, backward) not in self._integrators:
                 self._integrators[grid, backward] = self._build(grid, backward, {})
             function = derivative_function(self._integrators[grid, backward], kind, n_d)
-        return BufferedFunction(function, _RESULTS[kind])
+        return BufferedFunction(function, _RESULT_NAMES[kind])
 
     def _build(self, grid: _Grid, backward: bool, extra_options: dict[str, Any]) -> ca.Function:
         options = plugin_options(

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask
 
 
-_SAME = 1e-13  # up to which inputs go on as they were
-_ULPS = 16
-_DIGITS = 9  # by which grids are looked up, fewer where rounding is worse
+_INPUT_CONTINUITY_RTOL = 1e-13  # relative difference of coefficients up to which an input continues unchanged
+_TIME_ROUNDING_ULPS = 16  # units in the last place by which two equal times may differ
+_MAX_GRID_DIGITS = 9  # decimal digits of the key of a grid; fewer if rounding is worse
 
 
 @dataclass(frozen=True)
@@ -178,12 +178,12 @@ def input_discontinuities(cubics: Array, widths: Array) -> Mask:
     continued = shift_cubics(cubics[:, :-1], widths[:, :-1, None])
     reach = widths[:, 1:, None, None] ** np.arange(4)  # what a difference of coefficients amounts to
     size = (np.abs(cubics[:, 1:]) * reach).sum(axis=3, keepdims=True)
-    return np.abs(continued - cubics[:, 1:]) * reach > _SAME * size
+    return np.abs(continued - cubics[:, 1:]) * reach > _INPUT_CONTINUITY_RTOL * size
 
 
 def time_rounding(times: Array, origin: float = 0.0) -> Array:
     """Return the difference up to which other times are the same as these, (n,); `origin` is where they count from."""
-    return _ULPS * np.spacing(np.maximum(np.abs(times), abs(origin)))
+    return _TIME_ROUNDING_ULPS * np.spacing(np.maximum(np.abs(times), abs(origin)))
 
 
 def snap_times(times: Array, edges: Array, reach: float = 0.0) -> Array:
@@ -217,7 +217,7 @@ class SharedGrids:
         left, right = times[0], times[-1]
         grid: Array = (times[1:] - left) / (right - left)
         slack = time_rounding(times[1:], left) / (right - left) + time_rounding(grid)
-        digits = int(np.clip(np.floor(-np.log10(slack.max())) - 2, 0, _DIGITS))
+        digits = int(np.clip(np.floor(-np.log10(slack.max())) - 2, 0, _MAX_GRID_DIGITS))
         candidates = self._grids_by_key.setdefault((digits, *np.round(grid, digits).tolist()), [])
         for candidate in candidates:
             if (np.abs(candidate - grid) <= slack).all():

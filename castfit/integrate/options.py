@@ -29,14 +29,14 @@ STEPPED = ("esdirk", "explicit")
 METHODS = ("auto", *SUNDIALS, *STEPPED, "rosenbrock", "collocation")
 COMPILE = ("deserved", "never", "auto", "always")
 
-_SMALL = 20  # states and algebraic states together, whatever the pattern
-_LARGEST = 400  # without sensitivities: beyond it CVODES takes half of the time for values alone
-_PRODUCTS = 30  # of an elimination, per state
-_MANY = 20  # directions of sensitivities, from which more of both are cheap
-_LARGEST_ALONG = 2000  # with sensitivities: half of the time of CVODES on 500 and 1,000 cells along five directions
-_PRODUCTS_PER_DIRECTION = 40  # and state
-_FINEST = 1e-12  # relative tolerance; rounding errors of its stages are near
-_MOST_ELEMENTS = 100_000  # a second or more each time that a lane is integrated
+_MAX_STATES_ALWAYS_SUITABLE = 20  # states and algebraic states up to which ESDIRK suits any pattern
+_MAX_STATES_WITHOUT_DIRECTIONS = 400  # without sensitivities: above it CVODES takes half of the time
+_MAX_PRODUCTS_PER_STATE = 30  # products of a factorization per state, with few directions
+_MIN_MANY_DIRECTIONS = 20  # directions of sensitivities from which costlier factorizations pay
+_MAX_STATES_WITH_DIRECTIONS = 2000  # with sensitivities: 1,000 cells took half of the time of CVODES
+_MAX_PRODUCTS_PER_DIRECTION = 40  # products of a factorization per direction and state, with many directions
+_MIN_ESDIRK_RTOL = 1e-12  # relative tolerance below which rounding errors of the ESDIRK stages matter
+_MAX_COLLOCATION_ELEMENTS = 100_000  # elements per interval: integration of a lane takes a second or more
 
 _PRICES: WeakKeyDictionary[ca.Function, float] = WeakKeyDictionary()
 """Products of each model's elimination in a good order, as listed; infinite where a dense one is cheaper."""
@@ -117,7 +117,7 @@ class IntegratorOptions:
         mistakes += flag_mistakes(watch_sensitivities=self.watch_sensitivities)
         mistakes += [
             f"{name} is {shorten_repr(value)}; it must be a positive integer, at most {max_value}"
-            for name, max_value in (("max_steps", 10**9), ("elements", _MOST_ELEMENTS))
+            for name, max_value in (("max_steps", 10**9), ("elements", _MAX_COLLOCATION_ELEMENTS))
             if not is_count(value := getattr(self, name), 1, max_value)
         ]
         if is_one_of(self.method, "collocation") and is_one_of(self.compile, "always"):
@@ -137,10 +137,10 @@ def method_of(
     """
     if options.method != "auto":
         return options.method
-    is_tight = options.relative_tolerance < _FINEST
+    is_tight = options.relative_tolerance < _MIN_ESDIRK_RTOL
     if is_tight or missing_integrator_reason() or not _suits(n_x, n_z, graph, directions):
         return sundials(n_z)
-    return "esdirk" if n_z or n_x > _SMALL else "explicit"
+    return "esdirk" if n_z or n_x > _MAX_STATES_ALWAYS_SUITABLE else "explicit"
 
 
 def sundials(n_z: int) -> str:
@@ -150,18 +150,18 @@ def sundials(n_z: int) -> str:
 
 def _suits(n_x: int, n_z: int, graph: ca.Function | None, directions: int) -> bool:
     n = n_x + n_z
-    if n <= _SMALL:
+    if n <= _MAX_STATES_ALWAYS_SUITABLE:
         return True
-    has_many_directions = directions >= _MANY
-    if graph is None or n > (_LARGEST_ALONG if directions else _LARGEST):
+    has_many_directions = directions >= _MIN_MANY_DIRECTIONS
+    if graph is None or n > (_MAX_STATES_WITH_DIRECTIONS if directions else _MAX_STATES_WITHOUT_DIRECTIONS):
         return False
     if graph not in _PRICES:
         sparse_elimination = elimination(n, n_x, *pattern(graph))
         _PRICES[graph] = np.inf if sparse_elimination is None else sparse_elimination.products
     price = _PRICES[graph]
     if not has_many_directions:
-        return price <= _PRODUCTS * n
-    return min(price, n**3 / 12) <= _PRODUCTS_PER_DIRECTION * directions * n
+        return price <= _MAX_PRODUCTS_PER_STATE * n
+    return min(price, n**3 / 12) <= _MAX_PRODUCTS_PER_DIRECTION * directions * n
 
 
 def pattern(graph: ca.Function) -> tuple[np.ndarray, np.ndarray]:

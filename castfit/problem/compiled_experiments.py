@@ -22,7 +22,7 @@ from castfit.model.graph_rewriting import Switch
 from castfit.model.model import Model
 from castfit.model.scaled_outputs import measured_with
 from castfit.problem.event_schedule import (
-    NEVER,
+    NEVER_TIME,
     EventInstant,
     EventUpdate,
     NumericSchedule,
@@ -413,13 +413,13 @@ class _EventRowCollector:
             self._set(occurrence, occurrence.values)
             return
         if self._last_event is occurrence:  # the same event once more
-            row = self._row(f"the time of {occurrence.label}", NEVER)
+            row = self._row(f"the time of {occurrence.label}", NEVER_TIME)
             self._instants.append(replace(self._instants[-1], time=row))
             return
         self._last_event = occurrence if occurrence.when is not None else None
         label, is_after_measurement = occurrence.label, occurrence.measured == "after"
         trigger = None if occurrence.when is None else self._trigger(occurrence.when)
-        time = self._row(f"the time of {label}", NEVER if trigger is not None else occurrence.time)
+        time = self._row(f"the time of {label}", NEVER_TIME if trigger is not None else occurrence.time)
         if occurrence.end_time is not None:
             parameter = self._model.parameters.index(f"rate into {occurrence.into}")
             end = self._row(f"the end of {label}", occurrence.end_time)

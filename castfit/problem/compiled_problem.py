@@ -60,7 +60,7 @@ CHI2, LIKELIHOOD, LOSS, PETAB = "chi2", "-2 log L", "2 loss", "PEtab's objective
 NO_LIKELIHOOD = "Cauchy's loss with f_scale up to 1 is no likelihood; raise it, or use StudentT"
 """Why fits that are told by `LOSS` cannot be compared, and what to do."""
 
-_ROUNDING = 1e-12  # relative; measurements at the horizon itself are within it
+_HORIZON_RTOL = 1e-12  # relative distance beyond the horizon within which measurements belong to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,7 +335,7 @@ class CompiledProblem:
         end = read_real(horizon)
         if end is None or np.isnan(end):
             raise InputError("until", [f"the horizon is {shorten_repr(horizon)}; give a time"])
-        end += _ROUNDING * abs(end) if np.isfinite(end) else 0.0
+        end += _HORIZON_RTOL * abs(end) if np.isfinite(end) else 0.0
         remaining_pairs = [
             (e, c)
             for e, c in zip(self.experiments, self.conditions, strict=True)

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from castfit.problem.quantities import Quantity
 
 
-_GRID = 24  # equal parts of an experiment at whose ends a constraint along the path is held first
+_N_PATH_INTERVALS = 24  # equal parts of an experiment at whose ends a path constraint is first imposed
 _COMPARISONS = (ca.OP_LE, ca.OP_LT, ca.OP_EQ, ca.OP_NE, ca.OP_AND, ca.OP_OR, ca.OP_NOT)
-_SAME = 16  # units in the last place
-_MET = 1e-9  # relative: a constant that violates a constraint by no more meets it
+_SAME_TIME_ULPS = 16  # units in the last place by which two equal times may differ
+_CONSTRAINT_RTOL = 1e-9  # relative violation up to which a constant satisfies a constraint
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Relation:
         """Describe by how much the relation is violated at natural values n (n_theta,); empty if it is satisfied."""
         value = float(self.expression.values(n)[0][0])
         bound = min(max(value, self.lower), self.upper)
-        if abs(value - bound) <= _MET * (1.0 + abs(bound)):
+        if abs(value - bound) <= _CONSTRAINT_RTOL * (1.0 + abs(bound)):
             return []
         return [f"these values contradict the constraint {self.name}, by {abs(value - bound):.3g}"]
 
@@ -165,7 +165,7 @@ def _watched(condition: Condition, path: Sequence[Constraint]) -> Array:
         if isinstance(c.times, tuple) and not condition.is_steady_state:
             time_arrays.append(np.array(c.times))
         elif c.times == ALONG and not condition.is_steady_state:
-            time_arrays.append(np.linspace(condition.start, condition.end, _GRID + 1))
+            time_arrays.append(np.linspace(condition.start, condition.end, _N_PATH_INTERVALS + 1))
     times = np.unique(np.concatenate(time_arrays))
     if times.size == 0:
         return times
@@ -178,7 +178,7 @@ def _among(times: Array, sorted_times: Array) -> Mask:
     gap = np.minimum(
         np.abs(sorted_times[right_indices] - times), np.abs(sorted_times[np.maximum(right_indices - 1, 0)] - times)
     )
-    return gap <= _SAME * np.spacing(np.maximum(np.abs(times), abs(float(sorted_times[-1]))))
+    return gap <= _SAME_TIME_ULPS * np.spacing(np.maximum(np.abs(times), abs(float(sorted_times[-1]))))
 
 
 def with_watched_times(condition: Condition, times: Array) -> Condition:
@@ -452,7 +452,7 @@ def constant_mistakes(compiled_problem: CompiledProblem, theta: Array) -> list[s
             applies_at_start = c.times == ALONG or (isinstance(c.times, tuple) and condition.start in c.times)
             if not fixed or not applies_at_start or (c.experiments and condition.name not in c.experiments):
                 continue
-            slack = _MET * (1.0 + abs(value))
+            slack = _CONSTRAINT_RTOL * (1.0 + abs(value))
             if not c.lower - slack <= value <= c.upper + slack:
                 mistakes.append(
                     f"{c.name}: at the start of {condition.name} it is {value:.6g} whatever is estimated; free an "

@@ -173,7 +173,7 @@ class _Buffers(threading.local):
 
 
 _BUFFERS = _Buffers()
-_KEPT = 256  # functions whose buffers are kept
+_MAX_BUFFERED_FUNCTIONS = 256  # number of functions whose buffers are cached
 
 
 def _buffered(function: ca.Function) -> tuple[BufferedFunction, list[tuple[int, Array]]]:
@@ -185,12 +185,12 @@ def _buffered(function: ca.Function) -> tuple[BufferedFunction, list[tuple[int, 
     if id(function) not in cache:
         call = BufferedFunction(function, tuple(function.name_out()))
         cache[id(function)] = function, call, [(function.index_in(n), a) for n, a in call.arguments.items()]
-        if len(cache) > _KEPT:
+        if len(cache) > _MAX_BUFFERED_FUNCTIONS:
             cache.popitem(last=False)
     return cache[id(function)][1:]
 
 
-NEVER = 1e300
+NEVER_TIME = 1e300
 """The time of an event that states trigger before it is known, or where it does not happen."""
 
 
@@ -316,12 +316,12 @@ def merge_instants(instants: Sequence[EventInstant]) -> tuple[EventInstant, ...]
 
 _UNITED: RecentObjectCache[tuple[EventUpdate, ...], EventUpdate] = RecentObjectCache(256)
 _TOGETHER: RecentObjectCache[tuple[EventUpdate, ...], EventUpdate] = RecentObjectCache(256)
-_ULPS = 4096  # that are one time for what follows an event at once
+_FOLLOWING_TIME_ULPS = 4096  # units in the last place within which an event follows another immediately
 
 
 def follows(previous_time: float, time: float) -> bool:
     """Check whether a triggered event at a time follows immediately, within a few ulps, on the last event."""
-    return bool(time - previous_time <= _ULPS * np.spacing(abs(previous_time)))
+    return bool(time - previous_time <= _FOLLOWING_TIME_ULPS * np.spacing(abs(previous_time)))
 
 
 def merge_simultaneous(instants: Sequence[EventInstant], e: Array) -> tuple[EventInstant, ...]:
@@ -329,7 +329,7 @@ def merge_simultaneous(instants: Sequence[EventInstant], e: Array) -> tuple[Even
     merged_instants: list[EventInstant] = []
     for time, group in groupby(instants, key=lambda instant: float(e[instant.time])):
         members = list(group)
-        merged_instants += merge_instants(members) if time < NEVER else members
+        merged_instants += merge_instants(members) if time < NEVER_TIME else members
     return tuple(merged_instants)
 
 
@@ -579,7 +579,7 @@ class NumericSchedule:
         group_time = np.nan
         for i in schedule.order(e):
             time = float(e[schedule.instants[i].time])
-            if time >= NEVER:
+            if time >= NEVER_TIME:
                 break  # as all that follow
             # What one event makes true follows it in the next numbers.                  (castfit.transcribe.triggers)
             is_immediate = schedule.instants[i].trigger is not None and follows(group_time, time)
@@ -600,7 +600,7 @@ class NumericSchedule:
                 [schedule.instants[i] for i in positions if schedule.instants[i].change is not None], e
             )
             crossings.append(StageEndUpdate(jumps) if jumps else None)
-            cause_time = e[jumps[0].time] if jumps else NEVER  # what follows at once is seen where its cause is
+            cause_time = e[jumps[0].time] if jumps else NEVER_TIME  # what follows at once is seen where its cause is
             after_flags.append(any(instant.is_measured_after for instant in jumps if e[instant.time] == cause_time))
         times = np.array(list(positions_by_time))
         return cls(start, times, tuple(crossings), np.array(after_flags, dtype=bool), np.array(parameter_rows), e)

@@ -22,9 +22,9 @@ from castfit.problem.constraint_compilation import Relation
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
-_PROBES = 3
-_SAME = 1e-9  # relative: slopes that differ by no more are one; rows that are combinations of others up to this
-_ROUNDING = 1e-9
+_N_SLOPE_PROBES = 3  # number of random points at which the slope of a relation is compared with that at the guess
+_LINEARITY_RTOL = 1e-9  # relative difference of slopes or rows that counts as zero
+_BOUND_RTOL = 1e-9  # relative violation of a bound that counts as rounding error
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def _linear(relations: Sequence[Relation], guess: Array, lower: Array, upper: Ar
     rng = np.random.default_rng(0)  # where functions are looked at, no part of any answer
     points = [
         guess,
-        *(np.clip(guess + unit * rng.uniform(-0.5, 0.5, guess.size), lower, upper) for _ in range(_PROBES)),
+        *(np.clip(guess + unit * rng.uniform(-0.5, 0.5, guess.size), lower, upper) for _ in range(_N_SLOPE_PROBES)),
     ]
     rows: list[Array] = []
     low: list[float] = []
@@ -55,7 +55,7 @@ def _linear(relations: Sequence[Relation], guess: Array, lower: Array, upper: Ar
         size = float(np.linalg.norm(slope * unit))
         if not (np.isfinite(value) and size > 0.0):
             continue
-        if any(not np.abs((s[0] - slope) * unit).max() <= _SAME * size for _, s in evaluations[1:]):
+        if any(not np.abs((s[0] - slope) * unit).max() <= _LINEARITY_RTOL * size for _, s in evaluations[1:]):
             continue
         constant = float(value - slope @ guess)
         rows.append(slope * unit / size)
@@ -89,7 +89,7 @@ def contradictions(relations: Sequence[Relation], guess: Array, lower: Array, up
     for i in nonlinear_indices:
         relation = relations[i]
         min_value, max_value = _range(relation, low * unit, high * unit)
-        slack = _ROUNDING * (
+        slack = _BOUND_RTOL * (
             1.0 + max((abs(b) for b in (relation.lower, relation.upper) if np.isfinite(b)), default=0.0)
         )
         if min_value > relation.upper + slack or max_value < relation.lower - slack:
@@ -110,7 +110,7 @@ def redundant(relations: Sequence[Relation], guess: Array, lower: Array, upper: 
     for row, i in zip(linear.A, linear.positions, strict=True):
         remainder = row - basis.T @ (basis @ row)
         length = float(np.linalg.norm(remainder))
-        if length <= _SAME:
+        if length <= _LINEARITY_RTOL:
             redundant_positions.append(equal[i])
         else:
             basis = np.vstack([basis, remainder / length])

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.problem.constraints import Constraint
 
-_ZERO = 1e-10  # of the terms of a rate: what is left of a sum that is conserved
-_SAMPLES = 6  # states per parameter at which a rate is looked at
+_ZERO_RATE_RTOL = 1e-10  # size of a rate relative to its terms, below which it counts as zero
+_SAMPLES_PER_PARAMETER = 6  # number of random states, per parameter, at which a rate is evaluated
 
 
 def graph_of(constraint: Constraint, model: Model) -> ca.SX:
@@ -78,7 +78,7 @@ def conservation(value: ca.SX, model: Model) -> ConservedSum:
     constant_part = ca.substitute(rate, s.p, ca.DM.zeros(n_p)) if n_p and linear else rate
     function = s.function("rate", rate, terms, ca.densify(by_p), constant_part)
     rng = np.random.default_rng(0)  # where a function is looked at, no part of any answer
-    size = _SAMPLES * (n_p + 2)
+    size = _SAMPLES_PER_PARAMETER * (n_p + 2)
     sizes = [a.numel() for a in s.arguments]
     rows: list[Array] = []
     is_variable = False
@@ -87,7 +87,7 @@ def conservation(value: ca.SX, model: Model) -> ConservedSum:
         outputs = [np.asarray(part, dtype=float).ravel() for part in function(*point)]
         if not all(np.isfinite(part).all() for part in outputs):
             continue
-        is_variable |= bool(np.abs(outputs[0][0]) > _ZERO * max(float(outputs[1][0]), np.finfo(float).tiny))
+        is_variable |= bool(np.abs(outputs[0][0]) > _ZERO_RATE_RTOL * max(float(outputs[1][0]), np.finfo(float).tiny))
         rows.append(np.concatenate([outputs[2], outputs[3]]))
     if not rows:
         return ConservedSum(never="its rate cannot be computed")
@@ -109,7 +109,7 @@ def conservation(value: ca.SX, model: Model) -> ConservedSum:
 def _reduced(rows: Array) -> Array:
     """Return the independent rows in reduced echelon form, each with the leading entry 1."""
     reduced_rows = rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), np.finfo(float).tiny)
-    rank = int(np.linalg.matrix_rank(reduced_rows, tol=_ZERO * np.linalg.norm(reduced_rows)))
+    rank = int(np.linalg.matrix_rank(reduced_rows, tol=_ZERO_RATE_RTOL * np.linalg.norm(reduced_rows)))
     _, _, basis = np.linalg.svd(reduced_rows)
     reduced_rows, row = basis[:rank].copy(), 0
     for column in range(reduced_rows.shape[1]):

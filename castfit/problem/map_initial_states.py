@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from castfit.model.model import System
 
 
-_ITERATIONS, _HALVINGS = 50, 12
-_EXACT = 1e-12  # of a variable: the last step
-_TINY = 1e-300
-_SHOWN = 8  # values in a message
+_MAX_NEWTON_ITERATIONS, _MAX_STEP_HALVINGS = 50, 12
+_NEWTON_STEP_RTOL = 1e-12  # relative size of the last Newton step
+_MIN_EQUATION_SCALE = 1e-300  # scale of an equation that has none, in place of zero
+_MAX_SHOWN_VALUES = 8  # number of values in a message
 _solve: Any = np.linalg.solve
 
 
@@ -216,13 +216,13 @@ class ConsistentInitialRows:
     def _sizes(self, by_w: Array, w: Array) -> Array:
         """Return the scale of each equation: its change if the unknowns change by their magnitudes."""
         sizes = np.abs(by_w) @ np.maximum(np.abs(w), np.abs(self.guess))
-        return np.where(np.isfinite(sizes) & (sizes > 0.0), sizes, _TINY)
+        return np.where(np.isfinite(sizes) & (sizes > 0.0), sizes, _MIN_EQUATION_SCALE)
 
     def _solve(self, P: Array) -> tuple[Array, bool]:
         """Return the unknowns by damped Newton steps from the guess, and whether they were found."""
         w = self.guess.copy()
         with np.errstate(all="ignore"):
-            for _ in range(_ITERATIONS):
+            for _ in range(_MAX_NEWTON_ITERATIONS):
                 g, by_w, _ = self._evaluate(w, P)
                 try:
                     step: Array = -_solve(by_w, g)
@@ -230,11 +230,13 @@ class ConsistentInitialRows:
                     return w, False
                 if not np.isfinite(step).all():
                     return w, False
-                if (np.abs(step) <= _EXACT * np.maximum(np.abs(w), _EXACT * np.abs(self.guess))).all():
+                if (
+                    np.abs(step) <= _NEWTON_STEP_RTOL * np.maximum(np.abs(w), _NEWTON_STEP_RTOL * np.abs(self.guess))
+                ).all():
                     return w + step, True
                 sizes = self._sizes(by_w, w)
                 previous_norm = np.abs(g / sizes).max()
-                for _ in range(_HALVINGS):
+                for _ in range(_MAX_STEP_HALVINGS):
                     if np.abs(self._evaluate(w + step, P)[0] / sizes).max() < previous_norm:
                         break
                     step = 0.5 * step
@@ -250,4 +252,4 @@ class ConsistentInitialRows:
 def _format_values(names: Sequence[str], values: Array) -> str:
     """Show the first of some values, for a message."""
     value_texts = [f"{k} = {v:.6g}" for k, v in zip(names, values.tolist(), strict=True)]
-    return ", ".join([*value_texts[:_SHOWN], *(["..."] if len(value_texts) > _SHOWN else [])])
+    return ", ".join([*value_texts[:_MAX_SHOWN_VALUES], *(["..."] if len(value_texts) > _MAX_SHOWN_VALUES else [])])

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import CompiledProblem
 
 
-_TRIALS = 64  # per state and experiment
-_DECADES = 3.0  # of states about 1, in both directions
-_SPREAD = 1.0  # of quantities about their guess, e-folds or units, within their bounds
-_SEED = 0  # what is tried is the same for every user of a model
-_BELOW = 1e-9  # relative to the other rates of the trial
+_N_TRIAL_POINTS = 64  # number of random points per state and experiment
+_STATE_RANGE_DECADES = 3.0  # decades above and below 1 from which states are drawn
+_QUANTITY_DEVIATION = 1.0  # standard deviation of quantities about their guess, in search scale, within their bounds
+_TRIAL_SEED = 0  # fixed seed, so that every user of a model gets the same result
+_NEGATIVE_RATE_RTOL = 1e-9  # size of a negative rate relative to the largest rate, below which it counts as zero
 
 _POSITIVE: PerObjectCache[CompiledProblem, Mask] = PerObjectCache()
 
@@ -39,7 +39,7 @@ def _find_positive_states(compiled_problem: CompiledProblem) -> Mask:
     system = compiled_problem.model.system
     n_x = system.x.numel()
     rates = system.function("rates", ca.densify(system.ode))
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(_TRIAL_SEED)
     positive = np.ones(n_x, dtype=np.bool_)
     for condition in compiled_problem.conditions:
         a = condition.link.natural(compiled_problem.guess[condition.theta]).a
@@ -63,16 +63,18 @@ def _driven_below(
     rng: np.random.Generator,
 ) -> bool:
     """Whether any trial with x_j = 0 has a negative rate of it."""
-    x = 10.0 ** rng.uniform(-_DECADES, _DECADES, (positive.size, _TRIALS))
+    x = 10.0 ** rng.uniform(-_STATE_RANGE_DECADES, _STATE_RANGE_DECADES, (positive.size, _N_TRIAL_POINTS))
     x *= np.where(positive[:, None], 1.0, rng.choice([-1.0, 1.0], x.shape))
     x[j] = 0.0
     lower, upper = compiled_problem.bounds
-    theta = compiled_problem.guess[:, None] + _SPREAD * rng.standard_normal((compiled_problem.guess.size, _TRIALS))
+    theta = compiled_problem.guess[:, None] + _QUANTITY_DEVIATION * rng.standard_normal(
+        (compiled_problem.guess.size, _N_TRIAL_POINTS)
+    )
     theta = np.clip(theta, lower[:, None], upper[:, None])[condition.theta]
     p = np.array([condition.link.natural(column).p for column in theta.T]).T
-    t = rng.uniform(condition.start, condition.end, _TRIALS)
-    u = np.array([signal(t) for signal in condition.inputs]).reshape(len(condition.inputs), _TRIALS)
-    z = np.repeat(condition.z_guess[:, None], _TRIALS, axis=1)
-    rate_values = np.asarray(rates(t[None], x, z, p.reshape(-1, _TRIALS), u), dtype=float)
+    t = rng.uniform(condition.start, condition.end, _N_TRIAL_POINTS)
+    u = np.array([signal(t) for signal in condition.inputs]).reshape(len(condition.inputs), _N_TRIAL_POINTS)
+    z = np.repeat(condition.z_guess[:, None], _N_TRIAL_POINTS, axis=1)
+    rate_values = np.asarray(rates(t[None], x, z, p.reshape(-1, _N_TRIAL_POINTS), u), dtype=float)
     size = np.abs(np.where(np.isfinite(rate_values), rate_values, 0.0)).max(axis=0)
-    return bool((rate_values[j] < -_BELOW * size).any())
+    return bool((rate_values[j] < -_NEGATIVE_RATE_RTOL * size).any())

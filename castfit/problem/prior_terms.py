@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from castfit.experiment.estimated_inputs import EstimatedInput
     from castfit.problem.parameters import ProblemStatement
 
-_BEND = 30.0  # second derivative, in the size of the values and their span, that is expected before anything is known
+_EXPECTED_CURVATURE = 30.0  # expected second derivative, in units of the size of the values per squared span
 
 
 def compile_priors(statement: ProblemStatement, quantities: Sequence[Quantity]) -> tuple[Term, ...]:
@@ -91,7 +91,7 @@ def _smooth_term(
     z = np.log(values) if spec.log else values
     size = 1.0 if spec.log else float(np.abs(z).max()) or 1.0
     is_chosen = spec.smoothness == AUTO
-    weight = (_BEND * size) ** -2.0 if isinstance(spec.smoothness, str) else spec.smoothness
+    weight = (_EXPECTED_CURVATURE * size) ** -2.0 if isinstance(spec.smoothness, str) else spec.smoothness
     k = int(is_free.sum())
     root, offset = spec.roughness[:, is_free], spec.roughness[:, ~is_free] @ z[~is_free]
     free_positions = np.array(positions, dtype=np.intp)[is_free]

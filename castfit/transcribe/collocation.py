@@ -35,13 +35,11 @@ if TYPE_CHECKING:
     from castfit.solve.staged import StagedProblem
 
 
-_MIN_MESH_TOLERANCE = (
-    1e-10  # errors below it cannot be seen: the integrator that shows them is a thousand times as accurate
-)
-_MIN_ELEMENT_FRACTION = 1e-6  # elements that are a smaller part of the horizon tell of decades of time constants
-_MIN_BOUNDARY_DISTANCE = 1e-3  # of an element: no boundary is needed so near to data
+_MIN_MESH_TOLERANCE = 1e-10  # smallest mesh tolerance: the integrator that verifies it is a thousand times as accurate
+_MIN_ELEMENT_FRACTION = 1e-6  # element length relative to the horizon, below which the start values are integrated
+_MIN_BOUNDARY_DISTANCE = 1e-3  # distance from data, relative to an element, at which no boundary is added
 
-FIRST_ELEMENTS = 20
+MIN_INITIAL_ELEMENTS = 20
 """Of an experiment: "auto" begins with at least so many, and with the measured times."""
 
 
@@ -183,6 +181,6 @@ class Collocation:
 def _build_initial_mesh(data: Array, *nodes: Array) -> Array:
     """Return the initial elements, bounded by data and nodes, and by equally spaced times that are not near these."""
     boundaries = merge(data, *nodes)
-    uniform = np.linspace(float(boundaries[0]), float(boundaries[-1]), FIRST_ELEMENTS + 1)
+    uniform = np.linspace(float(boundaries[0]), float(boundaries[-1]), MIN_INITIAL_ELEMENTS + 1)
     is_far = np.abs(uniform[:, None] - boundaries).min(axis=1) > _MIN_BOUNDARY_DISTANCE * (uniform[1] - uniform[0])
     return merge(boundaries, uniform[is_far])

@@ -27,9 +27,9 @@ from castfit.problem.event_schedule import EventUpdate
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
 
-_MAX_HALVINGS = 26  # halvings of a step, below which ends alone tell
-_ULPS = 4  # that are not halved
-_MAX_INTERVALS_PER_BATCH = 20_000  # intervals that are looked at together
+_MAX_HALVINGS = 26  # halvings of a step at most; below that width only the signs at the ends count
+_MIN_INTERVAL_ULPS = 4  # width in units in the last place of time, below which an interval is not halved
+_MAX_INTERVALS_PER_BATCH = 20_000  # number of intervals whose bounds are computed together
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,9 @@ class TriggerFunctions:
             is_crossing = is_candidate & (one_way | ((s * low < 0) & (s * high < 0)))
             end = min(end, float(polynomials.end[is_crossing.any(axis=1)].min(initial=np.inf)))
             is_remaining = (polynomials.begin < end) & is_candidate.any(axis=1)
-            is_smallest = polynomials.end - polynomials.begin <= _ULPS * np.spacing(np.abs(polynomials.end))
+            is_smallest = polynomials.end - polynomials.begin <= _MIN_INTERVAL_ULPS * np.spacing(
+                np.abs(polynomials.end)
+            )
             is_smallest |= depth == _MAX_HALVINGS
             is_candidate &= ~is_smallest[:, None] | is_crossing | (s * g1 <= 0) | ((s * rate0 < 0) & (s * rate1 > 0))
             is_remaining &= is_candidate.any(axis=1)

@@ -258,7 +258,7 @@ class DenseSingleShooting:
         key = v.tobytes()
         if key not in self._costs:
             self._last_point_data = self.read(v)
-            if len(self._costs) >= _REMEMBERED:
+            if len(self._costs) >= _N_CACHED_COSTS:
                 self._costs.pop(next(iter(self._costs)))
             self._costs[key] = None if self._last_point_data is None else self._last_point_data.cost
         return self._costs[key]
@@ -575,7 +575,7 @@ class DenseSingleShooting:
         return DenseRows(v.copy(), point_data.cost, point_data.half_square, u, E)
 
 
-_REMEMBERED = 4
+_N_CACHED_COSTS = 4  # number of points whose costs are cached
 _NONE, _EMPTY, _NO_BLOCK = np.empty(0), np.empty((1, 0)), np.empty((1, 0, 0))
 
 

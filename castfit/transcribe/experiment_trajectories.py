@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from castfit.problem.event_schedule import NumericSchedule
 
 
-_WORTH_BUILDING = 50  # outputs of a stretch, below which single steps cost less than an integrator
+_MIN_OUTPUTS_TO_BUILD = 50  # outputs of a stretch, below which single steps cost less than an integrator
 
-_MAGNITUDE_ROUNDS = 16  # in each of which the rates of what moves tell the magnitudes of what it moves
+_MAGNITUDE_ROUNDS = 16  # number of rounds; in each, rates of known magnitude determine further magnitudes
 
-_RESOLVABLE = 1e-12  # of the largest magnitude ...
-_NETWORK = 100  # ... of so many states: fewer may each have units of their own ...
-_UNITS = 1e-30  # ... which are not farther apart than this
+_MIN_NETWORK_MAGNITUDE_RATIO = 1e-12  # smallest magnitude relative to the largest, in models of many states
+_MIN_NETWORK_STATES = 100  # number of states from which a model counts as one of many states with one unit
+_MIN_MAGNITUDE_RATIO = 1e-30  # smallest magnitude relative to the largest, in models of fewer states
 
 _STRAIGHT: PerObjectCache[Model, ca.Function | None] = PerObjectCache()
 """Rates of each model as a function of its parameters, where nothing else is in them."""
@@ -253,7 +253,7 @@ def _in_one_go(
     """Integrate long stretches, those of one grid together; what fails is left."""
     groups: dict[tuple[float, ...], list[int]] = {}
     for k, stretch in enumerate(stretches):
-        if stretch.times.size > _WORTH_BUILDING:
+        if stretch.times.size > _MIN_OUTPUTS_TO_BUILD:
             grid = relative_grid(course.model, np.append(stretch.times[0], stretch.times))
             groups.setdefault(tuple(grid.tolist()), []).append(k)
     for grid, members in groups.items():
@@ -351,7 +351,7 @@ def resolvable(size: Array) -> Array:
     are far smaller still.  States of smaller models may have units of their own: only what no units explain is
     nothing, as in Raimundez' model of 22 states, which cannot be integrated otherwise.
     """
-    min_ratio = _UNITS if size.size < _NETWORK else _RESOLVABLE
+    min_ratio = _MIN_MAGNITUDE_RATIO if size.size < _MIN_NETWORK_STATES else _MIN_NETWORK_MAGNITUDE_RATIO
     return np.where(size > 0.0, np.maximum(size, min_ratio * size.max(initial=0.0)), size)
 
 

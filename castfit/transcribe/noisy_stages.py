@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from castfit.problem.observables import ObservedOutput
     from castfit.problem.parameter_map import NaturalValues
 
-MODES = 2
+NOISE_MODES = 2
 """Modes of noise in a stage: their error in linear models is of the order of that of the Runge-Kutta method."""
 
-_FIRST, _NEXT = 4, 2  # iterations of Newton's method for algebraic states, from z0 and from one evaluation to the next
+_INITIAL_ITERATIONS, _REPEATED_ITERATIONS = 4, 2  # Newton iterations for algebraic states, from z0 and once more
 
 
 class NoisyStageFunctions:
@@ -54,7 +54,7 @@ class NoisyStageFunctions:
 
     def __init__(self, model: Model) -> None:
         system, noises = model.system, model.noises
-        self.noises, self.m = noises, len(noises) * MODES
+        self.noises, self.m = noises, len(noises) * NOISE_MODES
         self._rates = ca.Function("rates", system.arguments, [system.ode, system.alg])
         self._system = system
         n, n_v = system.x.numel(), system.x.numel() + self.m
@@ -78,7 +78,7 @@ class NoisyStageFunctions:
         self.by_p = BatchedFunction("by_p", [*arguments, lam, *weights, mu_v, mu_lam], ca.gradient(total, p))
         node_arguments = [system.t, system.x, system.p, system.u, z0]
         outputs = ca.densify(ca.vertcat(*(model.outputs[name] for name in model.output_names)))
-        z = self.algebraic_states(system.t, system.x, system.p, system.u, z0, _FIRST)
+        z = self.algebraic_states(system.t, system.x, system.p, system.u, z0, _INITIAL_ITERATIONS)
         explicit_outputs = ca.SX(ca.substitute(outputs, system.z, z)) if system.z.numel() else outputs
         self.outputs = BatchedFunction(
             "outputs", node_arguments, ca.horzcat(explicit_outputs, ca.jacobian(explicit_outputs, system.x))
@@ -91,7 +91,7 @@ class NoisyStageFunctions:
 
         def rate(state: ca.SX, tau: float, z: ca.SX, iterations: int) -> tuple[ca.SX, ca.SX]:
             s, w = tau * h, ca.SX(n_w, 1)
-            for j in range(MODES):
+            for j in range(NOISE_MODES):
                 legendre = np.polynomial.legendre.Legendre.basis(j)(2.0 * tau - 1.0)
                 w += np.sqrt(2 * j + 1.0) * float(legendre) * c[j * n_w : (j + 1) * n_w] / ca.sqrt(h)
             driven = ca.SX(p)
@@ -101,10 +101,10 @@ class NoisyStageFunctions:
             z = self.algebraic_states(t + s, state, driven, u, z, iterations)
             return self._rates(t + s, state, z, driven, u)[0], z
 
-        k1, z = rate(x, 0.0, z, _FIRST)
-        k2, z = rate(x + 0.5 * h * k1, 0.5, z, _FIRST)
-        k3, z = rate(x + 0.5 * h * k2, 0.5, z, _NEXT)
-        k4, z = rate(x + h * k3, 1.0, z, _FIRST)
+        k1, z = rate(x, 0.0, z, _INITIAL_ITERATIONS)
+        k2, z = rate(x + 0.5 * h * k1, 0.5, z, _INITIAL_ITERATIONS)
+        k3, z = rate(x + 0.5 * h * k2, 0.5, z, _REPEATED_ITERATIONS)
+        k4, z = rate(x + h * k3, 1.0, z, _INITIAL_ITERATIONS)
         return ca.densify(x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4))
 
     def algebraic_states(self, t: ca.SX, x: ca.SX, p: ca.SX, u: ca.SX, z: ca.SX, iterations: int) -> ca.SX:
@@ -134,7 +134,7 @@ class NodeCost:
         sigma, z0 = ca.SX.sym("sigma", len(problem.groups)), ca.SX.sym("z0", system.z.numel())
         value, is_known, spread = (ca.SX.sym(name, n_o) for name in ("value", "known", "spread"))
         C, mu = ca.SX.sym("C", system.x.numel(), system.x.numel()), ca.SX.sym("mu", system.x.numel())
-        z = stages.algebraic_states(system.t, system.x, system.p, system.u, z0, _FIRST)
+        z = stages.algebraic_states(system.t, system.x, system.p, system.u, z0, _INITIAL_ITERATIONS)
         observed_names = (*problem.outputs, *problem.spreads)
         graph = ca.Function(
             "seen", system.arguments, [ca.densify(ca.vertcat(*(model.outputs[s] for s in observed_names)))]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from castfit.transcribe.stage_division import StagedMeasurements
 
 
-_ASSUMED_SIGNAL_SD = 15.0  # standard deviations that a value is large, before anything is known of them
+_ASSUMED_SIGNAL_SD = 15.0  # assumed size of a value, in standard deviations, if these are unknown
 
 
 class PointwiseExpressions:

@@ -31,16 +31,18 @@ import numpy as np
 from castfit.densities.priors import Normal
 from castfit.experiment.experiment import Free
 from castfit.solve.riccati import RiccatiFactor, riccati
-from castfit.transcribe.noisy_stages import MODES, ChainBlocks, ChainPoint, NoisyChain
+from castfit.transcribe.noisy_stages import NOISE_MODES, ChainBlocks, ChainPoint, NoisyChain
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.problem.compiled_problem import CompiledProblem
 
-_ITERATIONS, _HALVINGS = 60, 12
-_EXACT, _NEAR = 1e-8, 1e-4  # largest change of a mode or, relatively, of a state: solved, and where rounding may end it
-_MULTIPLIER_RTOL = 1e-2  # relative changes of multipliers count so much: they move second derivatives alone
-_ARMIJO, _TINY = 1e-4, 1e-300
+_MAX_NEWTON_ITERATIONS, _MAX_STEP_HALVINGS = 60, 12
+# Largest change of a mode or, relatively, of a state: below the first it is solved; below the second, rounding errors
+# may end the iteration.
+_MODE_TOLERANCE, _ROUNDING_TOLERANCE = 1e-8, 1e-4
+_MULTIPLIER_RTOL = 1e-2  # accuracy of the multipliers: they change second derivatives only
+_ARMIJO_FACTOR, _MIN_DIVISOR = 1e-4, 1e-300
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class ChainLikelihood:
         chain = self.chain
         path, lam = (start.x, start.c, start.initial_deviations, start.z), start.lam
         took_full_step, previous_size = False, np.inf
-        for iteration in range(_ITERATIONS):
+        for iteration in range(_MAX_NEWTON_ITERATIONS):
             point = chain.point(q, sigma, path)
             point = replace(point, z=chain.algebraic(point))
             if not np.isfinite(point.natural.a).all():
@@ -106,11 +108,13 @@ class ChainLikelihood:
                 float(np.abs(step.initial_variables).max(initial=0.0)),
                 float((np.abs(step.x) / (1.0 + np.abs(point.x))).max(initial=0.0)),
                 _MULTIPLIER_RTOL
-                * float((np.abs(step.multipliers - lam) / (np.abs(step.multipliers).max(axis=0) + _TINY)).max()),
+                * float((np.abs(step.multipliers - lam) / (np.abs(step.multipliers).max(axis=0) + _MIN_DIVISOR)).max()),
             )
             if not np.isfinite(size):
                 return None
-            if exact_factor is not None and (size < _EXACT or (size < _NEAR and size > 0.3 * previous_size)):
+            if exact_factor is not None and (
+                size < _MODE_TOLERANCE or (size < _ROUNDING_TOLERANCE and size > 0.3 * previous_size)
+            ):
                 cost = self._cost(point, blocks.cost)
                 return PathMode(
                     point, step.multipliers, blocks, exact_factor, cost + 0.5 * exact_factor.log_det, cost, iteration
@@ -124,7 +128,7 @@ class ChainLikelihood:
             )
             predicted_decrease -= float(np.sum(penalty * np.abs(gaps)))
             length = 1.0
-            for _ in range(_HALVINGS):
+            for _ in range(_MAX_STEP_HALVINGS):
                 path = (
                     point.x + length * step.x,
                     point.c + length * step.u,
@@ -136,7 +140,7 @@ class ChainLikelihood:
                 candidate_merit = self._cost(candidate, cost) + float(
                     np.sum(penalty * np.abs(self._gaps(candidate, ends)))
                 )
-                if candidate_merit <= merit + _ARMIJO * length * min(predicted_decrease, 0.0) + 1e-9 * (
+                if candidate_merit <= merit + _ARMIJO_FACTOR * length * min(predicted_decrease, 0.0) + 1e-9 * (
                     1.0 + abs(merit)
                 ):
                     break
@@ -300,7 +304,7 @@ class ChainLikelihood:
                 out[:, j] = np.interp(times, old_times, column)
             return out
 
-        n_w, middle = start.c.shape[1] // MODES, 0.5 * (times[:-1] + times[1:])
+        n_w, middle = start.c.shape[1] // NOISE_MODES, 0.5 * (times[:-1] + times[1:])
         stage = np.clip(np.searchsorted(old_times, middle, side="right") - 1, 0, old_times.size - 2)
         c = np.zeros((times.size - 1, start.c.shape[1]))
         c[:, :n_w] = start.c[stage, :n_w] * np.sqrt(self.chain.h / old.h[stage])  # the same noise for a shorter time

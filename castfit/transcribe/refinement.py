@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from castfit.transcribe.elements import CollocationScheme, ElementConstants, PointEquations
 
 
-_LARGEST_SPLIT = 8  # parts per round: far from the solution's mesh the orders do not hold yet
-_TIGHT = IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-12)
-_MORE_POINTS = 2  # of the polynomials that show the errors
-_MOST_NUMBERS = 1_000_000  # in the matrices that are factorised at once
-_MARGIN = 0.1  # calcium ends with 6 % more elements and after two rounds less than with 1
+_MAX_ELEMENT_SPLIT = 8  # parts of an element per round: far from the final mesh the orders do not hold yet
+_REFERENCE_OPTIONS = IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-12)
+_N_EXTRA_POINTS = 2  # additional collocation points of the polynomials that estimate the errors
+_MAX_BATCH_ENTRIES = 1_000_000  # number of matrix entries that are factorised at once
+_ERROR_SAFETY_FACTOR = 0.1  # of the tolerance: calcium ends with 6 % more elements, after two rounds less, than with 1
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ElementErrors:
 
 
 def element_errors(
-    staged: CollocationProblem, v: Array, options: IntegratorOptions = _TIGHT
+    staged: CollocationProblem, v: Array, options: IntegratorOptions = _REFERENCE_OPTIONS
 ) -> tuple[ElementErrors, ...]:
     """Compare the elements at v (n_v,) with an integrator, per experiment.
 
@@ -88,7 +88,7 @@ def element_errors(
 
 
 def estimated_errors(
-    staged: CollocationProblem, v: Array, options: IntegratorOptions = _TIGHT
+    staged: CollocationProblem, v: Array, options: IntegratorOptions = _REFERENCE_OPTIONS
 ) -> tuple[ElementErrors, ...]:
     """Compare the elements at v (n_v,) with polynomials of higher degree, per experiment.
 
@@ -116,11 +116,11 @@ def refine(edges: Array, errors: ElementErrors, tolerance: float) -> Array:
     the tolerance remains; one that could not be integrated is halved.  Call again with the errors of the solution on
     the new elements.
     """
-    scheme, aim = errors.table, _MARGIN * tolerance
+    scheme, aim = errors.table, _ERROR_SAFETY_FACTOR * tolerance
     at_end = (errors.end / aim) ** (1 / (scheme.order + 1))
     inside = (errors.inside / aim) ** (1 / (scheme.degree + 1))
     required_parts = np.ceil(np.maximum(at_end, inside))
-    split = np.minimum(np.where(np.isinf(required_parts), 2, required_parts), _LARGEST_SPLIT)
+    split = np.minimum(np.where(np.isinf(required_parts), 2, required_parts), _MAX_ELEMENT_SPLIT)
     parts = np.where(np.maximum(errors.end, errors.inside) > tolerance, split, 1).astype(np.intp)
     spans = zip(edges[:-1], edges[1:], parts, strict=True)
     pieces: list[Array] = [np.linspace(left, right, n, endpoint=False) for left, right, n in spans]
@@ -205,7 +205,7 @@ class _ElementCheck:
     def solved_again(self, equations: PointEquations) -> Array:
         """Return polynomial minus one of higher degree at all points, (n, n_e); not finite where that has no values."""
         elements, n_x = self.elements, self.elements.n_x
-        finer = elements.of_table(table("radau", elements.table.degree + _MORE_POINTS))
+        finer = elements.of_table(table("radau", elements.table.degree + _N_EXTRA_POINTS))
         y = np.zeros((self.y.shape[0], finer.table.degree + 1, elements.n_e))
         y[..., :n_x] = elements.table.state_basis(finer.table.nodes) @ self.y[..., :n_x]
         y[:, 1:, n_x:] = elements.table.algebraic_basis(finer.table.points) @ self.y[:, 1:, n_x:]
@@ -225,7 +225,7 @@ class _ElementCheck:
         flow = elements.flow(equations, y, self.at_points)
         step = np.full_like(defects, np.nan)
         rows = defects[0].size
-        batch_size = max(_MOST_NUMBERS // rows**2, 1)
+        batch_size = max(_MAX_BATCH_ENTRIES // rows**2, 1)
         unit = np.tile(self.magnitude, rows // elements.n_e)
         for start in range(0, len(step), batch_size):
             batch = slice(start, start + batch_size)

@@ -81,15 +81,15 @@ if TYPE_CHECKING:
     from castfit.transcribe.trajectory import Trajectory
 
 
-_MAX_START_SIMULATIONS = 3  # simulations at the start, at most ...
-_MANY_STATES = 100  # ... and above so many rough ones: steps of wrong magnitudes are short
-_GRADIENT_RTOL = 1e-6  # relative tolerance of so many states by default, where gradients are those of the steps
-_MAGNITUDE_CHANGE_FACTOR = 100.0  # magnitudes that differ by less need no other tolerance
-_MAX_ASSUMED_MAGNITUDE_RATIO = 1000.0  # magnitudes that were assumed may exceed those found by so much
+_MAX_START_SIMULATIONS = 3  # number of simulations from the start that determine magnitudes
+_MANY_STATES = 100  # states above which they are of low accuracy: steps of wrong magnitudes are short
+_GRADIENT_RTOL = 1e-6  # default relative tolerance of models of so many states if gradients are those of the steps
+_MAGNITUDE_CHANGE_FACTOR = 100.0  # factor between magnitudes below which the tolerances stay
+_MAX_ASSUMED_MAGNITUDE_RATIO = 1000.0  # factor by which an assumed magnitude may exceed that of the simulation
 _DECAYED_STATE_FRACTION = 1e-6
 """Of its start: what a state that dies away before the first output is worth, instead of exp(-1000) at the outputs."""
 
-_N_CACHED_EVALUATIONS = 4  # evaluations kept: a line search returns to its best point; and arrangements of data
+_N_CACHED_EVALUATIONS = 4  # number of cached evaluations and data arrangements: a line search returns to its best point
 
 _MIN_ADJOINT_QUANTITIES = 500
 """Quantities of one experiment from which CVODES's gradients of the cost pay for a Hessian that is only approximated.
@@ -118,7 +118,7 @@ network of 120 states .024 / .14.
 
 _TIMED_METHODS = ("auto", "cvodes")  # methods of integration
 
-_MIN_TIMED_SECONDS = 0.5  # seconds from which something is not begun if the last one took longer than there is time
+_MIN_DEADLINE_SECONDS = 0.5  # expected seconds from which an operation is not begun if it exceeds the remaining time
 
 
 _GRAPHS: PerObjectCache[Model, ca.Function] = PerObjectCache()
@@ -626,7 +626,7 @@ class ShootingProblem(TranscribedProblem):
     def _start_operation(self, operation: str) -> float:
         """Begin nothing that will take longer than there is time, as it did before; return when it begins."""
         expected = self._expected(operation)
-        if expected > _MIN_TIMED_SECONDS:
+        if expected > _MIN_DEADLINE_SECONDS:
             check_deadline(expected)
         return time.perf_counter()
 

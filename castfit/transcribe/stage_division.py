@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from castfit.problem.event_schedule import Schedule, SwitchedParameter
 
 
-_MIN_OCCUPIED_FRACTION = 0.5  # equal intervals of which fewer hold data are no good division ...
-_SLIVER = 1e-9  # of an interval: data that are so near to a boundary of equal division are on it
-_EARLY_DATA_FRACTION = 1e-2  # ... where the data begin as early in the first of them
+_MIN_OCCUPIED_FRACTION = 0.5  # share of equal intervals with data, below which they are not used ...
+_BOUNDARY_SNAP_FRACTION = 1e-9  # distance to data, relative to an interval, up to which a boundary is moved onto them
+_EARLY_DATA_FRACTION = 1e-2  # ... if the data begin as early in the first of them
 _MAX_INTERVALS = 10_000  # intervals that a number may mean
 
 
@@ -188,7 +188,7 @@ def _divide(start: float, times: Array, n: int) -> Array:
         uniform[1] - start
     ):
         # Times that were computed, by a cumulative sum for instance, may miss the boundary that they mean.
-        uniform[1:-1] = snap_times(uniform[1:-1], times, _SLIVER * (uniform[1] - start))
+        uniform[1:-1] = snap_times(uniform[1:-1], times, _BOUNDARY_SNAP_FRACTION * (uniform[1] - start))
         return uniform
     boundaries = merge(np.array([start]), later)
     return boundaries[np.unique(np.linspace(0, boundaries.size - 1, n + 1).round().astype(np.intp))]

@@ -26,7 +26,7 @@ from castfit._support.time_limit import StopRequested
 from castfit.experiment.inputs import Input, PiecewisePolynomial
 from castfit.integrate import IntegratorOptions, time_rounding
 from castfit.integrate.lanes import merge
-from castfit.problem.event_schedule import NEVER
+from castfit.problem.event_schedule import NEVER_TIME
 from castfit.solve.staged import read_only_copy
 from castfit.transcribe.experiment_trajectories import IntegrationCase, as_measured, integrate_from_nodes, units_of
 from castfit.transcribe.triggers import locate_triggered_events
@@ -48,8 +48,8 @@ _SHOWN: PerObjectCache[CompiledProblem, OrderedDict[tuple[str, bool, bytes], dic
 )
 """What data show of the states of each experiment, by name, smoothed or not, and parameters."""
 
-_N_CACHED_TRAJECTORIES = 4  # of these, per experiment
-_SUBDIVISIONS = 6  # table entries per measured interval, so that curvature between data is kept
+_N_CACHED_TRAJECTORIES = 4  # number of start trajectories that are cached per experiment
+_TABLE_STEPS_PER_INTERVAL = 6  # table entries per measured interval, so that curvature between data is kept
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _happened(
 ) -> NaturalValues:
     """Return a point with the times at which states trigger events, as far as they may happen."""
     updated = locate_triggered_events(problem.model, condition, natural, unit, options, condition.end)
-    return replace(updated, e=np.where(np.isnan(updated.e), NEVER, updated.e))
+    return replace(updated, e=np.where(np.isnan(updated.e), NEVER_TIME, updated.e))
 
 
 def constant_trajectory(problem: CompiledProblem, theta: Array, units: Sequence[Array] | None = None) -> Trajectory:
@@ -184,8 +184,8 @@ def known_states(
 
 def _table_times(condition: Condition) -> Array:
     boundaries = merge(np.array([condition.start, condition.end]), condition.points.times, condition.breakpoints)
-    step = np.diff(boundaries) / _SUBDIVISIONS
-    fine_times = step[:, None] * np.arange(_SUBDIVISIONS) + boundaries[:-1, None]
+    step = np.diff(boundaries) / _TABLE_STEPS_PER_INTERVAL
+    fine_times = step[:, None] * np.arange(_TABLE_STEPS_PER_INTERVAL) + boundaries[:-1, None]
     return np.concatenate([fine_times.ravel(), boundaries[-1:]])
 
 

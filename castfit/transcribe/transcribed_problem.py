@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _TINY = float(np.finfo(float).tiny)
 
-RESOLUTION = 1e-10
+MIN_RELATIVE_SIGMA = 1e-10
 """No sigma is taken for smaller than this fraction of the data: what integration and rounding leave of exact data."""
 
 
@@ -254,7 +254,7 @@ def resolution(layout: Layout, signal: Sequence[Array]) -> Array:
         measured = chain.group >= 0
         np.add.at(squares, chain.group[measured], of_chain[measured] ** 2)
     magnitude = np.sqrt(squares / np.maximum(layout.group_sizes, 1))
-    return RESOLUTION * np.where(magnitude > 0.0, magnitude, 1.0)
+    return MIN_RELATIVE_SIGMA * np.where(magnitude > 0.0, magnitude, 1.0)
 
 
 def sigma_limits(problem: CompiledProblem, layout: Layout, signal: Sequence[Array]) -> tuple[Array, Array]:

@@ -48,19 +48,19 @@ if TYPE_CHECKING:
     from castfit.problem.parameter_map import NaturalValues
     from castfit.transcribe.crossings import TriggerFunctions
 
-_MAX_STEPS = 200  # usual steps of an experiment ...
-_STEPS_PER_BATCH = 32  # ... of which so many are integrated at once, ...
-_LOOKAHEAD_FACTOR = 4.0  # ... or so many times the time to the last event, where these follow each other faster, ...
-_MIN_BATCH_FRACTION = 1 / 64  # ... but not less than this part of one
-_MAX_SUBDIVISIONS = 2**10  # of what is integrated at once: where that fails, its beginning may do
-_MAX_TIME_CORRECTIONS = 6  # of a time that was located on polynomials ...
-_MAX_CORRECTION_FRACTION = 1e-2  # ... by this part of a step at most
-_MOST_EVENTS = 100_000  # of one kind, where nothing else limits them
-_HALVINGS = 40  # to find where an expression turns back
-_EVENT_TIME_RTOL = 1e-13  # of a step: how exactly a time is located ...
-_UNCORRECTED_TIME_RTOL = 1e-6  # ... or before it is corrected
-_INTEGRATION_ERROR_FACTOR = 10.0  # times the tolerance of integration: differences that stay so small do not pass zero
-_SIMULTANEOUS_RTOL = 1e-11  # of a step: what passes zero within it does so at once
+_MAX_STEPS = 200  # usual number of steps of an experiment ...
+_STEPS_PER_BATCH = 32  # ... number of them that are integrated together, ...
+_LOOKAHEAD_FACTOR = 4.0  # ... or this multiple of the time since the last event, if that is shorter, ...
+_MIN_BATCH_FRACTION = 1 / 64  # ... but at least this part of a step
+_MAX_SUBDIVISIONS = 2**10  # divisions of a batch whose integration fails; its first part may succeed
+_MAX_TIME_CORRECTIONS = 6  # Newton corrections of a time that was located on polynomials ...
+_MAX_CORRECTION_FRACTION = 1e-2  # ... each at most this part of a step
+_MAX_EVENTS_PER_TRIGGER = 100_000  # number of events of one trigger, if the model sets no limit
+_MAX_BISECTIONS = 40  # bisections that locate where an expression turns back
+_EVENT_TIME_RTOL = 1e-13  # accuracy of a located time, relative to a step ...
+_UNCORRECTED_TIME_RTOL = 1e-6  # ... and of a time that is corrected afterwards
+_INTEGRATION_ERROR_FACTOR = 10.0  # multiple of the integration tolerance, below which a difference is no crossing
+_SIMULTANEOUS_RTOL = 1e-11  # time relative to a step, within which crossings count as simultaneous
 
 
 _NOTHING: Array = np.empty(0)
@@ -104,7 +104,10 @@ def timetable_of(
         watch.run()
     except _EventLimitReached as stop:
         trigger: Trigger = stop.args[0]
-        reason = trigger.forbidden or f"the event at {trigger.description} happens more often than {_MOST_EVENTS} times"
+        reason = (
+            trigger.forbidden
+            or f"the event at {trigger.description} happens more often than {_MAX_EVENTS_PER_TRIGGER} times"
+        )
     table = NumericSchedule.from_schedule(condition.schedule, condition.start, natural.p, natural.e)
     return table.with_rounds(watch.rounds or []), reason
 
@@ -310,7 +313,7 @@ class _TriggerWatch:
             self._crossings[key] = self.condition.schedule.crossing_at(rows)
         for i in events:
             self._counts[i] += 1
-            if self.triggers[i].forbidden or self._counts[i] > _MOST_EVENTS:
+            if self.triggers[i].forbidden or self._counts[i] > _MAX_EVENTS_PER_TRIGGER:
                 raise _EventLimitReached(self.triggers[i])
         self.rounds.append(TriggeredRound(self._last_event_time, self._crossings[key]))
         return self._crossings[key].apply_at_time(self._last_event_time, x, self.e, u)
@@ -675,7 +678,7 @@ def _border(
 
     It has the sign `sign_after` at high.
     """
-    for _ in range(_HALVINGS):
+    for _ in range(_MAX_BISECTIONS):
         middle = 0.5 * (low + high)
         g = value(middle)
         low, high, sign_after = (middle, high, sign_after) if is_before(g) else (low, middle, float(np.sign(g)))
@@ -685,7 +688,7 @@ def _border(
 def _turn(evaluate: Callable[[float], tuple[float, Callable[[], float]]], right: float, sign: float) -> float:
     """Return a time in (0, right) at which a difference has changed its sign or is nearest to zero."""
     low, high = 0.0, right
-    for _ in range(_HALVINGS):
+    for _ in range(_MAX_BISECTIONS):
         middle = 0.5 * (low + high)
         g, rate = evaluate(middle)
         if sign * g < 0:
@@ -697,7 +700,7 @@ def _turn(evaluate: Callable[[float], tuple[float, Callable[[], float]]], right:
 def _find_signed_time(value: Callable[[float], float], right: float, sign: float) -> float:
     """Return a place within (0, right) where a difference that begins at zero has its sign; right if nowhere."""
     s = right
-    for _ in range(_HALVINGS):
+    for _ in range(_MAX_BISECTIONS):
         s *= 0.5
         if sign * value(s) > 0:
             return s

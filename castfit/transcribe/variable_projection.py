@@ -37,10 +37,8 @@ if TYPE_CHECKING:
     from castfit.transcribe.observation import MeasurementRows
 
 
-_MIN_EFFECT_DIFFERENCE = 1e-10  # what data tell apart only by this part of their effect is not told apart
-_MIN_OUTPUT_EFFECT = (
-    1e-10  # of what the states are worth in an output: less is what integration and rounding leave of zero
-)
+_MIN_EFFECT_DIFFERENCE = 1e-10  # relative difference of two effects below which data do not distinguish them
+_MIN_OUTPUT_EFFECT = 1e-10  # of the contribution of the states to an output; less is integration and rounding error
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ def bits(result: cf.Result) -> tuple[object, ...]:
 def hired():
     """Two processes for all tests here; they are started at once, although these fits do not need them."""
     with pytest.MonkeyPatch.context() as patch, lanes_divided(2):
-        patch.setattr(distributed, "_PATIENCE", 0.0)
+        patch.setattr(distributed, "_MIN_SECONDS_TO_START_WORKERS", 0.0)
         yield distributed.workers()
 
 
@@ -101,7 +101,7 @@ def test_any_executor_will_do_and_threads_of_it_share_nothing():
 
 
 def test_short_fits_start_no_process(monkeypatch):
-    monkeypatch.setattr(distributed, "_PATIENCE", 1.0)
+    monkeypatch.setattr(distributed, "_MIN_SECONDS_TO_START_WORKERS", 1.0)
     children_before = set(multiprocessing.active_children())
     cf.fit(animals(3), cf.SingleShooting(CVODES), workers=3)
     assert set(multiprocessing.active_children()) <= children_before

@@ -8,7 +8,7 @@ from scipy import optimize
 
 import castfit as cf
 from castfit.solve.staged import ChainValues, Specification, build_layout, rows_in_units
-from castfit.transcribe.transcribed_problem import RESOLUTION, profile_sigma, resolution
+from castfit.transcribe.transcribed_problem import MIN_RELATIVE_SIGMA, profile_sigma, resolution
 from tests.builders import everything, lotka_volterra
 
 TRANSCRIPTIONS = [cf.SingleShooting(), cf.MultipleShooting(5), cf.Collocation()]
@@ -114,7 +114,7 @@ def test_the_cost_is_smooth_where_the_floor_begins_to_hold():
     group = np.zeros((1, 3), dtype=np.intp)
     chain = Specification("e", np.array([0]), 0, 0, mask, none, none, np.array([0.0, 1.0]), (), group=group)
     layout, floor, direction = build_layout(("k",), (chain,)), 1e-10, np.array([[1.0, -2.0, 3.0]])
-    assert resolution(layout, (np.full((1, 3), 7.0),)) == pytest.approx(7 * RESOLUTION)
+    assert resolution(layout, (np.full((1, 3), 7.0),)) == pytest.approx(7 * MIN_RELATIVE_SIGMA)
     sizes = np.geomspace(1e-13, 1e-7, 200)
     costs, slopes = [], []
     for size in sizes:

@@ -149,13 +149,15 @@ def test_steps_are_kept_in_as_much_room_as_they_took_before_and_given_up_for_lat
     rng = np.random.default_rng(6)
     _, lanes, grid = of_chain(rng)
     seeds = rng.standard_normal((1, 1, 3, 60))
-    monkeypatch.setattr(esdirk_binding, "_ROOM", 1000)
+    monkeypatch.setattr(esdirk_binding, "_POOL_SIZE", 1000)
     integrator = Integrator(chain(60).system, grid, IntegratorOptions("esdirk"))
     first_values = integrator.values(lanes, keep=True)
     assert first_values.sensitivity_cache.count[0] == -1  # in so little room
     second_values = integrator.values(lanes, keep=True)
     assert second_values.sensitivity_cache.count[0] == second_values.steps
-    monkeypatch.setattr(esdirk_binding, "_MOST_ROOM", int(1.5 * second_values.sensitivity_cache.buffers[0].size))
+    monkeypatch.setattr(
+        esdirk_binding, "_MAX_STORED_NUMBERS", int(1.5 * second_values.sensitivity_cache.buffers[0].size)
+    )
     third_values = integrator.values(lanes, keep=True)
     assert (second_values.sensitivity_cache.count[0], third_values.sensitivity_cache.count[0]) == (
         -1,
@@ -257,7 +259,7 @@ def test_no_room_for_the_steps_is_no_end(monkeypatch):
     values, seeds = replace(integrator.values(lanes), sensitivity_cache=None), np.ones((1, 1, 1, 2))
     reference_adjoint = integrator.adjoint(lanes, values, seeds)
     assert reference_adjoint.rescued_lanes == ()
-    monkeypatch.setattr(esdirk_binding, "_MOST_KEPT", 2000)
+    monkeypatch.setattr(esdirk_binding, "_MAX_ADJOINT_NUMBERS", 2000)
     adjoint = integrator.adjoint(lanes, values, seeds)
     assert adjoint.rescued_lanes == (0,)
     assert adjoint.failures == ()
@@ -277,7 +279,7 @@ def test_going_back_stops_between_lanes_and_can_be_done_again(monkeypatch):
             raise StopRequested(Status.MAX_TIME)
 
     monkeypatch.setattr(esdirk_binding, "check_deadline", stop)
-    monkeypatch.setattr(esdirk_binding, "_BUDGET", 1)
+    monkeypatch.setattr(esdirk_binding, "_STEPS_PER_CALL", 1)
     with pytest.raises(StopRequested):
         integrator.adjoint(lanes, values, seeds)
     assert len(looks) == 2
