@@ -27,15 +27,15 @@ import numpy as np
 import castfit as cf
 
 IN_BED = [3, 8, 26, 76, 225, 298, 258, 233, 189, 128, 68, 29, 14, 4]
-BOYS = 763.0
+POPULATION_SIZE = 763.0  # number of boys
 SAME = {"beta": 1.66923, "gamma": 0.443450}  # by SciPy: solve_ivp (LSODA, 1e-10) and least_squares
 COUNTS = {"beta": 1.72664, "gamma": 0.541046}  # and minimize (Nelder-Mead), with nbinom's density written out
 
 s, i, beta, gamma = cf.symbols("s i beta gamma")
 model = cf.Model(
-    {s: -beta * s * i / BOYS, i: beta * s * i / BOYS - gamma * i},
+    {s: -beta * s * i / POPULATION_SIZE, i: beta * s * i / POPULATION_SIZE - gamma * i},
     parameters=[beta, gamma],
-    initial={s: BOYS - 1, i: 1},
+    initial={s: POPULATION_SIZE - 1, i: 1},
     outputs={"in bed": i},
 )
 

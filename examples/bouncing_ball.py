@@ -25,7 +25,7 @@ from scipy.optimize import least_squares
 import castfit as cf
 
 TRUTH = {"g": 9.81, "e": 0.8}
-HEIGHT = 1.5  # m
+DROP_HEIGHT = 1.5  # initial height in m
 SIGMA = 0.01  # m, of a height read off a picture
 TIMES = np.arange(1, 76) / 25  # s
 
@@ -47,9 +47,9 @@ def parabolas(times, g, e, dropped):
 
 # %%
 # The simulation is the parabolas, through four bounces.
-drop = {"height": HEIGHT, "speed": 0.0}
+drop = {"height": DROP_HEIGHT, "speed": 0.0}
 simulated = cf.simulate(model, TRUTH, TIMES, initial=drop, events=bounce)["height"]
-exact = parabolas(TIMES, **TRUTH, dropped=HEIGHT)
+exact = parabolas(TIMES, **TRUTH, dropped=DROP_HEIGHT)
 print(f"largest difference between simulation and parabolas: {np.abs(simulated - exact).max():.1e} m")
 assert np.abs(simulated - exact).max() < 1e-6
 
@@ -73,7 +73,7 @@ assert result.success, result.message
 
 # %%
 # By hand, from the truth on: the same estimates and the same standard errors.
-byhand = least_squares(lambda p: (parabolas(TIMES, *p) - film) / SIGMA, [*TRUTH.values(), HEIGHT], x_scale="jac")
+byhand = least_squares(lambda p: (parabolas(TIMES, *p) - film) / SIGMA, [*TRUTH.values(), DROP_HEIGHT], x_scale="jac")
 errors = np.sqrt(np.diag(np.linalg.inv(byhand.jac.T @ byhand.jac)))
 for name, value, error in zip(("g", "e"), byhand.x, errors, strict=False):
     found, spread = result.parameters[name], result.standard_errors[name]

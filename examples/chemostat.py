@@ -17,9 +17,11 @@ import castfit as cf
 
 x, s, d = cf.symbols("x s d")
 mumax, ks, y = cf.symbols("mumax ks y")
-FEED = 10.0
+FEED_CONCENTRATION = 10.0  # substrate concentration in the feed
 growth = mumax * s / (ks + s) * x
-model = cf.Model({x: growth - d * x, s: d * (FEED - s) - growth / y}, parameters=[mumax, ks, y], inputs=[d])
+model = cf.Model(
+    {x: growth - d * x, s: d * (FEED_CONCENTRATION - s) - growth / y}, parameters=[mumax, ks, y], inputs=[d]
+)
 pump = cf.Input.piecewise_constant([0, 12, 24], [0.1, 0.35, 0.2])
 
 # %%
@@ -35,7 +37,7 @@ def curves(mumax, ks, y):
 
         def right(t, v, rate=rate):
             mu = mumax * v[1] / (ks + v[1])
-            return [(mu - rate) * v[0], rate * (FEED - v[1]) - mu * v[0] / y]
+            return [(mu - rate) * v[0], rate * (FEED_CONCENTRATION - v[1]) - mu * v[0] / y]
 
         solution = solve_ivp(right, (begin, end), state, t_eval=np.arange(begin + 1, end + 1), rtol=1e-10, atol=1e-12)
         state = solution.y[:, -1]

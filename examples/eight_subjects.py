@@ -25,7 +25,7 @@ import castfit as cf
 
 TRUTH = {"ka": 1.5, "ke": 0.09, "lag": 0.3, "share": 0.1, "omega(ka)": 0.3, "omega(ke)": 0.2}
 TIMES = np.array([0, 0.25, 0.5, 1, 2, 4, 7, 9, 12, 24])  # h
-FLOOR = 0.05  # mg/L
+SIGMA_FLOOR = 0.05  # constant part of the standard deviation in mg/L
 
 gut, c, ka, ke, lag, share = cf.symbols("gut c ka ke lag share")
 model = cf.Model({gut: -ka * gut, c: ka * gut / 30 - ke * c}, parameters=[ka, ke, lag, share], initial={gut: 0, c: 0})
@@ -38,7 +38,7 @@ def subject() -> np.ndarray:
     rates = {n: TRUTH[n] * np.exp(TRUTH[f"omega({n})"] * rng.standard_normal()) for n in ("ka", "ke")}
     values = {**rates, "lag": TRUTH["lag"], "share": TRUTH["share"]}
     exact = cf.simulate(model, values, TIMES, events=tablet)["c"]
-    return exact + np.hypot(FLOOR, TRUTH["share"] * exact) * rng.standard_normal(TIMES.size)
+    return exact + np.hypot(SIGMA_FLOOR, TRUTH["share"] * exact) * rng.standard_normal(TIMES.size)
 
 
 measured = [subject() for _ in range(8)]
@@ -62,7 +62,7 @@ def fitted(sigma: ca.SX, start_index: int) -> cf.MixedEffectsResult:
 
 misled = fitted(share * c, 0)
 print("In proportion, with the sample at zero\n\n", misled.message, "\n", sep="")
-result = fitted(ca.sqrt(FLOOR**2 + (share * c) ** 2), 1)
+result = fitted(ca.sqrt(SIGMA_FLOOR**2 + (share * c) ** 2), 1)
 print("With a floor, without that sample\n\n", result, "\n", sep="")
 
 for name, value in TRUTH.items():

@@ -37,7 +37,7 @@ DAILY = [
 ]  # fmt: skip
 WEEKS = np.arange(1.0, 14.0)
 CASES = np.array(DAILY, dtype=float).reshape(13, 7).sum(axis=1)
-WEEK = 7.0  # days
+DAYS_PER_WEEK = 7.0  # days
 
 
 def problem() -> cf.Problem:
@@ -55,7 +55,9 @@ def problem() -> cf.Problem:
         data,
         parameters={
             "b": cf.Parameter(4.0, scale="log", bounds=(0.1, 50)),
-            "g": cf.Parameter(WEEK / 2.6, scale="log", bounds=(0.1, 50), prior=cf.Normal(WEEK / 2.6, 0.3)),
+            "g": cf.Parameter(
+                DAYS_PER_WEEK / 2.6, scale="log", bounds=(0.1, 50), prior=cf.Normal(DAYS_PER_WEEK / 2.6, 0.3)
+            ),
             "i0": cf.Parameter(1e-3, scale="log", bounds=(1e-9, 0.5)),
             "reach": cf.Parameter(1e4, scale="log", bounds=(10, 1e7)),
         },

@@ -27,7 +27,7 @@ import numpy as np
 import castfit as cf
 
 TRUTH = {"mu": 0.42, "K": 0.6, "Y": 0.48}
-SHARE = 0.08
+RELATIVE_SIGMA = 0.08  # standard deviation of the measurement errors, relative to the value
 TIMES = np.linspace(1.0, 20.0, 39)  # h
 
 X, S, V, F, mu, K, Y, share_x, share_s = cf.symbols("X S V F mu K Y share_x share_s")
@@ -42,7 +42,7 @@ pump = cf.Input.piecewise_constant([0, 6, 12], [0.0, 0.04, 0.08])  # L/h
 
 rng = np.random.default_rng(1)
 exact = cf.simulate(model, TRUTH, TIMES, inputs={"F": pump})
-data = {name: exact[name] * (1 + SHARE * rng.standard_normal(TIMES.size)) for name in ("X", "S")}
+data = {name: exact[name] * (1 + RELATIVE_SIGMA * rng.standard_normal(TIMES.size)) for name in ("X", "S")}
 
 
 def fitted(noise: dict[str, cf.Gaussian], shares: dict[str, cf.Parameter]) -> cf.Result:

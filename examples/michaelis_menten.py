@@ -21,7 +21,7 @@ import castfit as cf
 TRUE = {"vmax": 1.2, "km": 3.0}
 PIPETTED = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0]
 TIMES = np.linspace(0, 15, 16)[1:]
-SIGMA = 0.05
+MEASUREMENT_SIGMA = 0.05  # standard deviation of the measurement errors
 
 
 def closed_form(t, s0, vmax, km):
@@ -31,7 +31,7 @@ def closed_form(t, s0, vmax, km):
 
 rng = np.random.default_rng(4)
 begins = [s0 * (1 + 0.03 * rng.standard_normal()) for s0 in PIPETTED]
-curves = [closed_form(TIMES, s0, **TRUE) + SIGMA * rng.standard_normal(TIMES.size) for s0 in begins]
+curves = [closed_form(TIMES, s0, **TRUE) + MEASUREMENT_SIGMA * rng.standard_normal(TIMES.size) for s0 in begins]
 
 # %%
 # One model, six experiments.  ``cf.free`` estimates the initial state of each.

@@ -28,7 +28,7 @@ from distributed import Client, LocalCluster
 import castfit as cf
 from castfit import problems
 
-STARTS = 12
+N_STARTS = 12  # number of starting points
 
 
 def search(**options: object) -> cf.MultistartResult:
@@ -37,7 +37,7 @@ def search(**options: object) -> cf.MultistartResult:
     return cf.multistart(
         benchmark.problem,
         cf.SingleShooting(),
-        starts=STARTS,
+        starts=N_STARTS,
         sampling="log_uniform",
         limits=dict.fromkeys(benchmark.problem.names, (1e-6, 1e-2)),
         rng=1,
@@ -94,4 +94,4 @@ if __name__ == "__main__":
     assert here.success
     assert reference.is_reached(here.best.chi2)
     figure = cf.plots.waterfall(here)
-    print(f"The same {STARTS} rows from one process, two processes and a Dask cluster, and one fit of 24 wells.")
+    print(f"The same {N_STARTS} rows from one process, two processes and a Dask cluster, and one fit of 24 wells.")

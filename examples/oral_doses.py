@@ -28,7 +28,7 @@ TRUTH = {"ka": 1.2, "k10": 0.15, "k12": 0.3, "k21": 0.25, "F": 0.7, "tlag": 0.4}
 DOSES = [100, 100, 150, 150, 200, 200, 300, 300]  # mg, twice, twelve hours apart
 TIMES = np.array([0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 12, 12.5, 13, 14, 16, 20, 24])  # h
 SIGMA = 0.05  # mg/L
-VOLUME = 10.0  # L
+BLOOD_VOLUME = 10.0  # volume of distribution in L
 
 gut, blood, tissue = cf.symbols("gut blood tissue")
 ka, k10, k12, k21, F, tlag = cf.symbols("ka k10 k12 k21 F tlag")
@@ -45,13 +45,13 @@ def closed_form(times, dose, ka, k10, k12, k21, F, tlag):
     for dose_time in (0.0, 12.0):
         elapsed = times - dose_time - tlag
         amount += (elapsed > 0) * F * dose * ka * (weights @ np.exp(-np.outer(rates, np.maximum(elapsed, 0.0))))
-    return amount / VOLUME
+    return amount / BLOOD_VOLUME
 
 
 model = cf.Model(
     {gut: -ka * gut, blood: ka * gut - (k10 + k12) * blood + k21 * tissue, tissue: k12 * blood - k21 * tissue},
     parameters=[ka, k10, k12, k21],
-    outputs={"concentration": blood / VOLUME},
+    outputs={"concentration": blood / BLOOD_VOLUME},
 )
 rng = np.random.default_rng(0)
 measured = [closed_form(TIMES, dose, **TRUTH) + SIGMA * rng.standard_normal(TIMES.size) for dose in DOSES]

@@ -22,8 +22,8 @@ import castfit as cf
 
 WEEKS = np.arange(1.0, 31.0)
 PEOPLE, REPORTED = 1e6, 0.4
-RECOVERY = 7.0 / 5.0  # per week: five days on average
-FIRST = 2e-4  # share infected at the start
+RECOVERY_RATE = 7.0 / 5.0  # recovery rate per week: five days on average
+INITIAL_INFECTED_SHARE = 2e-4  # share of people infected at the start
 
 # %%
 # What happened
@@ -46,17 +46,17 @@ def draw(rng: np.random.Generator) -> np.ndarray:
     return rng.poisson(expected)
 
 
-START = {"i0": cf.Parameter(FIRST, scale="log", bounds=(1e-7, 0.1))}
+START = {"i0": cf.Parameter(INITIAL_INFECTED_SHARE, scale="log", bounds=(1e-7, 0.1))}
 
 
 def model() -> cf.Model:
     """Return the epidemic, with infectivity as an input."""
     s, i, b, i0 = cf.symbols("s i b i0")
     return cf.Model(
-        {s: -b * s * i, i: b * s * i - RECOVERY * i},
+        {s: -b * s * i, i: b * s * i - RECOVERY_RATE * i},
         parameters=[i0],
         inputs=[b],
-        outputs={"cases": cf.per_interval(PEOPLE * REPORTED * b * s * i), "reproduction": b * s / RECOVERY},
+        outputs={"cases": cf.per_interval(PEOPLE * REPORTED * b * s * i), "reproduction": b * s / RECOVERY_RATE},
         initial={s: 1 - i0, i: i0},
     )
 

@@ -36,7 +36,7 @@ REFERENCE = Reference(
     ),
 )
 VARIANCES = {"HA": 4.09e-4, "BM": 1.04e-3, "HABM": 4.69e-4, "AB": 3.28e-4}
-CHARGE = 0.0131
+INITIAL_M = 0.0131  # initial concentration of M+, which the charge balance keeps, in mol/kg
 
 
 def benchmark() -> Benchmark:
@@ -50,13 +50,13 @@ def benchmark() -> Benchmark:
     model = cf.Model(
         ode={HA: -r2, BM: -r1 - r2, HABM: r2 + r3, AB: -r3, MBMH: r1, M: -r1 - r3},
         algebraic={
-            S: M + A + ABM + MBM == CHARGE,
+            S: M + A + ABM + MBM == INITIAL_M,
             A: S * HA == A,
             ABM: beta2 * S * HABM == ABM,
             MBM: beta1 * S * MBMH == MBM,
         },
         parameters=[k1, k2, k_minus_1, beta1, beta2],
-        initial={HA: 1.6497, BM: 8.2262, HABM: 0, AB: 0, MBMH: 0, M: CHARGE},
+        initial={HA: 1.6497, BM: 8.2262, HABM: 0, AB: 0, MBMH: 0, M: INITIAL_M},
     )
     table = read_table("batch_reactor.csv")
     experiment = cf.Experiment(

@@ -24,7 +24,7 @@ from castfit.problems import Benchmark, Reference, Uniform, exact_trajectory
 
 TRUTH = {"k1": 1.0, "k2": 0.2, "k3": 1.0, "k4": 0.3, "k5": 1.0, "k6": 0.15, "gain": 5.0}
 INITIAL = {"x": 0.1, "y": 2.0, "z": 0.1}
-HILL = 12
+HILL_COEFFICIENT = 12  # exponent of the repression
 TIMES = np.arange(0.0, 101.0, 2.0)
 SIGMA, SEED = 0.02, 1965
 LIMITS = (1e-2, 1e2)
@@ -86,7 +86,7 @@ def gene_model() -> cf.Model:
     x, y, z = cf.symbols("x y z")
     k1, k2, k3, k4, k5, k6, gain = k = cf.symbols(" ".join(TRUTH))
     return cf.Model(
-        {x: k1 / (1 + z**HILL) - k2 * x, y: k3 * x - k4 * y, z: k5 * y - k6 * z},
+        {x: k1 / (1 + z**HILL_COEFFICIENT) - k2 * x, y: k3 * x - k4 * y, z: k5 * y - k6 * z},
         parameters=k,
         outputs={"blot": gain * x},
         initial=INITIAL,

@@ -33,7 +33,7 @@ COLUMNS = ("exp", "inhibitor", "t", "fluorescence")
 INHIBITOR = (0.0, 0.0015, 0.003, 0.004, 0.004)
 POWER = (82.47358, 68.10650, 76.04109, 5.670912, 2.831235)  # sum of squared fluorescence, to recognise the measurements
 TIMES = 12.0 * np.arange(1, 301)
-SENSITIVITY = 0.024  # fluorescence per µM of product
+SIGNAL_PER_PRODUCT = 0.024  # fluorescence per µM of product
 NOISE, SEED = 0.0036, 0
 # Compiled, a sweep with all sensitivities takes 28 ms, and the objective errs by 2e-7; CVODES: 35 ms, 8e-6.
 SIMULATION = cf.IntegratorOptions(method="rosenbrock", relative_tolerance=1e-6, absolute_tolerance=1e-8, compile="auto")
@@ -204,7 +204,7 @@ def hiv_model() -> cf.Model:
             EJ: v6,
         },
         parameters=[*rates, *local],
-        outputs={"signal": SENSITIVITY * P + offset},
+        outputs={"signal": SIGNAL_PER_PRODUCT * P + offset},
         initial={M: 0, E: E0, S: S0, ES: 0, P: 0, EP: 0, I: I0, EI: 0, EJ: 0},
     )
 
@@ -231,7 +231,7 @@ def signal_at_optimum(model: cf.Model, i: int) -> NDArray[np.float64]:
         initial={**dict.fromkeys(model.states, 0.0), "S": local["S0"], "E": local["E0"], "I": INHIBITOR[i]},
         times=np.append(0.0, TIMES),
     )
-    return SENSITIVITY * states["P"][1:] + local["offset"]
+    return SIGNAL_PER_PRODUCT * states["P"][1:] + local["offset"]
 
 
 def measured(data: Any) -> NDArray[np.float64]:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 TRUTH = {"beta": 0.2, "gamma": 0.1, "n": 10.0, "tau": 17.0}
-HISTORY = 1.2
+INITIAL_HISTORY = 1.2  # constant value of x before t = 0
 TIMES = np.arange(2.0, 121.0, 2.0)
-SIGMA = 0.02
+MEASUREMENT_SIGMA = 0.02  # standard deviation of the measurement errors
 REFERENCE = Reference(
     parameters={"beta": 0.1998026028, "gamma": 0.0998965420, "n": 10.1538311936, "tau": 16.9238496401},
     objective=39.7871228237,
@@ -47,12 +47,14 @@ def benchmark(*, order: int | str = "auto") -> Benchmark:
         Nodes of the delay line, as `castfit.delay` takes them.
     """
     x, beta, gamma, n, tau = cf.symbols("x beta gamma n tau")
-    delayed = cf.delay(x, tau, history=HISTORY, order=order)
+    delayed = cf.delay(x, tau, history=INITIAL_HISTORY, order=order)
     model = cf.Model(
-        {x: beta * delayed / (1 + delayed**n) - gamma * x}, parameters=[beta, gamma, n, tau], initial={x: HISTORY}
+        {x: beta * delayed / (1 + delayed**n) - gamma * x},
+        parameters=[beta, gamma, n, tau],
+        initial={x: INITIAL_HISTORY},
     )
     noise = np.random.default_rng(1977).standard_normal(TIMES.size)
-    values = method_of_steps(**TRUTH)(TIMES) + SIGMA * noise
+    values = method_of_steps(**TRUTH)(TIMES) + MEASUREMENT_SIGMA * noise
     return Benchmark(
         name="mackey_glass",
         description=(
@@ -61,7 +63,7 @@ def benchmark(*, order: int | str = "auto") -> Benchmark:
         ),
         problem=cf.Problem(
             model,
-            cf.Experiment({"x": values}, time=TIMES, sigma=SIGMA),
+            cf.Experiment({"x": values}, time=TIMES, sigma=MEASUREMENT_SIGMA),
             parameters={
                 "beta": cf.Parameter(0.3, lower=0.01, upper=2),
                 "gamma": cf.Parameter(0.15, lower=0.01, upper=1),
@@ -84,9 +86,9 @@ def benchmark(*, order: int | str = "auto") -> Benchmark:
 def method_of_steps(*, beta: float, gamma: float, n: float, tau: float) -> Callable[[Array], Array]:
     """Solve the equation up to the last measured time, interval by interval of length tau."""
     pieces: list[Any] = []
-    value = HISTORY
+    value = INITIAL_HISTORY
     while len(pieces) * tau < TIMES[-1]:
-        past = pieces[-1] if pieces else lambda t: np.array([HISTORY])
+        past = pieces[-1] if pieces else lambda t: np.array([INITIAL_HISTORY])
         start = len(pieces) * tau
 
         def rate(t, x, past=past):

@@ -21,7 +21,7 @@ from castfit.problems import Benchmark, Reference, Uniform, exact_trajectory
 
 TRUTH = {"rate": 1.0, "alpha": 50.0, "leak": 0.05, "beta": 0.5, "gain": 2.0}
 INITIAL = {"m1": 0.5, "m2": 0.1, "m3": 0.2, "p1": 2.0, "p2": 1.0, "p3": 3.0}
-HILL = 2
+HILL_COEFFICIENT = 2  # exponent of the repression
 TIMES = np.arange(1.0, 61.0)
 SIGMA, SEED = 0.5, 2000
 LIMITS = {"rate": (1e-2, 1e2), "alpha": (1e-1, 1e3), "leak": (1e-4, 1.0), "beta": (1e-2, 1e2), "gain": (1e-2, 1e2)}
@@ -78,6 +78,6 @@ def ring_model() -> cf.Model:
     m1, m2, m3, p1, p2, p3 = cf.symbols(" ".join(INITIAL))
     rate, alpha, leak, beta, gain = k = cf.symbols(" ".join(TRUTH))
     ring = ((m1, p1, p3), (m2, p2, p1), (m3, p3, p2))
-    messengers = {m: rate * (alpha / (1 + repressor**HILL) + leak - m) for m, _, repressor in ring}
+    messengers = {m: rate * (alpha / (1 + repressor**HILL_COEFFICIENT) + leak - m) for m, _, repressor in ring}
     proteins = {p: beta * (m - p) for m, p, _ in ring}
     return cf.Model({**messengers, **proteins}, parameters=k, outputs={"reporter": gain * p1}, initial=INITIAL)

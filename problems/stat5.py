@@ -32,7 +32,7 @@ import numpy as np
 import castfit as cf
 from castfit.problems import Benchmark, Reference, Uniform, one_of, read_table
 
-STAGES = 8
+DELAY_STAGES = 8  # number of stages of the linear chain that replaces the delay
 PLAIN = ("linear", 0.04243)
 # Per interpolation and u(60), and for the first of them by another delay: chi2, then estimates and standard errors
 # of the quantities named here.
@@ -116,7 +116,7 @@ def reference(interpolation: str, u_60: float, delay: int | str, receptor: str) 
             standard_errors=dict(zip(names, (*errors, *RECEPTOR[1]), strict=True)),
             source="single shooting, multiple shooting and collocation; stationary by SciPy's integration",
         )
-    objective, values, errors = OPTIMA[interpolation, u_60] if delay == STAGES else OTHER_DELAYS[delay]
+    objective, values, errors = OPTIMA[interpolation, u_60] if delay == DELAY_STAGES else OTHER_DELAYS[delay]
     return Reference(
         parameters=dict(zip(ESTIMATED, values, strict=True)),
         objective=objective,
@@ -126,7 +126,7 @@ def reference(interpolation: str, u_60: float, delay: int | str, receptor: str) 
 
 
 def benchmark(
-    *, interpolation: str = "linear", u_60: float = 0.04243, delay: int | str = STAGES, receptor: str = "given"
+    *, interpolation: str = "linear", u_60: float = 0.04243, delay: int | str = DELAY_STAGES, receptor: str = "given"
 ) -> Benchmark:
     """Build the benchmark.
 
@@ -143,9 +143,9 @@ def benchmark(
         input and delay only.
     """
     is_default_input = (interpolation, u_60) == PLAIN
-    is_default = is_default_input and delay == STAGES
+    is_default = is_default_input and delay == DELAY_STAGES
     one_of("receptor", receptor, ("given", "estimated") if is_default else ("given",))
-    one_of("delay", delay, (STAGES, *OTHER_DELAYS) if is_default_input else (STAGES,))
+    one_of("delay", delay, (DELAY_STAGES, *OTHER_DELAYS) if is_default_input else (DELAY_STAGES,))
     one_of("interpolation", interpolation, ("linear", "pchip", "cubic_spline"))
     one_of("u_60", u_60, (0.04243, 0.01163))
     table = read_table("stat5.csv")
@@ -202,7 +202,7 @@ def benchmark(
     )
 
 
-def stat5_model(delay: int | str = STAGES, *, receptor: bool = False) -> cf.Model:
+def stat5_model(delay: int | str = DELAY_STAGES, *, receptor: bool = False) -> cf.Model:
     """Build the model with a chain of so many stages, or with the delay itself; perhaps the receptor is measured."""
     x1, x2, x3, x4, u = cf.symbols("x1 x2 x3 x4 u")
     k1, k2, tau, s1, s2 = cf.symbols("k1 k2 tau s1 s2")

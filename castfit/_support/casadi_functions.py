@@ -20,8 +20,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _SHORTEST_STEP = 1e-14  # of a lane's duration
-_CHECKPOINT = 1000  # steps; memory for as many states
-_SHIFT = 520  # powers of two, about half of what a floating-point number has
+# Integrator steps between two checkpoints of an adjoint integration: memory for as many states.
+_STEPS_PER_CHECKPOINT = 1000
+_SCALING_EXPONENT_BITS = 520  # power of two, about half of the largest exponent of a floating-point number
 
 
 def build_integrator(
@@ -63,7 +64,7 @@ def _clip_extreme(values: ca.SX) -> ca.SX:
     a difference of equal numbers: rounding errors of size 1 / unit, which no step is short enough to bring below a
     tolerance.  The derivative of `floor` is zero, and all floating-point numbers above 2**53 are integers.
     """
-    return ca.floor(values * 2.0**_SHIFT) * 2.0**-_SHIFT
+    return ca.floor(values * 2.0**_SCALING_EXPONENT_BITS) * 2.0**-_SCALING_EXPONENT_BITS
 
 
 def plugin_options(
@@ -101,7 +102,7 @@ def plugin_options(
         options["second_order_correction"] = dae
         if backward:
             # By default every 20 steps: all but the last of these stretches are integrated twice on the way back.
-            options["steps_per_checkpoint"] = _CHECKPOINT
+            options["steps_per_checkpoint"] = _STEPS_PER_CHECKPOINT
     if method == "adams":
         options["linear_multistep_method"] = "adams"
     if method in ("cvodes", "adams"):
@@ -140,9 +141,10 @@ class BufferedFunction:
             raise RuntimeError("evaluation failed")
 
 
-_LAID = 16  # shapes of points whose arrays are known
-_AT_ONCE = 8192  # points; buffers for more would be as large as all that is known of the points
-_ENTRIES = 2**22  # of buffers, at most, where a point has many
+_MAX_CACHED_SHAPES = 16  # largest number of argument shapes whose array views are cached
+# Largest number of points evaluated at once: larger buffers would exceed the memory of the points.
+_MAX_POINTS_PER_CALL = 8192
+_MAX_BUFFER_ENTRIES = 2**22  # largest number of entries in an output buffer
 _SPARSE = (
     1024,
     0.25,
@@ -191,7 +193,7 @@ class BatchedFunction:
             return values if whole else values.reshape(*values.shape[:-2], -1)
         batch_shape = np.broadcast_shapes(*shapes)
         n_points = int(np.prod(batch_shape))
-        max_points = max(1, min(_AT_ONCE, _ENTRIES // max(self._flat.size, 1)))
+        max_points = max(1, min(_MAX_POINTS_PER_CALL, _MAX_BUFFER_ENTRIES // max(self._flat.size, 1)))
         if n_points > max_points and n_points <= max_points * batch_shape[0]:
             return self._in_parts(points, batch_shape, n_points, max_points, whole=whole)
         if n_points not in self._buffered:
@@ -203,7 +205,7 @@ class BatchedFunction:
         evaluate()
         values = evaluate.results["out"].reshape(*batch_shape, -1)
         if not self._sparse:
-            if len(self._laid) >= _LAID:
+            if len(self._laid) >= _MAX_CACHED_SHAPES:
                 self._laid.clear()
             self._laid[shapes] = evaluate, views, values.reshape(*batch_shape, *self._shape)
         if not whole:

@@ -4,7 +4,7 @@
     P, Q(a, x)   series, or continued fraction                   (Eqs. 6.2.5, 6.2.7)
     quantiles    Newton on the logarithm of a tail, which is concave: from the right it converges monotonically
 
-Beyond `_FEW`, where differences of log Gamma lose digits, SciPy is asked.
+Beyond `_MAX_SERIES_PARAMETER`, where differences of log Gamma lose digits, SciPy is asked.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import scipy
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
-_FEW = 500.0
-_EPS = 1e-16
-_TINY = 1e-300
-_MOST = 10_000  # terms
-_STEPS = 200
-_FARTHEST = 20.0  # that one step goes
+_MAX_SERIES_PARAMETER = 500.0  # largest parameter or number of values evaluated here instead of by SciPy
+_SERIES_RTOL = 1e-16  # relative size of a term at which a series or a continued fraction stops
+_MIN_DENOMINATOR = 1e-300  # replaces a denominator of exactly zero in Lentz's method
+_MAX_SERIES_TERMS = 10_000  # largest number of terms of a series or continued fraction
+_MAX_NEWTON_STEPS = 200  # largest number of Newton steps for a quantile
+_MAX_NEWTON_STEP = 20.0  # largest Newton step, relative to the argument (at least 1)
 
 
 def beta_cdf(a: float, b: float, x: float) -> float:
     """Return I_x(a, b), the distribution function of the beta distribution."""
-    if not (a > 0.0 and b > 0.0 and a + b <= _FEW and 0.0 < x < 1.0):
+    if not (a > 0.0 and b > 0.0 and a + b <= _MAX_SERIES_PARAMETER and 0.0 < x < 1.0):
         return float(scipy.special.betainc(a, b, x))
     return _beta(a, b, x, 1.0 - x)
 
@@ -43,17 +43,17 @@ def _beta(a: float, b: float, x: float, y: float) -> float:
 
 
 def _beta_below(a: float, b: float, x: float, y: float) -> float:
-    c, d = 1.0, 1.0 / (1.0 - (a + b) * x / (a + 1.0) or _TINY)
+    c, d = 1.0, 1.0 / (1.0 - (a + b) * x / (a + 1.0) or _MIN_DENOMINATOR)
     h = d
-    for m in range(1, _MOST):
+    for m in range(1, _MAX_SERIES_TERMS):
         for term in (
             m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m)),
             -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1.0)),
         ):
-            d = 1.0 / (1.0 + term * d or _TINY)
-            c = 1.0 + term / c or _TINY
+            d = 1.0 / (1.0 + term * d or _MIN_DENOMINATOR)
+            c = 1.0 + term / c or _MIN_DENOMINATOR
             h *= c * d
-        if abs(c * d - 1.0) < _EPS:
+        if abs(c * d - 1.0) < _SERIES_RTOL:
             break
     return exp(a * log(x) + b * log(y) + lgamma(a + b) - lgamma(a) - lgamma(b)) * h / a
 
@@ -62,25 +62,25 @@ def _gamma_tails(a: float, x: float) -> tuple[float, float]:
     """Return P(a, x) and Q(a, x), the regularised incomplete gamma functions."""
     if x <= 0.0:
         return 0.0, 1.0
-    if not (isfinite(x) and a <= _FEW):
+    if not (isfinite(x) and a <= _MAX_SERIES_PARAMETER):
         return float(scipy.special.gammainc(a, x)), float(scipy.special.gammaincc(a, x))
     front = exp(a * log(x) - x - lgamma(a))
     if x < a + 1.0:
         term = total = 1.0 / a
-        for n in range(1, _MOST):
+        for n in range(1, _MAX_SERIES_TERMS):
             term *= x / (a + n)
             total += term
-            if term < _EPS * total:
+            if term < _SERIES_RTOL * total:
                 break
         return front * total, 1.0 - front * total
     b, c = x + 1.0 - a, inf
     h = d = 1.0 / b
-    for n in range(1, _MOST):
+    for n in range(1, _MAX_SERIES_TERMS):
         a_n, b = -n * (n - a), b + 2.0
-        d = 1.0 / (a_n * d + b or _TINY)
-        c = b + a_n / c or _TINY
+        d = 1.0 / (a_n * d + b or _MIN_DENOMINATOR)
+        c = b + a_n / c or _MIN_DENOMINATOR
         h *= c * d
-        if abs(c * d - 1.0) < _EPS:
+        if abs(c * d - 1.0) < _SERIES_RTOL:
             break
     return 1.0 - front * h, front * h
 
@@ -98,7 +98,7 @@ def chi2_tail(dof: float, x: float) -> float:
 @lru_cache
 def chi2_quantile(dof: float, tail: float) -> float:
     """Return the chi-square quantile whose probability of exceedance is `tail`."""
-    if not (0.0 < tail < 1.0 <= dof <= 2.0 * _FEW):
+    if not (0.0 < tail < 1.0 <= dof <= 2.0 * _MAX_SERIES_PARAMETER):
         return float(scipy.special.chdtri(dof, tail))
     a = 0.5 * dof
 
@@ -121,7 +121,7 @@ def normal_quantile(p: float) -> float:
 @lru_cache
 def t_quantile(dof: float, p: float) -> float:
     """Return the quantile of Student's t distribution."""
-    if not (0.0 < p < 1.0 and 0.0 < dof <= _FEW):
+    if not (0.0 < p < 1.0 and 0.0 < dof <= _MAX_SERIES_PARAMETER):
         return float(scipy.special.stdtrit(dof, p))
     if p == 0.5:
         return 0.0
@@ -142,7 +142,7 @@ def t_quantile(dof: float, p: float) -> float:
 def f_median(n: float, m: float) -> float:
     """Return the median of the F distribution of n and m degrees of freedom."""
     a, b = 0.5 * n, 0.5 * m
-    if not (a > 0.0 and b > 0.0 and a + b <= _FEW):
+    if not (a > 0.0 and b > 0.0 and a + b <= _MAX_SERIES_PARAMETER):
         return float(scipy.special.fdtri(n, m, 0.5))
     front = lgamma(a + b) - lgamma(a) - lgamma(b)
 
@@ -156,14 +156,14 @@ def f_median(n: float, m: float) -> float:
 
 def fair_binomial_cdf(k: int, n: int) -> float:
     """Return the probability of at most k heads of n."""
-    if n > _FEW:
+    if n > _MAX_SERIES_PARAMETER:
         return float(scipy.special.bdtr(k, n, 0.5))
     return sum(comb(n, i) for i in range(k + 1)) / 2**n
 
 
 def log_normal_cdf(z: Array) -> Array:
     """Return the logarithm of the normal distribution function at every z (n,)."""
-    if z.size > _FEW or not (np.abs(z) < 30.0).all():
+    if z.size > _MAX_SERIES_PARAMETER or not (np.abs(z) < 30.0).all():
         return np.asarray(scipy.special.log_ndtr(z), dtype=float)
     tails = [(x, 0.5 * erfc(abs(x) / sqrt(2.0))) for x in z.tolist()]
     return np.array([log1p(-tail) if x > 0.0 else log(tail) for x, tail in tails])
@@ -174,14 +174,14 @@ def _where(
 ) -> float:
     """Find the argument at which a tail probability equals `tail`; `tail_and_density` returns this probability and the density."""
     x, previous_step = start, inf
-    for _ in range(_STEPS):
+    for _ in range(_MAX_NEWTON_STEPS):
         value, density = tail_and_density(x)
         if not (value > 0.0 and density > 0.0):  # too far to the right
-            x -= 0.5 * min(previous_step, _FARTHEST)
+            x -= 0.5 * min(previous_step, _MAX_NEWTON_STEP)
             previous_step *= 0.5
             continue
         step = log(value / tail) * value / density
-        step = max(min(step, _FARTHEST * max(abs(x), 1.0)), -_FARTHEST * max(abs(x), 1.0))
+        step = max(min(step, _MAX_NEWTON_STEP * max(abs(x), 1.0)), -_MAX_NEWTON_STEP * max(abs(x), 1.0))
         next_x = x + step
         next_x = 0.5 * x if positive and next_x <= 0.0 else next_x
         if next_x == x or (abs(step) >= previous_step and abs(step) <= 1e-14 * max(abs(x), 1.0)):

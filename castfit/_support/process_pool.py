@@ -24,12 +24,15 @@ from typing import Any
 from castfit._support.records import dataclass
 from castfit._support.status import InputError
 
-GRACE = 10.0  # seconds beyond its limit after which a task hangs
-ATTEMPTS = 3  # workers that a task may lose before it is taken to be what ends them
-_POLL = 0.5  # seconds; some platforms do not let a keyboard interrupt through while they wait
-_ORPHANED = 1.0  # seconds between two looks at whether the parent is there, where its end makes no sound
-WORTH = 2.0  # seconds of work, done here, for which processes are not worth their start: a second of work each
-_FRUITLESS = 3  # workers in a row that end before they could work
+HANG_MARGIN_SECONDS = 10.0  # seconds beyond its time limit after which a task counts as hanging
+MAX_WORKERS_PER_TASK = 3  # number of workers that may die in the same task before the task is reported as the cause
+# Longest wait in seconds: on some platforms a keyboard interrupt is delivered only between two waits.
+_POLL_SECONDS = 0.5
+_PARENT_CHECK_SECONDS = 1.0  # seconds between two checks whether the parent process still runs
+# Expected seconds of work below which no worker processes are started, as starting one takes about a second.
+MIN_PARALLEL_SECONDS = 2.0
+# Number of consecutive workers that ended before their first task, after which the pool gives up.
+_MAX_FAILED_STARTS = 3
 
 Function = Callable[..., Any]
 Task = tuple[int, tuple[Any, ...]]
@@ -98,11 +101,11 @@ class WorkerPool:
         tasks : a deque of (key, arguments); it is emptied; the caller may append to it while iterating
         limit : seconds that a task may take
         deadline : The end of everything, as `time.time` gives it.  Both limits are kept by the function itself; whoever
-            exceeds them by `GRACE` is taken to hang, which cannot be seen from within this process.
+            exceeds them by `HANG_MARGIN_SECONDS` is taken to hang, which cannot be seen from within this process.
         idle : called now and then while tasks are waited for; what it raises ends the round
         has_affinity : whether a worker that is free takes tasks of the keys first that it had before, as it has kept
             something
-        expected : seconds that a task is thought to take; as long as what is left takes less than `WORTH`, by what was
+        expected : seconds that a task is thought to take; as long as what is left takes less than `MIN_PARALLEL_SECONDS`, by what was
             seen so far, it is done in this process
 
         Raises InputError: if processes cannot be started.
@@ -168,7 +171,7 @@ class WorkerPool:
                         worker.give(
                             function, _take_suitable_task(tasks, worker, workers) if has_affinity else tasks.popleft()
                         )
-                ready_connections = connection.wait([worker.connection for worker in workers], _POLL)
+                ready_connections = connection.wait([worker.connection for worker in workers], _POLL_SECONDS)
                 idle()
                 for worker in list(workers):
                     task = worker.task
@@ -181,7 +184,7 @@ class WorkerPool:
                         elif not worker.ready:
                             worker.ready, n_failed_starts = True, 0
                             continue
-                        if n_failed_starts == _FRUITLESS:
+                        if n_failed_starts == _MAX_FAILED_STARTS:
                             raise InputError("workers", [_NOT_STARTED.format(_describe_exit(worker.process.exitcode))])
                     elif task is not None and _is_overdue(worker.since, limit, deadline):
                         outcome = LostTask("worker_hung", "The worker process hung and was terminated.")
@@ -195,7 +198,7 @@ class WorkerPool:
                     key, _ = task
                     if isinstance(outcome, LostTask) and outcome.cause == "worker_died":
                         deaths[key] += 1
-                        if deaths[key] < ATTEMPTS:
+                        if deaths[key] < MAX_WORKERS_PER_TASK:
                             tasks.appendleft(task)
                             continue
                     yield key, outcome
@@ -226,7 +229,7 @@ def _run_in_process(function: Function, tasks: Tasks) -> Outcomes:
 def _run_last_tasks_in_process(function: Function, tasks: Tasks, expected: float, outcomes: Outcomes) -> Outcomes:
     """Work here while all that is left is little, then let others do it."""
     start_time, n_done = time.monotonic(), 0
-    while tasks and expected * len(tasks) <= WORTH:
+    while tasks and expected * len(tasks) <= MIN_PARALLEL_SECONDS:
         key, arguments = tasks.popleft()
         yield key, function(*arguments)
         n_done += 1
@@ -260,7 +263,7 @@ class _Worker:
         try:
             return self.connection.recv()
         except (EOFError, OSError):
-            self.process.join(GRACE)
+            self.process.join(HANG_MARGIN_SECONDS)
             return LostTask("worker_died", f"The worker process died ({_describe_exit(self.process.exitcode)}).")
 
     def end(self) -> None:
@@ -284,7 +287,7 @@ def _end_with_parent() -> None:
     """End this process, whatever it is doing, when the one that started it is gone."""
     parent = multiprocessing.parent_process()
     while parent is not None and os.getppid() == parent.pid:
-        if connection.wait([parent.sentinel], _ORPHANED):
+        if connection.wait([parent.sentinel], _PARENT_CHECK_SECONDS):
             break
     os._exit(1)
 
@@ -303,7 +306,7 @@ def _describe_exit(code: int | None) -> str:
 
 
 def _is_overdue(since: float, limit: float, deadline: float) -> bool:
-    return time.monotonic() - since > limit + GRACE or time.time() > deadline + GRACE
+    return time.monotonic() - since > limit + HANG_MARGIN_SECONDS or time.time() > deadline + HANG_MARGIN_SECONDS
 
 
 def _on_executor(
@@ -330,7 +333,7 @@ def _on_executor(
                 except RuntimeError as error:  # broken or shut down
                     broken = str(error)
                     yield key, LostTask("not_run", f"The executor accepts no more tasks: {broken}")
-            completed, _ = cf.wait(waiting, _POLL, cf.FIRST_COMPLETED)
+            completed, _ = cf.wait(waiting, _POLL_SECONDS, cf.FIRST_COMPLETED)
             idle()
             if completed or (last_response_time == float("inf") and any(future.running() for future in waiting)):
                 last_response_time = time.monotonic()

@@ -18,9 +18,9 @@ from typing import Any, cast
 from castfit._support.silence import is_interactive, is_notebook
 from castfit._support.time_limit import at_look
 
-_WAIT = 2.0  # seconds before a line appears that nobody asked for
-_PACE = 0.1  # seconds for which it stays as it is
-_TICK = 1.0  # seconds after which it is written again, whatever keeps the thread that reports busy
+_AUTOMATIC_DELAY_SECONDS = 2.0  # seconds of computation after which a progress line appears if verbose was not set
+_MIN_REFRESH_SECONDS = 0.1  # shortest time in seconds between two updates of the line
+_TIMER_SECONDS = 1.0  # seconds after which the line is written again although the working thread reported nothing
 
 
 def duration(seconds: float) -> str:
@@ -155,7 +155,7 @@ class _ProgressLine:
             current_time = time.perf_counter()
             if current_time < self._due + pause:
                 return
-            self._due, self._visible = current_time + _PACE, True
+            self._due, self._visible = current_time + _MIN_REFRESH_SECONDS, True
             self._place.put(f"{duration(current_time - self._began)}: {'; '.join(filter(None, self.parts))}")
 
     def erase(self) -> None:
@@ -166,8 +166,8 @@ class _ProgressLine:
                 self._visible, self._due = False, time.perf_counter()
 
     def _tick(self) -> None:
-        while not self._closing.wait(_TICK):
-            self.renew(0.5 * _TICK)
+        while not self._closing.wait(_TIMER_SECONDS):
+            self.renew(0.5 * _TIMER_SECONDS)
 
     def close(self, *, keep: bool) -> None:
         self._closing.set()
@@ -233,7 +233,7 @@ def _no_line() -> Generator[None, None, None]:
 def progress_line(verbose: int | None, *, keep: bool) -> AbstractContextManager[Callable[[str], None] | None]:
     """Return the `open_progress_line` line for a verbosity; for None it appears after a delay and disappears at the end."""
     if verbose is None:
-        return open_progress_line(keep=False, delay=_WAIT)
+        return open_progress_line(keep=False, delay=_AUTOMATIC_DELAY_SECONDS)
     return open_progress_line(keep=keep) if verbose == 1 else _no_line()
 
 

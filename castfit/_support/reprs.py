@@ -15,9 +15,9 @@ import numpy as np
 
 T = TypeVar("T")
 
-LINE = 120
-_FEW = 4  # entries of a collection that are worth listing
-_PART = 48
+MAX_LINE_WIDTH = 120  # largest width of a one-line repr in characters
+_MAX_LISTED_ENTRIES = 4  # largest number of entries of a collection that are listed
+_MAX_ENTRY_WIDTH = 48  # largest width of one entry in characters
 
 
 def add_brief_repr(cls: type[T]) -> type[T]:
@@ -33,7 +33,7 @@ def add_brief_repr(cls: type[T]) -> type[T]:
     return cls
 
 
-def one_line(text: str, width: int = LINE) -> str:
+def one_line(text: str, width: int = MAX_LINE_WIDTH) -> str:
     """Join text into one line, truncated at `width`; a truncated text ends with a closing bracket."""
     flat = " ".join(text.split())
     return flat if len(flat) <= width else f"{flat[: width - 4].rstrip(', ')}...)"
@@ -59,7 +59,7 @@ def format_value(value: Any) -> str:
     """Show a value within a line."""
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, Any]", value)
-        return repr(array.tolist()) if array.size <= _FEW else f"array{array.shape}"
+        return repr(array.tolist()) if array.size <= _MAX_LISTED_ENTRIES else f"array{array.shape}"
     if isinstance(value, bool) or value is None:
         return repr(value)
     if isinstance(value, Enum):
@@ -67,24 +67,29 @@ def format_value(value: Any) -> str:
     if isinstance(value, Real):
         return f"{value:.6g}" if isinstance(value, (float, np.floating)) else f"{value}"
     if isinstance(value, str):
-        return repr(value if len(value) <= _PART else f"{value[: _PART - 3]}...")
+        return repr(value if len(value) <= _MAX_ENTRY_WIDTH else f"{value[: _MAX_ENTRY_WIDTH - 3]}...")
     if isinstance(value, Mapping):
         entries = cast("Mapping[Any, Any]", value)
         return _few(
-            "{", [f"{_key(k)}: {format_value(v)}" for k, v in entries.items()] if len(entries) <= _FEW else entries
+            "{",
+            [f"{_key(k)}: {format_value(v)}" for k, v in entries.items()]
+            if len(entries) <= _MAX_LISTED_ENTRIES
+            else entries,
         )
     if isinstance(value, (tuple, list, frozenset, set)):
         group = cast("Collection[Any]", value)
-        return _few("(", [format_value(v) for v in group] if len(group) <= _FEW else group)
+        return _few("(", [format_value(v) for v in group] if len(group) <= _MAX_LISTED_ENTRIES else group)
     text = repr(value)
-    return text.removeprefix("SX(").removesuffix(")") if text.startswith("SX(") else one_line(text, 2 * _PART)
+    return (
+        text.removeprefix("SX(").removesuffix(")") if text.startswith("SX(") else one_line(text, 2 * _MAX_ENTRY_WIDTH)
+    )
 
 
 def _few(opening: str, parts: Collection[Any]) -> str:
     """List parts that are text and not long; else count them."""
     closing = {"{": "}", "(": ")"}[opening]
     text = ", ".join(parts) if all(isinstance(part, str) for part in parts) else ""
-    if len(parts) <= _FEW and len(text) <= _PART:
+    if len(parts) <= _MAX_LISTED_ENTRIES and len(text) <= _MAX_ENTRY_WIDTH:
         return f"{opening}{text}{',' if opening == '(' and len(parts) == 1 else ''}{closing}"
     return f"{opening}{len(parts)} entries{closing}"
 

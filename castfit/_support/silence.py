@@ -25,8 +25,8 @@ from types import TracebackType
 from typing import Any, cast
 
 _STANDARD = (1, 2)
-_KEEP = 1 << 16  # bytes of a capture that can still be read after it ended
-_RECYCLE = 1 << 22  # bytes after which the file is emptied before its next use
+_MAX_KEPT_BYTES = 1 << 16  # number of bytes of a capture that can still be read after it ended
+_MAX_FILE_BYTES = 1 << 22  # file size in bytes above which the file is emptied before its next use
 
 
 def capture_output() -> CapturedOutput:
@@ -107,7 +107,7 @@ class _RedirectionState:
         with self._lock:
             if self._depth == 0:
                 try:
-                    if self._sink >= 0 and os.fstat(self._sink).st_size > _RECYCLE:
+                    if self._sink >= 0 and os.fstat(self._sink).st_size > _MAX_FILE_BYTES:
                         os.ftruncate(self._sink, 0)
                     self._redirect()
                 except BaseException:
@@ -149,13 +149,13 @@ class _RedirectionState:
             self._depth += depth
 
     def read(self, start: int) -> bytes:
-        """Return the output recorded since `start`, at most its last `_KEEP` bytes."""
+        """Return the output recorded since `start`, at most its last `_MAX_KEPT_BYTES` bytes."""
         with self._lock:
             _flush_native()
             end = os.fstat(self._sink).st_size
             if end <= start:
                 return b""
-            begin = max(start, end - _KEEP)
+            begin = max(start, end - _MAX_KEPT_BYTES)
             if hasattr(os, "pread"):
                 return os.pread(self._sink, end - begin, begin)
             os.lseek(self._sink, begin, os.SEEK_SET)  # Windows, where another thread's write may come between

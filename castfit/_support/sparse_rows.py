@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from castfit._support.arrays import Array, Index
 from castfit._support.records import dataclass
 
-_FEW = 0.02  # of the products of a dense matrix: each takes so much longer where it has to be found
+# Share of the products of a dense matrix: a sparse product takes about 50 times longer per entry.
+_MAX_SPARSE_SHARE = 0.02
 _AT_ONCE = 2**20  # entries of rows that are written out
 
 
@@ -98,7 +99,7 @@ class SparseRows:
     def gram(self) -> Array:
         """Return  M^T M  of this matrix M as a dense one, (n, n), from its entries where they are few, else by rows."""
         m, n = self.shape
-        if float(np.sum(np.diff(self.starts).astype(float) ** 2)) < _FEW * m * n**2:
+        if float(np.sum(np.diff(self.starts).astype(float) ** 2)) < _MAX_SPARSE_SHARE * m * n**2:
             products = self.product()
             sums = np.bincount(products.row * n + products.column, products.entry, minlength=n * n)
             return sums.astype(float).reshape(n, n)

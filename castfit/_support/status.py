@@ -138,8 +138,7 @@ class InputError(CastfitError):
         return type(self), (self.where, self.problems)
 
 
-_LISTED = 50
-"""How many of the valid names are listed: there may be thousands of experiments."""
+_MAX_LISTED_NAMES = 50  # largest number of valid names in a message, as there may be thousands of experiments
 
 
 def suggest(name: str, valid: Iterable[str]) -> str:
@@ -149,7 +148,9 @@ def suggest(name: str, valid: Iterable[str]) -> str:
         return "there are none"
     case_matches = [n for n in names if n.casefold() == name.casefold()]
     close_names = case_matches or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    listing = ", ".join(names[:_LISTED]) + (f", and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+    listing = ", ".join(names[:_MAX_LISTED_NAMES]) + (
+        f", and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
+    )
     return f"did you mean '{close_names[0]}'? (valid: {listing})" if close_names else f"choose from {listing}"
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 KINDS = {"piecewise_constant": 1, "linear": 2, "cubic_spline": 4}  # with the fewest knots
 AUTO = "auto"
-_NONE = 1e-9  # relative; a singular value of the roughness that is none
+_ROUGHNESS_RANK_RTOL = 1e-9  # smaller singular values of the roughness, relative to the largest, count as zero
 
 
 @add_brief_repr
@@ -176,5 +176,5 @@ class EstimatedInput:
              np.sqrt(h / 6)[:, None] * (bend[:-1] + bend[1:])]
         )  # fmt: skip
         _, size, rows = np.linalg.svd(root, full_matrices=False)
-        is_significant = size > _NONE * size[0]
+        is_significant = size > _ROUGHNESS_RANK_RTOL * size[0]
         return size[is_significant, None] * rows[is_significant]

@@ -44,10 +44,10 @@ Value = float | ca.SX
 
 _SIDES = ("before", "after")
 DIRECTIONS = {"rising": 1, "falling": -1, "either": 0}
-_USUAL = 20  # how often an event that states trigger may happen, unless said
-_MOST = 100_000  # doses; more are a mistake in the units of time
+_DEFAULT_EVENT_COUNT = 20  # largest number of occurrences of a state-triggered event if `count` is not set
+_MAX_EVENT_COUNT = 100_000  # largest number of doses or occurrences: more suggest an error in the unit of time
 _LARGEST_SEED = 2**32 - 1
-_ROUNDING = 1e-9  # of an interval between doses
+_INTERVAL_RTOL = 1e-9  # rounding error of a dosing time, relative to the interval between doses
 
 
 @public("castfit")
@@ -127,7 +127,7 @@ class Event(Picklable):
         measured: str = "before",
         when: ca.SX | None = None,
         direction: str = "either",
-        count: int = _USUAL,
+        count: int = _DEFAULT_EVENT_COUNT,
         at_start: bool = False,
         priority: Value | None = None,
         persistent: bool = True,
@@ -151,9 +151,9 @@ class Event(Picklable):
         mistakes += _side_mistakes(measured)
         if not is_one_of(direction, *DIRECTIONS):
             mistakes.append(f"direction is {shorten_repr(direction)}; choose 'either', 'rising' or 'falling'")
-        if not is_count(count, 1, _MOST):
+        if not is_count(count, 1, _MAX_EVENT_COUNT):
             mistakes.append(f"count is {shorten_repr(count)}; give the largest number of events, a positive integer")
-        if when is None and not (is_one_of(direction, "either") and is_one_of(count, 1, _USUAL)):
+        if when is None and not (is_one_of(direction, "either") and is_one_of(count, 1, _DEFAULT_EVENT_COUNT)):
             mistakes.append("direction and count are those of when=; leave them out beside a time")
         condition = isinstance(when, ca.SX) and when.numel() == 1 and is_condition(when)
         if condition and not is_one_of(direction, "either"):
@@ -262,7 +262,7 @@ class Doses(Picklable):
                 mistakes.append(f"every is {shorten_repr(every)}; give the positive time between doses")
             if len(when) != 1:
                 mistakes.append(f"every repeats one time, but {len(when)} are given; list all times, or give the first")
-            if count is not None and not is_count(count, 1, _MOST):
+            if count is not None and not is_count(count, 1, _MAX_EVENT_COUNT):
                 mistakes.append(f"count is {shorten_repr(count)}; give the number of doses, a positive integer")
             if len(amounts) != 1:
                 mistakes.append("every repeats one amount; give one, or list all times")
@@ -354,7 +354,9 @@ def _doses(doses: Doses, end: float) -> list[ScheduledEvent]:
         count = doses.count
         if count is None:
             reference_time = first_time if isinstance(first_time, float) else 0.0
-            count = int(np.clip(np.floor((end - reference_time) / doses.every + _ROUNDING) + 1, 1, _MOST))
+            count = int(
+                np.clip(np.floor((end - reference_time) / doses.every + _INTERVAL_RTOL) + 1, 1, _MAX_EVENT_COUNT)
+            )
         times = [first_time + i * doses.every for i in range(count)]
     amounts = doses.amount if len(doses.amount) > 1 else doses.amount * len(times)
     scheduled_events: list[ScheduledEvent] = []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 KINDS = ("piecewise_constant", "linear")
-_MOST = 100_000  # pieces: more are a slip
+_MAX_PIECES = 100_000  # largest number of pieces of a free input
 
 
 @add_brief_repr
@@ -47,7 +47,7 @@ class FreeInput:
 
     def __post_init__(self) -> None:
         mistakes = option_mistakes(
-            ("pieces", self.pieces, is_count(self.pieces, 1, _MOST), f"give an integer from 1 to {_MOST}"),
+            ("pieces", self.pieces, is_count(self.pieces, 1, _MAX_PIECES), f"give an integer from 1 to {_MAX_PIECES}"),
             ("kind", self.kind, is_one_of(self.kind, *KINDS), "choose 'piecewise_constant' or 'linear'"),
         )
         low, high = read_real(self.lower), read_real(self.upper)

@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array
 
-_FAR = 10.0  # spans of the data; initial states that hold so long before the first datum are hardly meant
-_LARGEST = 1e100  # whose square is a number
-_RESOLVED = 1e6 * np.finfo(float).eps  # length of an experiment, relative to its times
+# Longest time from the start to the first measurement, in spans of the measured times, if start= is not set.
+_MAX_LEAD_SPANS = 10.0
+_MAX_MAGNITUDE = 1e100  # largest magnitude whose square is still far from overflow
+_MIN_RELATIVE_DURATION = 1e6 * np.finfo(float).eps  # shortest duration of an experiment, relative to its times
 UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "week": 604800}  # in seconds
 _GIVE = f"say in which unit the model counts time, time_unit= one of {', '.join(map(repr, UNITS))}"
 _FRAMES = ("to_frame", "to_dataframe", "to_pandas")  # of pandas.Series, xarray and polars
@@ -218,13 +219,13 @@ def scale_mistakes(
     mistakes = time_mistakes(first_time, last_time, start, is_start_given=is_start_given)
     for name, s in series.items():
         y = np.abs(s.values[np.isfinite(s.values)])
-        if y.max(initial=0.0) > _LARGEST:
+        if y.max(initial=0.0) > _MAX_MAGNITUDE:
             mistakes.append(f"'{name}' contains {y.max():g}; give it in another unit")
         sigma = deviations.get(name)
         if sigma is None:
             continue
         ratio = np.divide(np.abs(s.values), sigma, out=np.zeros_like(sigma), where=np.isfinite(s.values))
-        if sigma.max() > _LARGEST or sigma.min() < 1 / _LARGEST or ratio.max(initial=0.0) > _LARGEST:
+        if sigma.max() > _MAX_MAGNITUDE or sigma.min() < 1 / _MAX_MAGNITUDE or ratio.max(initial=0.0) > _MAX_MAGNITUDE:
             span = f"between {sigma.min():g} and {sigma.max():g}"
             mistakes.append(f"sigma of '{name}' is {span}, too far from the values; give it in another unit")
     return mistakes
@@ -236,14 +237,14 @@ def time_mistakes(first_time: float, last_time: float, start: float, *, is_start
     first_time, last_time : of the wanted or measured times
     """
     length, largest = last_time - start, max(abs(start), abs(last_time))
-    if largest > _LARGEST or 0 < length < 1 / _LARGEST:
+    if largest > _MAX_MAGNITUDE or 0 < length < 1 / _MAX_MAGNITUDE:
         return [f"the times reach from {start:g} to {last_time:g}; give them in another unit"]
-    if 0 < length < _RESOLVED * largest:
+    if 0 < length < _MIN_RELATIVE_DURATION * largest:
         return [
             f"the times from {start!r} to {last_time!r} are too close to each other for numbers of this size; "
             f"count them from {start:g}"
         ]
-    if not is_start_given and first_time > _FAR * (last_time - first_time) > 0:
+    if not is_start_given and first_time > _MAX_LEAD_SPANS * (last_time - first_time) > 0:
         return [
             f"the times, from {first_time:g} to {last_time:g}, are far from 0, and the time of the initial states is not set; "
             f"set start={first_time:g} or start=0"

@@ -20,7 +20,7 @@ from castfit._support.arrays import Array
 from castfit._support.records import dataclass
 
 _COMPARISONS = (ca.OP_LT, ca.OP_LE, ca.OP_EQ, ca.OP_NE)
-_MOST = 7  # comparisons of which all signs are tried
+_MAX_ENUMERATED_COMPARISONS = 7  # largest number of comparisons whose 2^n truth values are all evaluated
 _LOGICAL = (*_COMPARISONS, ca.OP_NOT, ca.OP_AND, ca.OP_OR)
 
 
@@ -74,7 +74,7 @@ class Comparisons:
     def _everywhere(self, values: tuple[float, ...]) -> Array | None:
         """Return the truth for all signs among some values, one axis for each; None if these are too many."""
         n_signs = len(self.signs)
-        if n_signs > _MOST:
+        if n_signs > _MAX_ENUMERATED_COMPARISONS:
             return None
         truth = self.function().map(len(values) ** n_signs)
         sign_combinations = np.array(list(product(values, repeat=n_signs))).reshape(-1, n_signs)

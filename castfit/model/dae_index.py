@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _POINTS, _ENOUGH = 12, 3  # points at which dg/dz is evaluated, and how many must have a value
 _SEED = 20260101  # the draw is fixed: a model is right or wrong whoever asks
-_ROUNDING = 1e-12  # of the largest singular value
-_SHARE = 1e-6  # of a null vector: what takes part less is not named
+_RANK_RTOL = 1e-12  # smaller singular values, relative to the largest, count as zero
+_MIN_COMPONENT = 1e-6  # smaller components of a null vector are not named in the message
 _INDEX = "so the DAE has index 2 or higher"
 
 
@@ -128,11 +128,11 @@ def _of_rank(jacobian: ca.SX, z: ca.SX, arguments: Sequence[ca.SX], names: Seque
     )
     for matrix in slopes:
         u, singular, v = np.linalg.svd(matrix)
-        is_null = singular <= _ROUNDING * singular[0]
+        is_null = singular <= _RANK_RTOL * singular[0]
         if not is_null.any():  # one point with full rank shows that it is not singular
             return []
-        is_dependent_equation |= (np.abs(u[:, is_null]) > _SHARE).any(axis=1)
-        is_undetermined_state |= (np.abs(v[is_null]) > _SHARE).any(axis=0)
+        is_dependent_equation |= (np.abs(u[:, is_null]) > _MIN_COMPONENT).any(axis=1)
+        is_undetermined_state |= (np.abs(v[is_null]) > _MIN_COMPONENT).any(axis=0)
     equations, states = np.flatnonzero(is_dependent_equation).tolist(), np.flatnonzero(is_undetermined_state).tolist()
     return [
         f"{_equations(equations, names)} are not independent: dg/dz is singular whatever the values, and leaves "

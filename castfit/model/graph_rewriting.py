@@ -36,7 +36,7 @@ import casadi as ca
 from castfit._support.graphs import rewrite_operations
 from castfit._support.records import dataclass
 
-TINY = 1e-150  # its square, and a derivative's inverse of it, are numbers
+MIN_POWER_BASE = 1e-150  # smallest base of a power: its square, and the inverse of it in a derivative, are still finite
 _COMPARISONS = (ca.OP_LT, ca.OP_LE)
 _KINKS = (ca.OP_FMAX, ca.OP_FMIN)
 _SIGNS = (ca.OP_SIGN, ca.OP_FABS)
@@ -63,7 +63,7 @@ def power(x: ca.SX, n: ca.SX) -> ca.SX:
     is_integer = n == ca.floor(n)
     is_mirrored = ca.logic_and(is_integer, x < 0)
     factor = ca.if_else(x > 0, 1, ca.if_else(is_mirrored, ca.cos(ca.pi * n), n <= 0))
-    return factor * ca.exp(n * ca.log(ca.fmax(ca.if_else(is_mirrored, -x, x), TINY)))
+    return factor * ca.exp(n * ca.log(ca.fmax(ca.if_else(is_mirrored, -x, x), MIN_POWER_BASE)))
 
 
 def _is_share(base: ca.SX, states: ca.SX) -> bool:

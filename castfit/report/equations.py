@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import casadi as ca
 
-from castfit.model.graph_rewriting import TINY
+from castfit.model.graph_rewriting import MIN_POWER_BASE
 from castfit.report.markup import Markup, joined, tag
 from castfit.report.mathml_names import Spelling, is_letter, name, number, visual_key
 
@@ -289,7 +289,7 @@ def _exponential(nodes: Sequence[_GraphNode], i: int) -> tuple[int, int] | None:
             for exponent, logarithm in zip(product, reversed(product), strict=True):
                 for larger in part(logarithm, ca.OP_LOG):
                     inside = part(larger, ca.OP_FMAX)
-                    if inside and nodes[inside[1]].op == ca.OP_CONST and nodes[inside[1]].constant == TINY:
+                    if inside and nodes[inside[1]].op == ca.OP_CONST and nodes[inside[1]].constant == MIN_POWER_BASE:
                         branches = [part(b, ca.OP_IF_ELSE_ZERO) for b in part(inside[0], ca.OP_ADD)]
                         if len(branches) == 2 and all(branches):
                             return branches[1][1], exponent

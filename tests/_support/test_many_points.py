@@ -16,7 +16,7 @@ def test_points_in_parts_are_points(monkeypatch):
     expected, each = mapped(points, parameters).copy(), np.linspace(0, 1, 303).reshape(101, 1, 3)
     expected_each, expected_row = mapped(points, each).copy(), mapped(points[0], parameters).copy()
     for max_count in (50, 7, 3):  # of which the last is too few for a row of seven
-        monkeypatch.setattr(_casadi, "_AT_ONCE", max_count)
+        monkeypatch.setattr(_casadi, "_MAX_POINTS_PER_CALL", max_count)
         np.testing.assert_array_equal(mapped(points, parameters), expected)
         np.testing.assert_array_equal(mapped(points, each), expected_each)
         np.testing.assert_array_equal(mapped(points[0], parameters), expected_row)
@@ -36,5 +36,5 @@ def test_what_is_always_zero_is_left_out_of_large_matrices(monkeypatch):
     rows, columns = mapped.places
     np.testing.assert_array_equal(mapped.entries(points), dense_function(points)[..., rows, columns])
     expected = mapped(points).copy()
-    monkeypatch.setattr(_casadi, "_ENTRIES", 300)  # three points at once
+    monkeypatch.setattr(_casadi, "_MAX_BUFFER_ENTRIES", 300)  # three points at once
     np.testing.assert_array_equal(mapped(points), expected)

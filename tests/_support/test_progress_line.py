@@ -157,7 +157,7 @@ def test_nothing_is_shown_to_who_wants_nothing_or_reads_a_file(kind, terminal, c
 
 
 def test_a_line_moves_while_something_comes_by_nowhere(terminal, monkeypatch):
-    monkeypatch.setattr(progress_line, "_TICK", 0.02)
+    monkeypatch.setattr(progress_line, "_TIMER_SECONDS", 0.02)
     assert terminal() == ""
     threads = threading.active_count()
     with open_progress_line(keep=False) as show:
@@ -169,7 +169,7 @@ def test_a_line_moves_while_something_comes_by_nowhere(terminal, monkeypatch):
 
 
 def test_a_line_that_waits_is_not_written_before_its_time(terminal, clock, monkeypatch):
-    monkeypatch.setattr(progress_line, "_TICK", 0.001)
+    monkeypatch.setattr(progress_line, "_TIMER_SECONDS", 0.001)
     assert terminal() == ""
     ticks = []
     monkeypatch.setattr(progress_line._ProgressLine, "renew", counting(progress_line._ProgressLine.renew, ticks))

@@ -10,7 +10,7 @@ import pytest
 
 import castfit as cf
 from castfit import problems
-from castfit._support.reprs import LINE, add_brief_repr, format_value, join_limited, one_line
+from castfit._support.reprs import MAX_LINE_WIDTH, add_brief_repr, format_value, join_limited, one_line
 
 LONG = " ".join(f"a_rather_long_name_{i}" for i in range(40))
 
@@ -73,7 +73,9 @@ def test_what_a_user_meets_fits_a_line(result):
     reached_objects = [thing for one in instances for thing in reached(one) if public(thing)]
     assert len({type(thing) for thing in reached_objects}) > 25
     faulty_reprs = {
-        type(t): repr(t)[:200] for t in reached_objects if "\n" in repr(t) or len(repr(t)) > LINE or " at 0x" in repr(t)
+        type(t): repr(t)[:200]
+        for t in reached_objects
+        if "\n" in repr(t) or len(repr(t)) > MAX_LINE_WIDTH or " at 0x" in repr(t)
     }
     assert faulty_reprs == {}
 
@@ -106,7 +108,7 @@ def test_the_parts_of_a_repr():
     assert join_limited(["a", "b"]) == "a, b"
     assert join_limited([f"k{i}" for i in range(100)], 12) == "k0, k1, k2 and 97 more"
     assert one_line("a\nb") == "a b"
-    assert len(one_line("x" * 500)) == LINE
+    assert len(one_line("x" * 500)) == MAX_LINE_WIDTH
 
     @add_brief_repr
     @dataclasses.dataclass

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
-_NONE = (
-    1e-8  # expected counts below it are as good as none: integrators miss 0 by as much, and the information is finite
-)
-_CANCELLED = 1e-16  # of mu s^3: below it the integral loses to rounding what normal errors miss, some 1e-5
+# Smaller expected counts are set to this value: integrators err by as much, and the information stays finite.
+_MIN_EXPECTED_COUNT = 1e-8
+# Smallest mu s^3 of the exact integral: below it, the integral loses more to rounding than the normal approximation
+# errs, about 1e-5.
+_MIN_DISPERSION_SCALE = 1e-16
 _NODES = np.exp(np.arange(-22.0, 3.8, 0.4))  # of the trapezoidal rule in log tau
-_LEAST_DISPERSION = 1e-3  # to start from
-_UNSEEN = 1e-6  # part of a variance
+_MIN_START_DISPERSION = 1e-3  # smallest dispersion at which the estimation starts
+_MIN_EXCESS_VARIANCE = 1e-6  # smallest estimated excess over Poisson's variance, as a share of that variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ class Poisson(_CountNoise):
 
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return mu - m log mu + log m!, of mu alone."""
-        positive_mu, has_count = ca.fmax(mu, _NONE), m > 0
+        positive_mu, has_count = ca.fmax(mu, _MIN_EXPECTED_COUNT), m > 0
         cost = _infinite_if_negative(mu) + mu - m * ca.log(ca.if_else(has_count, mu, 1)) + log_gamma(m + 1)
         return lower_triangular(mu, m, cost, (mu - m) / ca.sqrt(positive_mu), 1 / ca.sqrt(positive_mu))
 
@@ -90,7 +91,7 @@ class Poisson(_CountNoise):
         """Return normal residuals of the same probability as the counts (Dunn and Smyth 1996)."""
         from scipy import special
 
-        mean = np.maximum(mu, _NONE)
+        mean = np.maximum(mu, _MIN_EXPECTED_COUNT)
         p_below = np.where(m > 0, special.gammaincc(np.maximum(m, 1), mean), 0.0)
         p_at_least = np.where(m > 0, special.gammainc(np.maximum(m, 1), mean), 1.0)
         return _scores(special.gammaincc(m + 1, mean), special.gammainc(m + 1, mean), p_below, p_at_least)
@@ -135,13 +136,13 @@ class NegativeBinomial(_CountNoise):
 
         The rows take the curvature in s for that of a normal density of this variance; `information` puts it right.
         """
-        positive_mu, has_count = ca.fmax(mu, _NONE), m > 0
+        positive_mu, has_count = ca.fmax(mu, _MIN_EXPECTED_COUNT), m > 0
         dispersion_free = _infinite_if_negative(mu) - m * ca.log(ca.if_else(has_count, mu, 1)) + log_gamma(m + 1)
         cost = dispersion_free + mu * log1p_ratio(s * mu) + m * ca.log1p(s * mu) - log_rising(m, s)
         variance = positive_mu * (1 + s * positive_mu)
         normal = positive_mu / (np.sqrt(2) * (1 + s * positive_mu))
         factor = ca.diag(ca.vertcat(1 / ca.sqrt(variance), normal))
-        usable = positive_mu * s**3 > _CANCELLED
+        usable = positive_mu * s**3 > _MIN_DISPERSION_SCALE
         integral = _dispersion_information(positive_mu, ca.if_else(usable, s, 1))
         exact = ca.if_else(usable, ca.sqrt(integral) / normal, 1 / ca.sqrt(1 + s))
         residual = (mu - m) / ca.sqrt(variance)
@@ -150,13 +151,13 @@ class NegativeBinomial(_CountNoise):
     def least_spread(self, m: Array) -> float:
         """Return the dispersion by which a variance differs from Poisson's by a millionth."""
         finite_values = m[np.isfinite(m)]
-        return _UNSEEN / max(float(np.mean(finite_values)) if finite_values.size else 1.0, 1.0)
+        return _MIN_EXCESS_VARIANCE / max(float(np.mean(finite_values)) if finite_values.size else 1.0, 1.0)
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the dispersion that explains the sum of squared residuals, at least 1e-3."""
         prediction, value = pairs(mu, m)
         excess = float(np.sum((value - prediction) ** 2 - np.abs(prediction)))
-        return max(excess / max(float(np.sum(prediction**2)), _NONE), _LEAST_DISPERSION)
+        return max(excess / max(float(np.sum(prediction**2)), _MIN_EXPECTED_COUNT), _MIN_START_DISPERSION)
 
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations."""
@@ -167,7 +168,7 @@ class NegativeBinomial(_CountNoise):
         """Return normal residuals of the same probability as the counts (Dunn and Smyth 1996)."""
         from scipy import special
 
-        excess = s * np.maximum(mu, _NONE)
+        excess = s * np.maximum(mu, _MIN_EXPECTED_COUNT)
         p, q = 1 / (1 + excess), excess / (1 + excess)
         p_below = np.where(m > 0, special.betainc(1 / s, np.maximum(m, 1), p), 0.0)
         p_at_least = np.where(m > 0, special.betainc(np.maximum(m, 1), 1 / s, q), 1.0)
@@ -220,9 +221,9 @@ def _scores(p_up_to: Array, p_above: Array, p_below: Array, p_at_least: Array) -
 
 def _clip_negative(mu: Array) -> Array:
     """Return expectations that integrators left below zero as zero."""
-    return np.where((mu < 0) & (mu >= -_NONE), 0.0, mu)
+    return np.where((mu < 0) & (mu >= -_MIN_EXPECTED_COUNT), 0.0, mu)
 
 
 def _infinite_if_negative(mu: ca.SX) -> ca.SX:
     """Return infinity where an expected count is negative by more than rounding, else 0."""
-    return ca.if_else(mu < -_NONE, np.inf, 0)
+    return ca.if_else(mu < -_MIN_EXPECTED_COUNT, np.inf, 0)

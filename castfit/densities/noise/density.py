@@ -54,15 +54,19 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
-_RESOLUTION = 1e-10  # a starting spread is not smaller than this part of the data
-_ACCURACY = 1e-6  # an estimated one not than this, to which models are integrated
-_SINGULAR = 1e-2  # least eigenvalue of a user's curvature, scaled by its diagonal, relative to the largest
-_EXACT = 0.03  # residuals below count as this large in the secant, whose logarithm is not to be infinite
-_NEAR = 1e-6  # of the mode: there the secant is a tangent
-_FAR = 1e4  # largest row of a user's likelihood, in standard deviations
+# Smallest starting value of a standard deviation, relative to the root mean square of the data.
+_MIN_START_SPREAD = 1e-10
+# Smallest estimated standard deviation, relative to the data: about the integration tolerance.
+_MIN_ESTIMATED_SPREAD = 1e-6
+# Least eigenvalue of the curvature of a custom likelihood, scaled by its diagonal, relative to the largest.
+_MIN_RELATIVE_EIGENVALUE = 1e-2
+# Smaller residuals, relative to the mode, are rounded up to this value, so that their logarithm is finite.
+_MIN_SECANT_RESIDUAL = 0.03
+_TANGENT_LOG_DISTANCE = 1e-6  # log-distance from the mode below which the tangent replaces the secant
+_MAX_ROW_SIZE = 1e4  # largest residual row of a custom likelihood, in standard deviations
 
-KINK = 1e-3
-"""What is |r| is a parabola of this half width at 0, and by half of that larger there."""
+KINK_HALF_WIDTH = 1e-3
+"""Half width of the parabola that replaces the kink of |r| at 0, where it is larger by half of this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +186,7 @@ class Noise(Picklable, ABC):
         """
         finite_values = m[np.isfinite(m)]
         size = float(np.sqrt(np.mean(finite_values**2))) if finite_values.size else 0.0
-        return _ACCURACY * ((size or 1.0) if self.in_unit_of_output else 1.0)
+        return _MIN_ESTIMATED_SPREAD * ((size or 1.0) if self.in_unit_of_output else 1.0)
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
@@ -269,8 +273,8 @@ def secant_curvature(surplus: ca.SX, size: ca.SX, mode: float, slope: float) -> 
     size : |r|
     mode, slope : where the surplus is zero, and there its derivative by log |r|
     """
-    log_distance = ca.log(ca.fmax(size / mode, _EXACT))
-    is_near = ca.fabs(log_distance) < _NEAR
+    log_distance = ca.log(ca.fmax(size / mode, _MIN_SECANT_RESIDUAL))
+    is_near = ca.fabs(log_distance) < _TANGENT_LOG_DISTANCE
     return ca.if_else(is_near, slope, surplus / ca.if_else(is_near, 1, log_distance))
 
 
@@ -285,7 +289,7 @@ def factor_curvature(hessian: Array, score: Array) -> tuple[Array, Array]:
     """
     with np.errstate(all="ignore"):
         diagonal = np.sqrt(np.abs(np.diagonal(hessian, axis1=-2, axis2=-1)))
-        min_unit = np.abs(score) / _FAR
+        min_unit = np.abs(score) / _MAX_ROW_SIZE
         unit = np.where(diagonal > min_unit, diagonal, min_unit)
         unit = np.where((unit > 0) & np.isfinite(unit), unit, 1.0)
         scaled = hessian / (unit[..., :, None] * unit[..., None, :])
@@ -296,8 +300,8 @@ def factor_curvature(hessian: Array, score: Array) -> tuple[Array, Array]:
         values, vectors = np.linalg.eigh(scaled)
         components = np.einsum("...ij,...i->...j", vectors, score / unit)
         size = np.abs(values)
-        size = np.maximum(size, _SINGULAR * size.max(axis=-1, keepdims=True))
-        root = np.sqrt(np.maximum(size, (components / _FAR) ** 2))
+        size = np.maximum(size, _MIN_RELATIVE_EIGENVALUE * size.max(axis=-1, keepdims=True))
+        root = np.sqrt(np.maximum(size, (components / _MAX_ROW_SIZE) ** 2))
         # The symmetric root, which eigenvectors of either sign make: rows are to be smooth.
         back = np.swapaxes(vectors, -1, -2)
         factor = unit[..., :, None] * ((vectors * root[..., None, :]) @ back)
@@ -321,7 +325,7 @@ def floor_spread(spread: float, m: Array, default_scatter: float | None = None) 
             if default_scatter is None
             else default_scatter
         )
-    min_spread = _RESOLUTION * (size if default_scatter is None else 1.0)
+    min_spread = _MIN_START_SPREAD * (size if default_scatter is None else 1.0)
     return max(spread, min_spread) or 1.0
 
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     Evaluated = Callable[[Array, Array, Array], tuple[Array, Array]]
 
-_NODES = 1601
-_FARTHEST = 14.0  # of asinh: some 600,000 widths
-_WHOLE = 1e-4  # what total probability may differ from 1
-_COUNTS = 10.0  # times the largest count or expectation, to where sums go ...
-_FEW = 100  # ... at least
-_MOST = 100_000
+_QUADRATURE_NODES = 1601  # number of quadrature nodes over continuous data
+_MAX_ASINH_DISTANCE = 14.0  # largest asinh of the distance from the prediction: about 600,000 widths
+_MAX_PROBABILITY_ERROR = 1e-4  # largest difference of the total probability from 1
+_COUNT_RANGE_FACTOR = 10.0  # sums over counts end at this multiple of the largest count or expectation ...
+_COUNT_RANGE_OFFSET = 100  # ... plus this number of counts
+_MAX_SUMMED_COUNTS = 100_000  # longer sums are replaced by quadrature
 
 
 def information_root(evaluate: Evaluated, eta: Array, spread: Array, datum: Array) -> Array:
@@ -38,14 +38,14 @@ def information_root(evaluate: Evaluated, eta: Array, spread: Array, datum: Arra
     scores = evaluate(eta, spread, datum)[1]
     distances = np.abs(datum - eta[:, 0])
     width = float(np.median(distances[distances > 0])) if (distances > 0).any() else 1.0
-    u = np.linspace(-_FARTHEST, _FARTHEST, _NODES)
+    u = np.linspace(-_MAX_ASINH_DISTANCE, _MAX_ASINH_DISTANCE, _QUADRATURE_NODES)
     offsets, steps = width * np.sinh(u), width * np.cosh(u) * (u[1] - u[0])
     counts = bool((datum == np.floor(datum)).all() and (datum >= 0).all())
     for i, (eta_row, s) in enumerate(zip(eta, spread, strict=True)):
         information = None
         if counts:
-            top = _COUNTS * max(float(datum.max()), float(eta_row[0])) + _FEW
-            if top < _MOST:
+            top = _COUNT_RANGE_FACTOR * max(float(datum.max()), float(eta_row[0])) + _COUNT_RANGE_OFFSET
+            if top < _MAX_SUMMED_COUNTS:
                 information = _expected(evaluate, eta_row, s, np.arange(top), np.ones(int(np.ceil(top))))
         if information is None:
             information = _expected(evaluate, eta_row, s, eta_row[0] + offsets, steps)
@@ -63,7 +63,7 @@ def _expected(evaluate: Evaluated, eta: Array, spread: float, m: Array, weight: 
     with np.errstate(over="ignore", invalid="ignore"):
         p = weight * np.exp(-cost)
     p = np.where(np.isfinite(p), p, 0.0)
-    if abs(float(p.sum()) - 1.0) > _WHOLE:
+    if abs(float(p.sum()) - 1.0) > _MAX_PROBABILITY_ERROR:
         return None
     score = np.where(p[:, None] > 0, score, 0.0)
     information = np.einsum("n,ni,nj->ij", p, score, score)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
-_FEW = 0.5  # of the values must be between the limits for their scatter to say something
+_MIN_UNCENSORED_SHARE = 0.5  # share of uncensored values above which the starting spread is computed from them alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,11 @@ class _NormalNoise(Noise):
         for limit, sign in ((self.below, 1.0), (self.above, -1.0)):
             if limit is not None:
                 is_inside &= sign * value > sign * self._axis_of(np.array(float(limit)))
-        mask = is_inside if np.count_nonzero(is_inside) > _FEW * is_inside.size else np.ones_like(is_inside)
+        mask = (
+            is_inside
+            if np.count_nonzero(is_inside) > _MIN_UNCENSORED_SHARE * is_inside.size
+            else np.ones_like(is_inside)
+        )
         mean_square = float(np.mean((prediction - value)[mask] ** 2)) if mask.any() else np.nan
         return floor_spread(float(np.sqrt(mean_square)), value, self._default_scatter)
 

@@ -26,7 +26,7 @@ from castfit._support.graphs import rewrite_operations
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
-from castfit.densities.noise.density import KINK, Density, Noise
+from castfit.densities.noise.density import KINK_HALF_WIDTH, Density, Noise
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -190,9 +190,9 @@ class Likelihood(Noise):
 
 
 def smooth_kinks(cost: ca.SX, mu: ca.SX) -> ca.SX:
-    """Return a cost whose kinks in mu are parabolas where they differ from it by less than `KINK`.
+    """Return a cost whose kinks in mu are parabolas where they differ from it by less than `KINK_HALF_WIDTH`.
 
-    |z|  becomes  z^2 / 2 h + h / 2  for |z| < h, with  h d cost / d|z| = `KINK`, in absolute values; larger and smaller
+    |z|  becomes  z^2 / 2 h + h / 2  for |z| < h, with  h d cost / d|z| = `KINK_HALF_WIDTH`, in absolute values; larger and smaller
     of two numbers are half their sum and half their distance.
     """
     kinks: list[tuple[ca.SX, ca.SX]] = []  # a symbol, and of what it is the absolute value
@@ -214,7 +214,7 @@ def smooth_kinks(cost: ca.SX, mu: ca.SX) -> ca.SX:
         widths = [ca.substitute(w, size, ca.fabs(z)) for w in widths]
     for (size, z), slope in zip(reversed(kinks), reversed(widths), strict=True):
         is_steep = slope > 0
-        h = ca.if_else(is_steep, KINK / ca.if_else(is_steep, slope, 1), 0)
+        h = ca.if_else(is_steep, KINK_HALF_WIDTH / ca.if_else(is_steep, slope, 1), 0)
         is_near = ca.logic_and(is_steep, ca.fabs(z) < h)
         parabola = 0.5 * z**2 / ca.if_else(is_near, h, 1) + 0.5 * h
         graph = ca.substitute(graph, size, ca.if_else(is_near, parabola, ca.fabs(z)))

@@ -26,7 +26,7 @@ from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
 from castfit.densities.noise.density import (
-    KINK,
+    KINK_HALF_WIDTH,
     Density,
     Noise,
     floor_spread,
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
-_QUARTILE = 0.6744897501960817  # of the normal distribution
-_NOTHING = 40.0  # exp(-40) is less than rounding
-_NODES = 4001
+_NORMAL_QUARTILE = 0.6744897501960817  # upper quartile of the standard normal distribution
+_MAX_COST_EXPONENT = 40.0  # cost beyond which a density counts as zero: exp(-40) is below rounding
+_QUADRATURE_NODES = 4001  # number of quadrature nodes for the moments of a density
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class HeavyTailed(Noise):
 
 def _line(f: float, end: float) -> tuple[Array, Array]:
     """Return nodes r and weights of the trapezoidal rule in asinh(r / f), exact to rounding for such integrands."""
-    u = np.linspace(-1.0, 1.0, _NODES) * np.arcsinh(end / f)
+    u = np.linspace(-1.0, 1.0, _QUADRATURE_NODES) * np.arcsinh(end / f)
     return f * np.sinh(u), f * np.cosh(u) * (u[1] - u[0])
 
 
@@ -164,7 +164,7 @@ class StudentT(HeavyTailed):
         nu = float(self.df)
         quartile = float(special.stdtrit(nu, 0.75))
         constant = 0.5 * float(np.log(nu)) + float(special.betaln(0.5, 0.5 * nu))
-        deviation = float(np.sqrt(nu / (nu - 2))) if nu > 2 else quartile / _QUARTILE
+        deviation = float(np.sqrt(nu / (nu - 2))) if nu > 2 else quartile / _NORMAL_QUARTILE
         return _DensityMoments(
             constant, (nu + 1) / (nu + 3), 2 * nu / (nu + 3), 1.0, 2 * nu / (nu + 1), quartile, deviation
         )
@@ -209,7 +209,9 @@ class Laplace(HeavyTailed):
 
     def _loss(self, r: ca.SX) -> tuple[ca.SX, ca.SX]:
         size = ca.fabs(r)
-        return ca.if_else(size > KINK, size, 0.5 * r**2 / KINK + 0.5 * KINK), 1 / ca.fmax(size, KINK)
+        return ca.if_else(
+            size > KINK_HALF_WIDTH, size, 0.5 * r**2 / KINK_HALF_WIDTH + 0.5 * KINK_HALF_WIDTH
+        ), 1 / ca.fmax(size, KINK_HALF_WIDTH)
 
     @property
     def _numbers(self) -> _DensityMoments:
@@ -361,7 +363,7 @@ class SoftL1(_Loss):
     @property
     def _numbers(self) -> _DensityMoments:
         f = float(self.f_scale)
-        r, step = _line(f, f * np.sqrt((1 + _NOTHING / f**2) ** 2 - 1))
+        r, step = _line(f, f * np.sqrt((1 + _MAX_COST_EXPONENT / f**2) ** 2 - 1))
         root = np.hypot(1, r / f)
         weight = step * np.exp(-(r**2) / (1 + root))
         total = float(np.sum(weight))
@@ -431,11 +433,11 @@ class Cauchy(_Loss):
             return _DensityMoments(
                 constant, nu / (nu + 3), 2 * nu / (nu + 3), f / float(np.sqrt(nu)), 2 * nu / f**2, quartile
             )
-        r, step = _line(f, np.sqrt(2 * _NOTHING))
+        r, step = _line(f, np.sqrt(2 * _MAX_COST_EXPONENT))
         weight = step * np.exp(-0.5 * r**2)
         psi = r / (1 + (r / f) ** 2)
         location = float(weight @ (r * psi)) ** 2 / float(weight @ psi**2) / float(np.sum(weight))
-        return _DensityMoments(_HALF_LOG_2PI, location, 2.0, np.inf, 2.0, _QUARTILE)
+        return _DensityMoments(_HALF_LOG_2PI, location, 2.0, np.inf, 2.0, _NORMAL_QUARTILE)
 
     @property
     def normalisable(self) -> bool:

@@ -11,18 +11,19 @@ import numpy as np
 
 from castfit._support.records import dataclass
 
-_SHIFT = 8  # Stirling's series is accurate to 1e-16 from here on
+_STIRLING_SHIFT = 8  # argument from which Stirling's series is accurate to 1e-16
 _BERNOULLI = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
-_EXPANDED = 0.01  # arguments below it go into series; above it derivatives lose at most two digits
-_TAIL = -3.0  # below it 1 + erf would cancel; the continued fraction takes over
-_FRACTION = 60  # its terms: rounding only at -3
+# Smaller arguments are evaluated by a series; above it, derivatives lose at most two digits.
+_MAX_SERIES_ARGUMENT = 0.01
+_CONTINUED_FRACTION_BOUND = -3.0  # smaller arguments are evaluated by the continued fraction, as 1 + erf would cancel
+_CONTINUED_FRACTION_TERMS = 60  # number of terms: at z = -3 the rest is below rounding
 
 
 def log_gamma(x: ca.SX) -> ca.SX:
     """Return log Gamma(x), x > 0: Stirling's series at x + 8, brought back by the recurrence."""
-    y = x + _SHIFT
-    rising = sum((ca.log(x + k) for k in range(_SHIFT)), ca.SX(0))
+    y = x + _STIRLING_SHIFT
+    rising = sum((ca.log(x + k) for k in range(_STIRLING_SHIFT)), ca.SX(0))
     return (y - 0.5) * ca.log(y) - y + _HALF_LOG_2PI + _stirling(y) - rising
 
 
@@ -36,11 +37,11 @@ def log_rising(m: ca.SX, s: ca.SX) -> ca.SX:
     where differences are formed before logarithms.  For small m s the derivatives of these would cancel; there the
     logarithms of 1 + j s are expanded, with the sums of the powers of j.
     """
-    is_small = m * s < _EXPANDED
+    is_small = m * s < _MAX_SERIES_ARGUMENT
     n = ca.if_else(is_small, 1, 1 / s)
-    y = n + _SHIFT
-    shifted = sum((ca.log1p(m / (n + k)) for k in range(_SHIFT)), ca.SX(0))
-    powers = m * ca.log1p((m + _SHIFT) / n) + ((y - 0.5) * ca.log1p(m / y) - m)
+    y = n + _STIRLING_SHIFT
+    shifted = sum((ca.log1p(m / (n + k)) for k in range(_STIRLING_SHIFT)), ca.SX(0))
+    powers = m * ca.log1p((m + _STIRLING_SHIFT) / n) + ((y - 0.5) * ca.log1p(m / y) - m)
     direct = powers + (_stirling(y + m) - _stirling(y)) - shifted
     series = ca.SX(0)
     for k, total in reversed(list(enumerate(_power_sums(m), 1))):
@@ -65,7 +66,7 @@ def _power_sums(m: ca.SX) -> list[ca.SX]:
 
 def log1p_ratio(u: ca.SX) -> ca.SX:
     """Return log(1 + u) / u, u >= 0, accurate with its derivatives."""
-    is_small = u < _EXPANDED
+    is_small = u < _MAX_SERIES_ARGUMENT
     series = ca.SX(0)
     for k in range(9, 0, -1):
         series = (-1) ** (k + 1) / k + u * series
@@ -99,13 +100,13 @@ def normal_tail(z: ca.SX) -> NormalTail:
 
         Phi(z) = phi(z) / (t + 1/(t + 2/(t + 3/(t + ...)))),    t = -z
     """
-    is_far = z < _TAIL
-    safe_z = ca.if_else(is_far, _TAIL, z)  # not fmax, whose derivative at a tie is 1/2
+    is_far = z < _CONTINUED_FRACTION_BOUND
+    safe_z = ca.if_else(is_far, _CONTINUED_FRACTION_BOUND, z)  # not fmax, whose derivative at a tie is 1/2
     cdf: ca.SX = 0.5 + 0.5 * (safe_z / np.sqrt(2)).erf()
     density = ca.exp(-0.5 * safe_z**2 - _HALF_LOG_2PI)
-    t = -ca.if_else(is_far, z, _TAIL)
+    t = -ca.if_else(is_far, z, _CONTINUED_FRACTION_BOUND)
     denominator = t
-    for k in range(_FRACTION, 1, -1):
+    for k in range(_CONTINUED_FRACTION_TERMS, 1, -1):
         denominator = t + k / denominator
     fraction = t + 1 / denominator
     return NormalTail(

@@ -151,7 +151,7 @@ def density_functions(noise: Noise, *, computed: bool) -> DensityFunctions:
         if computed not in shared_functions:
             shared_functions[computed] = DensityFunctions(noise, computed=computed)
         functions[computed] = shared_functions[computed]
-        while len(_SHARED.of) > _FORMS:
+        while len(_SHARED.of) > _MAX_CACHED_FORMS:
             _SHARED.of.pop(next(iter(_SHARED.of)))
     return functions[computed]
 
@@ -175,4 +175,4 @@ class _NoiseFunctionCache(threading.local):
 
 
 _SHARED = _NoiseFunctionCache()
-_FORMS = 64  # forms that are remembered
+_MAX_CACHED_FORMS = 64  # largest number of noise models, apart from sigma, whose functions are cached per thread

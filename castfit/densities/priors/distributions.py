@@ -34,8 +34,8 @@ __all__ = ["Beta", "Gamma", "LogNormalPrior", "Normal", "PriorDistribution", "Tr
 _LN10 = log(10.0)
 
 
-STRAIGHT = 10.0
-"""Row of a straight cost.  Its curvature (slope / 10)^2 only has to be small beside that of the data."""
+STRAIGHT_COST_ROW = 10.0
+"""Residual row of a cost without curvature: (slope / 10)^2 only has to be small beside the curvature of the data."""
 
 
 @dataclass(frozen=True)
@@ -389,7 +389,7 @@ class Gamma(PriorDistribution):
         """Return the local model of the cost at a natural value."""
         a, s = self.shape - 1.0, self.scale
         if a == 0.0:
-            return PriorRow(STRAIGHT, 1.0 / (STRAIGHT * s), x / s) if x >= 0.0 else _IMPOSSIBLE
+            return PriorRow(STRAIGHT_COST_ROW, 1.0 / (STRAIGHT_COST_ROW * s), x / s) if x >= 0.0 else _IMPOSSIBLE
         if not x > 0.0:
             return _IMPOSSIBLE
         w = sqrt(3.0 * a + 6.0 * x / s)

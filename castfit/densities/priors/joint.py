@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.densities.priors.distributions import PriorDistribution
 
-_SYMMETRIC = 1e-10  # relative asymmetry of a covariance that is rounding
+_MAX_RELATIVE_ASYMMETRY = 1e-10  # a larger asymmetry of a covariance, relative to its diagonal, is more than rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ def multivariate_normal(mean: Any, covariance: Any, *, on: str = "value") -> Joi
         unit = np.where(size > 0.0, size, 1.0)
         scaled = matrix / unit[:, None] / unit
         try:
-            if np.abs(scaled - scaled.T).max(initial=0.0) > _SYMMETRIC:
+            if np.abs(scaled - scaled.T).max(initial=0.0) > _MAX_RELATIVE_ASYMMETRY:
                 raise np.linalg.LinAlgError
             root = np.linalg.inv(np.linalg.cholesky(scaled)) / unit
         except np.linalg.LinAlgError:

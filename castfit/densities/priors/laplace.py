@@ -16,7 +16,7 @@ import numpy as np
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit.densities.priors.distributions import (
-    STRAIGHT,
+    STRAIGHT_COST_ROW,
     Normal,
     PriorDistribution,
     PriorRow,
@@ -25,7 +25,8 @@ from castfit.densities.priors.distributions import (
     is_positive,
 )
 
-_BLUNT = 0.3  # of a quantity: a narrower parabola would hold what the data pull away
+# Smallest scale of the parabola, relative to the quantity: a narrower one would outweigh the data.
+_MIN_RELATIVE_SCALE = 0.3
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,7 +74,11 @@ class LaplacePrior(_DistanceToMean):
 
     def _row(self, z: float) -> PriorRow:
         u = (z - self.mean) / self.scale
-        return PriorRow(copysign(STRAIGHT, u), 1.0 / (STRAIGHT * self.scale), abs(u)) if u else PriorRow(0.0, 0.0, 0.0)
+        return (
+            PriorRow(copysign(STRAIGHT_COST_ROW, u), 1.0 / (STRAIGHT_COST_ROW * self.scale), abs(u))
+            if u
+            else PriorRow(0.0, 0.0, 0.0)
+        )
 
     @property
     def curved(self) -> bool:
@@ -100,7 +105,7 @@ class OneSidedLinearCost(_DistanceToMean):
 
     def _row(self, z: float) -> PriorRow:
         u = self.sign * (z - self.mean) / self.scale
-        j = sqrt(self.curvature) if self.curvature > 0.0 else 1.0 / (STRAIGHT * self.scale)
+        j = sqrt(self.curvature) if self.curvature > 0.0 else 1.0 / (STRAIGHT_COST_ROW * self.scale)
         return PriorRow(self.sign / (self.scale * j), j, u)
 
     @property
@@ -144,7 +149,7 @@ def smooth_kink(prior: LaplacePrior, guess: float) -> Normal:
     z = prior.scaled(guess)
     unit = max(abs(z), abs(prior.mean)) if prior.on == "value" else 1.0
     distance = max(abs(z - prior.mean), prior.scale)
-    return Normal(prior.mean, max(sqrt(prior.scale * distance), _BLUNT * unit), on=prior.on)
+    return Normal(prior.mean, max(sqrt(prior.scale * distance), _MIN_RELATIVE_SCALE * unit), on=prior.on)
 
 
 def find_laplace(prior: PriorDistribution) -> LaplacePrior | None:

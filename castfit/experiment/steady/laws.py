@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask
 
 
-_NULL = 1e-11  # singular values below it, relative to the largest, are rounding
-_SIMPLE = 60.0  # coefficients that are multiples of 1 / 60 but for rounding are taken as such
-_CLOSE = 1e-7
-_TRIES = 8  # draws of points, where some cannot be evaluated
+_RANK_RTOL = 1e-11  # smaller singular values, relative to the largest, count as zero
+_COMMON_DENOMINATOR = 60.0  # coefficients that are multiples of 1 / 60 up to rounding are rounded to them
+_COEFFICIENT_RTOL = 1e-7  # rounding error of a coefficient
+_MAX_DRAWS = 8  # largest number of draws of points at which the rates may be undefined
 _SEED = 20260101  # the laws are the same for any points: the draw is fixed, so that nothing depends on a caller's rng
 
 
@@ -75,7 +75,7 @@ def conservation_laws(
     size = np.abs(table).max(axis=0)
     size[size == 0.0] = 1.0
     _, singular, vectors = np.linalg.svd(table / size)
-    rank = int(np.count_nonzero(singular > _NULL * singular[0]))
+    rank = int(np.count_nonzero(singular > _RANK_RTOL * singular[0]))
     return _eliminated(vectors[rank:], size)
 
 
@@ -85,7 +85,7 @@ def _rates(ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, vary: Ma
     rows: list[Array] = []
     count = 2 * x.size + 10
     typical = np.where(vary & (p == 0.0), 1.0, p)  # what varies is not zero everywhere
-    for _ in range(_TRIES):
+    for _ in range(_MAX_DRAWS):
         states = np.where(idle, 0.0, _sample_positive(x, rng, count))
         algebraic = _sample_positive(z, rng, count)
         parameters = np.where(vary, typical * np.exp(0.5 * rng.standard_normal((count, p.size))), p)
@@ -118,12 +118,12 @@ def _eliminated(vectors: Array, size: Array) -> ConservationLaws:
             if k != i:
                 reduced[k] -= reduced[k, column] * reduced[i]
         pivots.append(int(column))
-    reduced[np.abs(reduced) < _CLOSE] = 0.0
+    reduced[np.abs(reduced) < _COEFFICIENT_RTOL] = 0.0
     order = np.argsort(pivots)
     pivot_states = [pivots[int(k)] for k in order]
     coefficients: Array = reduced[order] / size * size[pivot_states][:, None]
-    rounded_coefficients = np.round(coefficients * _SIMPLE) / _SIMPLE
-    is_simple = np.abs(coefficients - rounded_coefficients) < _CLOSE * np.abs(coefficients)
+    rounded_coefficients = np.round(coefficients * _COMMON_DENOMINATOR) / _COMMON_DENOMINATOR
+    is_simple = np.abs(coefficients - rounded_coefficients) < _COEFFICIENT_RTOL * np.abs(coefficients)
     return ConservationLaws(np.where(is_simple, rounded_coefficients, coefficients), tuple(pivot_states))
 
 

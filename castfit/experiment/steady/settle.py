@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array, Mask
 
-_RATIO = 8.0  # of two output times
-_OUTPUTS = 8  # of a run
-_RUNS = 5  # the last one ends after 1e33 of the fastest time constants
-_FIRST = 1e-2  # of it: the first output
-_CALM = 0.1  # of a variable's magnitude: what moves farther between two outputs is not near rest
-_GRID = _RATIO ** np.arange(1 - _OUTPUTS, 1.0)
+_OUTPUT_TIME_RATIO = 8.0  # ratio of two consecutive output times
+_OUTPUTS_PER_RUN = 8  # number of output times of one integration
+_MAX_RUNS = 5  # largest number of integrations: the last one ends after 1e33 of the fastest time constants
+_FIRST_OUTPUT_TIME = 1e-2  # time of the first output, in fastest time constants
+# Largest change between two outputs, relative to a variable's magnitude, at which Newton's method is tried.
+_MAX_RELATIVE_CHANGE = 0.1
+_GRID = _OUTPUT_TIME_RATIO ** np.arange(1 - _OUTPUTS_PER_RUN, 1.0)
 _OPTIONS = IntegratorOptions(
     relative_tolerance=1e-3, absolute_tolerance=1e-6, max_steps=2000, watch_sensitivities=False,
 )  # fmt: skip
@@ -72,9 +73,9 @@ def relax(
     yield SettlingState(time, w, f0, jacobian, size)
     if not np.isfinite(fastest):
         return
-    duration = _FIRST / (_GRID[0] * (fastest or 1.0))
-    no_inputs = np.zeros((1, _OUTPUTS, 0, 4))
-    for _ in range(_RUNS):
+    duration = _FIRST_OUTPUT_TIME / (_GRID[0] * (fastest or 1.0))
+    no_inputs = np.zeros((1, _OUTPUTS_PER_RUN, 0, 4))
+    for _ in range(_MAX_RUNS):
         unit = np.where(size > 0.0, size, 1.0)
         lanes = Lanes(np.zeros(1), np.array([duration]), w[None, :n_x], p[None], no_inputs, w[None, n_x:], unit[None])
         course = _course(integrator, lanes)
@@ -85,11 +86,11 @@ def relax(
             changes = np.nan_to_num(np.abs(np.diff(course[:n_finite], axis=0, prepend=w[None])) / sizes).max(axis=1)
         for k in range(n_finite):
             w, size = course[k], sizes[k]
-            if changes[k] <= _CALM or k == n_finite - 1:
+            if changes[k] <= _MAX_RELATIVE_CHANGE or k == n_finite - 1:
                 yield SettlingState(time + duration * _GRID[k], w, *residual_and_jacobian(w), size)
-        if n_finite < _OUTPUTS:
+        if n_finite < _OUTPUTS_PER_RUN:
             return
-        time, duration = time + duration, duration * _RATIO**_OUTPUTS
+        time, duration = time + duration, duration * _OUTPUT_TIME_RATIO**_OUTPUTS_PER_RUN
 
 
 def _course(integrator: Integrator, lanes: Lanes) -> Array:

@@ -39,15 +39,18 @@ if TYPE_CHECKING:
 
 _solve: Any = np.linalg.solve
 _lapack: Any = scipy.linalg.lapack  # a third of the time that NumPy's own functions take for such small matrices
-_NEWTON = 40
-_EXACT = 1e-13  # of a variable: the last Newton step
-_ROUNDED = 1e-9  # of a variable: the last one, too, where it is smaller than that and does not halve any more
-_STANDS = 1e-9  # of the terms of a rate: what they leave is rounding
-_NEAR = 0.05  # of a variable's magnitude: Newton may move it so far from where integration came
-_TRY = 0.05  # Newton is tried where its first step is smaller than this
-_STILL = 1e-12  # relative to the fastest rate: an eigenvalue that is as small is one of the laws' zeros
-_THERE = 1e-7  # of the magnitudes: nearer than that nothing changes any more
-_LOST = 0.1  # of the slowest rate; where Newton's last way makes it slower, it vanishes at the steady state
+_MAX_NEWTON_STEPS = 40  # largest number of Newton steps
+_NEWTON_RTOL = 1e-13  # relative size of the last Newton step
+_STAGNATION_RTOL = 1e-9  # relative size of the last Newton step if the steps no longer halve
+_RATE_ROUNDING = 1e-9  # smaller rates, relative to the sum of their terms, count as zero
+# Largest distance of the steady state from the last integrated point, relative to the magnitudes.
+_MAX_NEWTON_DISTANCE = 0.05
+_MAX_FIRST_STEP = 0.05  # largest first Newton step, relative to the magnitudes; otherwise the integration continues
+# Smaller eigenvalues, relative to the fastest rate, count as zero (one per conservation law).
+_ZERO_EIGENVALUE_RTOL = 1e-12
+_MIN_DISTANCE = 1e-7  # distance from the steady state, relative to the magnitudes, below which integration stops
+# If Newton's method reduces the slowest rate by more than this factor, that rate is zero at the steady state.
+_MIN_RATE_RATIO = 0.1
 _NOT_ISOLATED = "the steady state is not isolated: it depends on more than the conserved sums and parameters"
 
 
@@ -200,7 +203,7 @@ class SteadyStateSolver(Picklable):
                 if solution is not None and not solution.reason:
                     return solution
                 reason = solution.reason if solution is not None else reason
-                if reason and distance < _THERE:
+                if reason and distance < _MIN_DISTANCE:
                     break
         assert state is not None
         return self._none(reason or self._unsettled(state))
@@ -214,26 +217,26 @@ class SteadyStateSolver(Picklable):
         """
         unit = np.where(state.size > 0.0, state.size, 1.0)
         w, rate, jacobian, previous_error = state.w, state.rate, state.jacobian, np.inf
-        for k in range(_NEWTON):
+        for k in range(_MAX_NEWTON_STEPS):
             matrix, residual = self._system(w, rate, jacobian, a)
             solve = _factorised(matrix)
             if solve is None:
                 return None, np.inf
             step = -solve(residual)
             step_size = float((np.abs(step) / unit).max())
-            if not math.isfinite(step_size) or (k == 0 and step_size > _TRY):
+            if not math.isfinite(step_size) or (k == 0 and step_size > _MAX_FIRST_STEP):
                 return None, step_size
             w = w + step
             w[: self.n_x][self.idle] = 0.0
             rate, jacobian = residual_and_jacobian(w)
             error = float((np.abs(step) / np.maximum(np.abs(w), 1e-3 * unit)).max())
-            if error <= _EXACT or 0.5 * previous_error < error <= _ROUNDED:
+            if error <= _NEWTON_RTOL or 0.5 * previous_error < error <= _STAGNATION_RTOL:
                 break
             previous_error = error
         else:
             return None, np.inf
         distance = float((np.abs(w - state.w) / unit).max())
-        if not distance <= _NEAR or not np.isfinite(jacobian).all():
+        if not distance <= _MAX_NEWTON_DISTANCE or not np.isfinite(jacobian).all():
             return None, np.inf
         matrix, _ = self._system(w, rate, jacobian, a)
         try:
@@ -241,11 +244,14 @@ class SteadyStateSolver(Picklable):
         except np.linalg.LinAlgError:  # of algebraic equations that are singular there
             return None, np.inf
         size = np.abs(np.concatenate(values)).max(initial=0.0)
-        if (np.concatenate(values).real > _STILL * size).any():
+        if (np.concatenate(values).real > _ZERO_EIGENVALUE_RTOL * size).any():
             return None, np.inf
         active, moving = values[0], self.n_x - len(self.laws.pivots)
         slowest = [float(np.sort(np.abs(v[0]))[::-1][moving - 1]) if moving else 1.0 for v in (values, earlier)]
-        if np.count_nonzero(active.real < -_STILL * size) != moving or slowest[0] < _LOST * slowest[1]:
+        if (
+            np.count_nonzero(active.real < -_ZERO_EIGENVALUE_RTOL * size) != moving
+            or slowest[0] < _MIN_RATE_RATIO * slowest[1]
+        ):
             return self._none(_NOT_ISOLATED), distance
         return SteadyStateSolution(w, matrix, np.concatenate(values), state.time), distance
 
@@ -277,7 +283,7 @@ class SteadyStateSolver(Picklable):
         if w.size == n:
             return w
         w = w.copy()
-        for _ in range(_NEWTON):
+        for _ in range(_MAX_NEWTON_STEPS):
             rate, jacobian = residual_and_jacobian(w)
             try:
                 step: Array = -_solve(jacobian[n:, n:], rate[n:])
@@ -296,7 +302,7 @@ class SteadyStateSolver(Picklable):
             return f"its rates cannot be computed {_time_phrase(state.time)}"
         n = self.n_x
         with np.errstate(all="ignore"):  # what has grown without bound is infinite by now
-            rounding = np.abs(state.rate) <= _STANDS * np.abs(state.jacobian) @ np.abs(state.w)
+            rounding = np.abs(state.rate) <= _RATE_ROUNDING * np.abs(state.jacobian) @ np.abs(state.w)
         if rounding[:n].all():
             return f"{_time_phrase(state.time)} it stands still, but {_NOT_ISOLATED}"
         unit = np.where(state.size[:n] > 0.0, state.size[:n], 1.0)

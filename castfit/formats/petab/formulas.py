@@ -15,7 +15,7 @@ from castfit.formats.functions import circular_functions
 from castfit.formats.petab.parsing import NEGATIVE, NOT, PIECEWISE, RESERVED, FormulaError, Operation, parsed
 
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
-_SMALLEST = 1e-150  # what a base of a power counts as at least where rounding has made it zero or negative
+_MIN_POWER_BASE = 1e-150  # smallest base of a power, if rounding made the base zero or negative
 
 Graph = ca.SX | float
 
@@ -112,7 +112,7 @@ def power(base: Graph, exponent: Graph) -> Graph:
     if not isinstance(base, ca.SX) or base.is_constant():
         base = float(base)
         return ca.exp(exponent * math.log(base)) if base > 0 else ca.SX(base) ** exponent
-    return ca.exp(exponent * ca.log(ca.fmax(base, _SMALLEST)))
+    return ca.exp(exponent * ca.log(ca.fmax(base, _MIN_POWER_BASE)))
 
 
 def _log(x: Graph, base: Graph | None = None) -> Any:

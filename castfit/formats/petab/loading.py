@@ -31,8 +31,8 @@ from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem
 from castfit.problem.validation import UnmeasuredError
 
-_ROUNDED = 1e-9  # relative: values that were written with fewer digits than their bounds
-_DECADE = 10.0  # bounds farther apart than this, both positive, are searched on a logarithmic scale in version 2
+_BOUND_RTOL = 1e-9  # relative distance from its bound within which a nominal value counts as rounded
+_LOG_SCALE_BOUND_RATIO = 10.0  # ratio of positive bounds above which version 2 is searched on a logarithmic scale
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _outside(rows: Iterable[ParameterRow]) -> tuple[str, ...]:
         f"{row.upper:g}; it starts at the nearer one"
         for row in rows
         if row.estimated and row.nominal is not None
-        for slack in [_ROUNDED * abs(row.nominal)]
+        for slack in [_BOUND_RTOL * abs(row.nominal)]
         if not row.lower - slack <= row.nominal <= row.upper + slack
     )
 
@@ -260,7 +260,7 @@ def parameter(row: ParameterRow, version: int, *, matters: bool = True) -> Param
     """Convert a row of the parameter table to an estimated or a fixed parameter."""
     if row.nominal is not None and not (row.estimated and matters):
         return Parameter(row.nominal, fixed=True)
-    log = row.scale != LIN or (version > 1 and row.lower > 0 and row.upper > _DECADE * row.lower)
+    log = row.scale != LIN or (version > 1 and row.lower > 0 and row.upper > _LOG_SCALE_BOUND_RATIO * row.lower)
     value = row.nominal
     if value is None:
         value = sqrt(row.lower * row.upper) if log else 0.5 * (row.lower + row.upper)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
-_KINK = 1e-3  # |r| is a parabola of this half width at 0, as in Laplace
+_KINK_HALF_WIDTH = 1e-3  # half width of the parabola that replaces the kink of abs(r) at 0, as in Laplace
 
 
 @add_brief_repr
@@ -43,8 +43,8 @@ class LogLaplace(Noise):
         """Return ``|r| + log 2 s + log m``."""
         r = (ca.log(mu) - ca.log(m)) / (self._unit * s)
         size = ca.fabs(r)
-        value = ca.if_else(size > _KINK, size, 0.5 * r**2 / _KINK + 0.5 * _KINK)
-        weight = 1 / ca.fmax(size, _KINK)
+        value = ca.if_else(size > _KINK_HALF_WIDTH, size, 0.5 * r**2 / _KINK_HALF_WIDTH + 0.5 * _KINK_HALF_WIDTH)
+        weight = 1 / ca.fmax(size, _KINK_HALF_WIDTH)
         c = secant_curvature(weight * r**2 - 1, size, 1.0, 1.0)
         factor = ca.diag(ca.vertcat(ca.sqrt(weight) / (self._unit * mu), ca.sqrt(c))) / s
         cost = value + ca.log(2 * s) + ca.log(m * self._unit)

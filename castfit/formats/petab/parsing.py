@@ -29,7 +29,7 @@ _STRENGTH = {
     **dict.fromkeys(("*", "/"), 4),
     "^": 6,
 }
-_OF_PREFIXES = 5
+_PREFIX_PRECEDENCE = 5  # precedence of prefix operators
 _NUMBERS_OF_OPERANDS = {"log": (1, 2), **dict.fromkeys(("pow", "min", "max"), (2,))}  # of functions; 1 otherwise
 
 
@@ -109,7 +109,7 @@ class _Parser:
                 self.found.append(token)
         elif token in ("+", "-", "!"):
             self.advance()
-            self.read(_OF_PREFIXES)
+            self.read(_PREFIX_PRECEDENCE)
             if token != "+":
                 self.found.append((NOT if token == "!" else NEGATIVE, 1))
         elif token == "(":

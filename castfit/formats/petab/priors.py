@@ -25,10 +25,10 @@ from castfit.densities.priors import (
     Truncated,
     UniformPrior,
 )
-from castfit.densities.priors.distributions import STRAIGHT, PriorRow, is_finite, is_positive
+from castfit.densities.priors.distributions import STRAIGHT_COST_ROW, PriorRow, is_finite, is_positive
 from castfit.formats.petab.problem_tables import LIN, ParameterRow, PriorEntry
 
-_KNEE = 1e-3  # of its scale: half the width of the parabola that stands for the kink of a log-Laplace prior
+_KINK_HALF_WIDTH = 1e-3  # half width of the parabola at the kink of a log-Laplace prior, relative to its scale
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,9 +43,13 @@ class LogLaplacePrior(PriorDistribution):
         if not x > 0.0:
             return PriorRow(inf, inf, inf)
         u = (log(x) - self.mean) / self.scale
-        size, slope = (abs(u), copysign(1.0, u)) if abs(u) > _KNEE else (0.5 * u * u / _KNEE + 0.5 * _KNEE, u / _KNEE)
+        size, slope = (
+            (abs(u), copysign(1.0, u))
+            if abs(u) > _KINK_HALF_WIDTH
+            else (0.5 * u * u / _KINK_HALF_WIDTH + 0.5 * _KINK_HALF_WIDTH, u / _KINK_HALF_WIDTH)
+        )
         z = slope / self.scale + 1.0  # d cost / d log x
-        j = 1.0 / (STRAIGHT * self.scale)
+        j = 1.0 / (STRAIGHT_COST_ROW * self.scale)
         return PriorRow(z / j, j / x, size + log(x) - self.mean)
 
     def cdf(self, x: float) -> float:
@@ -93,7 +97,7 @@ class LogUniform(PriorDistribution):
         """Return the local model of the cost at a natural value."""
         if not x > 0.0:
             return PriorRow(inf, inf, inf)
-        return PriorRow(STRAIGHT, 1.0 / (STRAIGHT * x), log(x / self.lower))
+        return PriorRow(STRAIGHT_COST_ROW, 1.0 / (STRAIGHT_COST_ROW * x), log(x / self.lower))
 
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""

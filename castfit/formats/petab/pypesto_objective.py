@@ -50,9 +50,9 @@ from castfit.transcribe.dense_single_shooting import DenseSingleShooting
 from castfit.transcribe.observation import constant
 from castfit.transcribe.transcribed_problem import sigma_limits
 
-_OFFSET = 50.0  # so that roots of 2 log s exist down to s = 1e-10
+_LOG_SIGMA_OFFSET = 50.0  # added to 2 log s, so that its root exists down to s = 1e-10
 _INTEGRATOR = IntegratorOptions(relative_tolerance=1e-8, compile="auto")  # as pyPESTO's users know it of AMICI
-_SAME = 1e-9  # relative: values of fixed parameters
+_FIXED_VALUE_RTOL = 1e-9  # relative difference up to which a fixed parameter counts as unchanged
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class ScaledLikelihood(Picklable):
             raise InputError("petab.to_pypesto", [f"x has the shape {x.shape}; give ({len(axes.names)},): "
                                             f"{', '.join(axes.names)}"])  # fmt: skip
         fixed, guess = axes.fixed, axes.guess
-        changed = fixed[np.abs(x[fixed] - guess[fixed]) > _SAME * np.maximum(1.0, np.abs(guess[fixed]))]
+        changed = fixed[np.abs(x[fixed] - guess[fixed]) > _FIXED_VALUE_RTOL * np.maximum(1.0, np.abs(guess[fixed]))]
         if changed.size:
             messages = [
                 f"'{axes.names[j]}' is fixed at {guess[j]:g} and cannot be {x[j]:g}; load it as estimated"
@@ -241,7 +241,7 @@ class ScaledLikelihood(Picklable):
         r, by_mean = rows.values[rows.datum], rows.weighted[rows.datum]
         logs = rows.weighted[~rows.datum] / np.sqrt(2.0)  # d log s
         spreads = self._spreads(rows.objective, x)
-        roots = np.sqrt(2.0 * np.log(spreads[rows.computed]) + _OFFSET)
+        roots = np.sqrt(2.0 * np.log(spreads[rows.computed]) + _LOG_SIGMA_OFFSET)
         by_mean[rows.computed] -= r[rows.computed, None] * logs
         slopes = np.zeros((r.size + roots.size, x.size))
         slopes[:, self.axes.place] = np.concatenate([by_mean, logs / roots[:, None]])

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 _EMPTY = frozenset({"", "nan", "na", "n/a", "null", "none", "#n/a", "<na>"})
 """What stands for nothing in a table, in small letters; as pandas reads them."""
-_ALIKE = 0.85  # share of letters in common from which a column is taken for a slip
+_MIN_NAME_SIMILARITY = 0.85  # share of common letters from which a column name counts as misspelt
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,8 @@ def misspelled_columns(rows: Iterable[TsvRow], columns: Collection[str]) -> tupl
     matches = {
         c: similar
         for c in first_files
-        if c not in columns and (similar := difflib.get_close_matches(c.casefold(), absent, n=1, cutoff=_ALIKE))
+        if c not in columns
+        and (similar := difflib.get_close_matches(c.casefold(), absent, n=1, cutoff=_MIN_NAME_SIMILARITY))
     }
     return tuple(
         f"{first_files[c]}: the column '{c}' is not PEtab's and is passed over; did you mean '{absent[similar[0]]}'?"

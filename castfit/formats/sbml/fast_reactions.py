@@ -23,7 +23,7 @@ import numpy as np
 
 from castfit._support.arrays import Array
 
-_ROUNDING = 1e-9  # of stoichiometries
+_STOICHIOMETRY_ROUNDING = 1e-9  # smaller stoichiometric coefficients count as zero
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def partition(stoichiometry: Mapping[str, Mapping[str, ca.SX]], numbers: Mapping
         if j not in pivots and not all(v.is_constant() for changes in stoichiometry.values() for v in changes.values()):
             raise ValueError(f"the fast reaction '{name}' does only what other fast reactions do")
     multiples = np.linalg.lstsq(matrix[:, basis], matrix, rcond=None)[0].T
-    multiples[np.abs(multiples) < _ROUNDING] = 0.0
+    multiples[np.abs(multiples) < _STOICHIOMETRY_ROUNDING] = 0.0
     retained = tuple(s for i, s in enumerate(names) if i not in pivot_rows)
     determined = tuple(names[i] for i in pivot_rows)
 
@@ -85,7 +85,7 @@ def _pivots(matrix: Array) -> dict[int, int]:
         column = np.abs(remainder[:, j])
         column[[*pivots.values()]] = 0.0
         i = int(np.argmax(column))
-        if column[i] <= _ROUNDING * max(float(np.abs(matrix).max()), 1.0):
+        if column[i] <= _STOICHIOMETRY_ROUNDING * max(float(np.abs(matrix).max()), 1.0):
             continue
         pivots[j] = i
         factors = remainder[i] / remainder[i, j]

@@ -22,7 +22,7 @@ from castfit.model.comparisons import Comparisons
 
 Lookup = Callable[[str], ca.SX]
 
-AVOGADRO = 6.02214179e23  # as SBML Level 3 fixes it
+AVOGADRO_CONSTANT = 6.02214179e23  # value defined by SBML Level 3, per mole
 
 _LANCZOS = (  # of log Gamma, g = 7, n = 9 (Lanczos 1964; coefficients by Godfrey 2001)
     0.99999999999980993,
@@ -169,7 +169,7 @@ _SAID = {
 _NUMBERS: dict[str, Callable[[Any], float]] = {
     "integer": lambda tree: float(tree.getInteger()),
     "number": lambda tree: float(tree.getReal()),
-    "avogadro": lambda _: AVOGADRO,
+    "avogadro": lambda _: AVOGADRO_CONSTANT,
     "e": lambda _: math.e,
     "pi": lambda _: math.pi,
     "true": lambda _: 1.0,

@@ -11,7 +11,7 @@ import casadi as ca
 from castfit.experiment.events import Event
 from castfit.formats.sbml.events import map_event
 from castfit.formats.sbml.values import SbmlValues, TrackedDelay
-from castfit.formats.sbml.waiting_events import HALF, EventLimits, places, too_many
+from castfit.formats.sbml.waiting_events import FLAG_THRESHOLD, EventLimits, places, too_many
 
 _BEFORE_OTHERS = 1e200  # a priority: what was so a time ago is so before anything that happens now
 
@@ -77,7 +77,7 @@ def _watched(
     ]
     jumps = [
         Event(
-            when=ca.logic_and(wait > HALF, values.time >= due),
+            when=ca.logic_and(wait > FLAG_THRESHOLD, values.time >= due),
             changes={f.state: value - f.initial_polynomial, wait: 0},
             measured=e.measured,
             count=limits.count,

@@ -21,13 +21,13 @@ from castfit.formats.sbml.events import events_of, with_delays
 from castfit.formats.sbml.late_jumps import with_late_jumps
 from castfit.formats.sbml.reading import document, from_antimony
 from castfit.formats.sbml.values import SbmlValues
-from castfit.formats.sbml.waiting_events import MOST_EVENTS, MOST_WAITING, EventLimits
+from castfit.formats.sbml.waiting_events import MAX_OCCURRENCES, MAX_PENDING_EVENTS, EventLimits
 from castfit.model.delay import substitute_symbols
 from castfit.model.expressions import holds_nan
 from castfit.model.model import Model
 from castfit.problem.imported_model import ImportedModel, ImportedStart, Species
 
-_LARGEST_SEED = 2**32 - 1
+_MAX_SEED = 2**32 - 1  # largest seed of the random order of simultaneous events
 
 
 def load(
@@ -244,13 +244,13 @@ def _larger(where: str, sbml_document: Any, parameters: Any, limits: EventLimits
 def _limits(count: Any, waiting: Any, rng: Any) -> tuple[EventLimits, list[str]]:
     """Read the limits of event counts and of waiting events and the seed, and collect the errors."""
     mistakes: list[str] = []
-    if count is not None and not is_count(count, 1, MOST_EVENTS):
+    if count is not None and not is_count(count, 1, MAX_OCCURRENCES):
         mistakes.append(f"count is {shorten_repr(count)}; give the largest number of events, a positive integer")
-    if waiting is not None and not is_count(waiting, 1, MOST_WAITING):
+    if waiting is not None and not is_count(waiting, 1, MAX_PENDING_EVENTS):
         mistakes.append(
             f"waiting is {shorten_repr(waiting)}; give the largest number of events that wait, a positive integer"
         )
-    if not is_count(rng, 0, _LARGEST_SEED):
+    if not is_count(rng, 0, _MAX_SEED):
         mistakes.append(f"rng is {shorten_repr(rng)}; give a seed, an integer that is not negative")
     arguments = {k: v for k, v in (("count", count), ("waiting", waiting)) if v is not None}
     return EventLimits(rng=rng, fixed=frozenset(arguments), **arguments) if not mistakes else EventLimits(), mistakes

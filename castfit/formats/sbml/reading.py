@@ -22,8 +22,8 @@ _UNDERSTOOD = (  # submodels, which are flattened, what Level 3 Version 2 knows 
 _OF_UNITS = frozenset(  # libsbml's numbers for what units are called and made of, which change no number
     (10302, 10311, 10313, *range(20216, 20222), *range(20401, 20440), 20511, 20608, 20701, 20702, 20706, 96007)
 )
-_MOST = 20  # complaints of libsbml that are shown
-_DEEPEST = 300  # elements within each other; formulas are taken apart by a function that calls itself
+_MAX_LISTED_ERRORS = 20  # largest number of errors of libsbml that a message lists
+_MAX_NESTING_DEPTH = 300  # largest depth of nested elements: formulas are read by a recursive function
 
 
 def document(where: str, source: Any) -> Any:
@@ -101,7 +101,10 @@ def _not_too_deep(where: str, content: bytes) -> None:
         reader.Parse(content, True)
     remedy = "give parts of formulas names, by assignment rules"
     raise_if_mistakes(
-        where, [f"elements are nested {deepest} deep, more than {_DEEPEST}; {remedy}"] if deepest > _DEEPEST else []
+        where,
+        [f"elements are nested {deepest} deep, more than {_MAX_NESTING_DEPTH}; {remedy}"]
+        if deepest > _MAX_NESTING_DEPTH
+        else [],
     )
 
 
@@ -174,5 +177,5 @@ def _complaints(sbml_document: Any, libsbml: Any) -> list[str]:
     errors = [sbml_document.getError(i) for i in range(sbml_document.getNumErrors())]
     errors = [e for e in errors if e.getSeverity() >= libsbml.LIBSBML_SEV_ERROR and e.getErrorId() not in _OF_UNITS]
     sentences = list(dict.fromkeys(f"line {e.getLine()}: {' '.join(e.getMessage().split())}" for e in errors))
-    n_omitted = len(sentences) - _MOST
-    return sentences[:_MOST] + ([f"and {n_omitted} more"] if n_omitted > 0 else [])
+    n_omitted = len(sentences) - _MAX_LISTED_ERRORS
+    return sentences[:_MAX_LISTED_ERRORS] + ([f"and {n_omitted} more"] if n_omitted > 0 else [])

@@ -29,11 +29,11 @@ from castfit.formats.sbml.document import SbmlEvent
 from castfit.formats.sbml.values import SbmlValues
 from castfit.model.comparisons import Comparisons, is_condition
 
-MOST_EVENTS = 100_000
-MOST_WAITING = 1_000
-_GROWTH = 6  # 3, 18, 108: a hundred wait where a hundred happen in one delay
-_FIRST = 1e300  # the priority of what must be known before anything happens
-HALF = 0.5  # between 0 and 1, a state's no and yes
+MAX_OCCURRENCES = 100_000  # largest number of occurrences of one event
+MAX_PENDING_EVENTS = 1_000  # largest number of pending (delayed) occurrences of one event
+_LIMIT_GROWTH_FACTOR = 6  # factor by which a limit that was reached is raised: 3, 18, 108
+_HIGHEST_PRIORITY = 1e300  # priority of events that must happen before all others of the same time
+FLAG_THRESHOLD = 0.5  # threshold between 0 (false) and 1 (true) of a flag that is stored as a state
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class EventLimits:
     def grown(self, *, waiting: bool) -> EventLimits | None:
         """Return larger limits, of `waiting` or of `count`; None where they may not grow."""
         name, current_limit, max_limit = (
-            ("waiting", self.waiting, MOST_WAITING) if waiting else ("count", self.count, MOST_EVENTS)
+            ("waiting", self.waiting, MAX_PENDING_EVENTS) if waiting else ("count", self.count, MAX_OCCURRENCES)
         )
         return (
             None
             if name in self.fixed or current_limit >= max_limit
-            else replace(self, **{name: min(_GROWTH * current_limit, max_limit)})
+            else replace(self, **{name: min(_LIMIT_GROWTH_FACTOR * current_limit, max_limit)})
         )
 
 
@@ -90,13 +90,13 @@ class EventQueueSlots:
         changes: dict[ca.SX, ca.SX] = {}
         is_full = ca.SX(1)
         for i, wait in enumerate(self.waits):
-            is_free = ca.logic_and(is_full, wait < HALF)
+            is_free = ca.logic_and(is_full, wait < FLAG_THRESHOLD)
             new_states = {
                 wait: ca.SX(1),
                 **{symbols[i]: stored_values[name] for name, symbols in self.stored_symbols.items()},
             }
             changes |= {s: ca.if_else(is_free, value, s) for s, value in new_states.items()}
-            is_full = ca.logic_and(is_full, wait > HALF)
+            is_full = ca.logic_and(is_full, wait > FLAG_THRESHOLD)
         return changes | {self.overflow_flag: ca.if_else(is_full, 1, self.overflow_flag)}
 
 
@@ -113,7 +113,9 @@ def places(values: SbmlValues, name: str, count: int, labels: Sequence[str]) -> 
 def too_many(slots: EventQueueSlots, name: str) -> Event:
     """Return the failure that no place was free."""
     message = f"more than {len(slots.waits)} of {name} wait at once; load with a larger waiting="
-    return Event(when=slots.overflow_flag > HALF, changes={slots.overflow_flag: 0}, count=1, forbidden=message)
+    return Event(
+        when=slots.overflow_flag > FLAG_THRESHOLD, changes={slots.overflow_flag: 0}, count=1, forbidden=message
+    )
 
 
 def watched_events(values: SbmlValues, events: Sequence[WatchedEvent], limits: EventLimits) -> tuple[Event, ...]:
@@ -158,17 +160,19 @@ class _TriggerState:
         queue_changes = slots.occupy_free_slot(
             {"is due": time + delay, **{f"sets {n}": self.event.new[n] for n in stored_names}}
         )
-        priority = _FIRST if self._ordered else None
+        priority = _HIGHEST_PRIORITY if self._ordered else None
         events = [self._watched(self._trigger, queue_changes, at_start=True, priority=priority)]
         waits = slots.waits
         if not sbml_event.persistent:
             cancel_condition = ca.logic_and(
-                reduce(ca.logic_or, [wait > HALF for wait in waits]), ca.logic_not(self.event.trigger)
+                reduce(ca.logic_or, [wait > FLAG_THRESHOLD for wait in waits]), ca.logic_not(self.event.trigger)
             )
-            events.append(self._watched(cancel_condition, dict.fromkeys(waits, ca.SX(0)), priority=_FIRST))
+            events.append(self._watched(cancel_condition, dict.fromkeys(waits, ca.SX(0)), priority=_HIGHEST_PRIORITY))
         for i, wait in enumerate(waits):
             due_condition = (
-                ca.logic_and(wait > HALF, time >= slots.stored_symbols["is due"][i]) if is_delayed else wait > HALF
+                ca.logic_and(wait > FLAG_THRESHOLD, time >= slots.stored_symbols["is due"][i])
+                if is_delayed
+                else wait > FLAG_THRESHOLD
             )
             new_values = {
                 n: slots.stored_symbols[f"sets {n}"][i] if n in stored_names else value

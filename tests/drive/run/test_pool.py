@@ -52,7 +52,7 @@ def test_every_task_is_run_wherever_it_runs(two_workers):
 
 def test_as_long_as_little_is_left_it_is_done_here(monkeypatch):
     """Whose work it was tells the process: that of the tests, or one of two others."""
-    monkeypatch.setattr(pool, "WORTH", 10.0)
+    monkeypatch.setattr(pool, "MIN_PARALLEL_SECONDS", 10.0)
 
     def where(seconds, expected):
         """Work for so many seconds a task, by a clock that only tasks move."""
@@ -88,7 +88,7 @@ def test_tasks_may_be_added_while_others_run(where, threads):
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
     """In no more processes than are lost: for further attempts and reasons see below, and test_disturbed.py."""
-    monkeypatch.setattr(pool, "ATTEMPTS", 1)
+    monkeypatch.setattr(pool, "MAX_WORKERS_PER_TASK", 1)
     results = outcomes_beside_what_hangs(monkeypatch, chore, tasks(1, "die", 2, "hang"), 2)
     assert (results[0], results[2]) == (1, 2)
     assert results[1] == LostTask("worker_died", "The worker process died (SIGKILL).")
@@ -146,7 +146,7 @@ def test_an_executor_that_hangs_is_given_up(threads, monkeypatch):
 
 
 def test_the_end_of_everything_ends_a_hanging_executor(threads, monkeypatch):
-    monkeypatch.setattr(pool, "GRACE", 0.0)
+    monkeypatch.setattr(pool, "HANG_MARGIN_SECONDS", 0.0)
     wake = threading.Event()
     try:
         results = outcomes(lambda _: wake.wait(60), tasks(1), threads, deadline=0.0)

@@ -81,7 +81,7 @@ def test_starts_are_drawn_as_by_multistart(problem):
 
 
 def test_workers_give_the_same_answers_and_a_lost_one_costs_its_trial(problem, comparison, monkeypatch, two_workers):
-    monkeypatch.setattr(pool, "ATTEMPTS", 1)  # for further attempts see test_pool.py and test_disturbed.py
+    monkeypatch.setattr(pool, "MAX_WORKERS_PER_TASK", 1)  # for further attempts see test_pool.py and test_disturbed.py
     trouble, death = ("die", "process died (SIGKILL)") if two_workers == 2 else ("exit", "was lost")
     methods = {
         "troubled": (Troubled(trouble=trouble, above=0.35, below=0.45), STRAIGHT),

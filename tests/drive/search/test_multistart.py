@@ -325,7 +325,7 @@ def test_the_checkpoint_of_another_run_is_refused(tmp_path, changes, phrase):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_lost_starts_are_run_again_on_resuming(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "ATTEMPTS", 1)  # for further attempts see test_pool.py and test_disturbed.py
+    monkeypatch.setattr(pool, "MAX_WORKERS_PER_TASK", 1)  # for further attempts see test_pool.py and test_disturbed.py
     path = tmp_path / "run.jsonl"
     common = {"starts": [{"k": k} for k in (0.2, 0.7, 0.4)], "checkpoint": path, "resume": True}
     trouble = Troubled(trouble="die", above=0.6, below=0.9)
