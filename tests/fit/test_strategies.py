@@ -134,7 +134,7 @@ def test_multiple_shooting_from_a_poor_start_recovers():
     result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start)
     assert result.success
     assert result.goodness.described
-    assert "this was found by try" in result.message
+    assert "found this result" in result.message
 
 
 def test_tries_end_with_the_time_and_with_the_callback(monkeypatch, clock):
@@ -399,7 +399,7 @@ def test_what_the_model_misses_is_tried_again_once_where_that_ends_in_the_same_o
     result = cf.fit(noisy(0.05, 0.8))
     assert result.success
     assert result.strategies == ("the start", "multiple shooting")
-    assert "Found again by multiple shooting." in result.message
+    assert "Confirmed by multiple shooting." in result.message
 
 
 def no_such_animals(**noise) -> cf.Problem:
