@@ -31,16 +31,18 @@ if TYPE_CHECKING:
     from castfit.solve.staged import Array, Evaluation, Layout, StagedProblem
     from castfit.transcribe.trajectory import States
 
-_MAX_REFINEMENTS = 8
-_AMPLIFIED_ROUNDING = 0.1  # standard deviations by which rounding theta may move a residual
-_MIN_COST_GAIN_RTOL = 1e-3  # relative difference of the cost
-_REDUNDANT_ROW_FRACTION = 1e-4  # of an equation's derivatives, what others leave of them
-_CONSTRAINT_TOLERANCE = 1e-6  # of a constraint's unit
-_MAX_CONSTRAINT_EXCHANGES = 8  # searches more, at most, until constraints are kept between points
-_ROUNDING = 1e-12  # of an initial state
+_MAX_REFINEMENTS = 8  # Limit on the mesh refinements of one search.
+_MAX_ROUNDING_EFFECT_SD = 0.1  # Largest acceptable effect of rounding theta on a residual, in standard deviations.
+# Smallest relative difference of costs for which one attempt counts as better than another.
+_MIN_COST_GAIN_RTOL = 1e-3
+# Part of a normalised gradient outside the span of earlier ones, below which its equation is redundant.
+_REDUNDANT_ROW_FRACTION = 1e-4
+_CONSTRAINT_TOLERANCE = 1e-6  # Largest accepted violation of a constraint, in its unit.
+_MAX_CONSTRAINT_EXCHANGES = 8  # Limit on the repeated searches after an exchange of path-constraint points.
+_INITIAL_STATE_RTOL = 1e-12  # Relative difference of initial states that counts as rounding.
 _NOT_JUDGED = "The solution was not verified"
-_VERIFICATION_OVERTIME_SECONDS = 1.0  # seconds beyond the limit that it may take to judge what was found
-_MATCHING_TOLERANCE = 1e-6  # gaps, in units of the states
+_VERIFICATION_OVERTIME_SECONDS = 1.0  # Seconds beyond the time limit that the verification of a solution may take.
+_MATCHING_TOLERANCE = 1e-6  # Largest gap of a continuous trajectory, in units of the states.
 
 
 @dataclass(frozen=True)
@@ -451,7 +453,7 @@ def close_initial_gap(staged: StagedProblem, solution: Solution) -> Solution:
         return solution
     v, is_changed = solution.v.copy(), False
     for chain, chain_values in zip(staged.layout.chains, staged.evaluate(solution.v).values, strict=True):
-        if chain.n_s and (np.abs(chain_values.a - v[chain.nodes[0]]) > _ROUNDING * np.abs(chain_values.a)).any():
+        if chain.n_s and (np.abs(chain_values.a - v[chain.nodes[0]]) > _INITIAL_STATE_RTOL * np.abs(chain_values.a)).any():
             v[chain.nodes[0]], is_changed = chain_values.a, True
     return replace(solution, v=v) if is_changed and staged.evaluate(v).ok else solution
 
@@ -488,7 +490,7 @@ def verify_solution(
                     float(residual_shifts[j]),
                     f"{staged.layout.names[chain.theta[j]]} ({chain.name})",
                 )
-    if largest_shift > _AMPLIFIED_ROUNDING:
+    if largest_shift > _MAX_ROUNDING_EFFECT_SD:
         detail = f"Rounding errors of {label} alone change a residual by {largest_shift:.1g} standard deviations."
         return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear
     if not solution.status.success:

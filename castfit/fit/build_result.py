@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
 
-_INTEGRATION_ERROR_FACTOR = 1e4  # times what rounding leaves: what integrators and collocation leave
+# Multiple of the rounding floor of sigma that integration and collocation errors may reach.
+_INTEGRATION_ERROR_FACTOR = 1e4
 
 
 def build_result(

@@ -63,34 +63,33 @@ PROBE = replace(DOWN, max_iter=40)
 
 # Alternatives were tried on 35 problems of ``castfit bench sizes``, of up to 80 states, 1,000 data, 100 experiments;
 # what is chosen here, on all of them: 2 to 1,000 states, 10 to 1e5 data, 1 to 10,000 experiments.
-_PATIENT = 8, 0.01  # iterations of a probe, and the part of the cost by which it falls in them if not held up
-_BRIEF = 3, 0.9  # the same where what follows is cheap; 2 to 4 and 0.5 to 0.95 take as long to 3 %, 8 a tenth longer
-_EXPENSIVE_COST_RATIO = (
-    3.0  # times the price of single shooting, from which patience pays, and the cheapest follows; 2 to 6 do as well
-)
-FAR_HALF_MEAN_SQUARE = (
-    10.0  # half mean squares of residuals, on all data or up to a time, at which that is no optimum worth the rest
-)
-_SECOND_START_COST_RATIO = (
-    0.75  # part of the lowest cost so far, below which the second start is gone down from; 0.65 to 0.88 do alike
-)
-_INDISTINGUISHABLE_COST_RATIO = 1.3  # ratio of prices that predictions cannot tell from one
-_MAX_COLLOCATION_COST_RATIO = (
-    15.0  # times the price of single shooting, for which what collocation alone can use is given up: where states
-)
-# are hidden it takes 6 to 14 times as long, and finds what single shooting alone misses in 11 of 24 textbook models
-_LONG_FIT_SECONDS = (
-    10.0  # seconds, where costs were measured, of which one of many starts takes no more for that: 3 models with 20
-)
-# experiments took 4.8 times as long where all states are measured, with as many hits, and 1.6 times as long a hit else
-_REPORTED_MEMORY_BYTES = 1e8  # bytes that are worth a word
-_STIFF_TIME_CONSTANTS_PER_ELEMENT = 10.0  # time constants that decay within an element; 9 to 65 choose alike
-_STIFFNESS_SAMPLE_POINTS = 10  # points of a trajectory, of each of the first few experiments
-_EXPERIMENTS = 4
-_MAX_EIGENVALUE_STATES = 60  # states whose eigenvalues are computed
-_DEFAULT_INTEGRATOR_STEPS = 200  # of an experiment, by integrators that do not tell
+_PATIENT_WINDOW_AND_DECREASE = 8, 0.01  # Iterations of a probe, and the fraction by which the cost must fall within them.
+# The same for a cheap fallback; 2 to 4 and 0.5 to 0.95 take equally long within 3 %, 8 a tenth longer.
+_BRIEF_WINDOW_AND_DECREASE = 3, 0.9
+# Predicted time of a fallback, relative to single shooting, above which it is expensive; 2 to 6 do as well.
+_EXPENSIVE_COST_RATIO = 3.0
+# Half mean square of the residuals, on all data or up to a time, above which a fit is far from the data.
+FAR_HALF_MEAN_SQUARE = 10.0
+# Cost of the second start, relative to the lowest cost, below which it is used; 0.65 to 0.88 do as well.
+_SECOND_START_COST_RATIO = 0.75
+# Ratio of predicted times below which the predictions cannot distinguish two transcriptions.
+_INDISTINGUISHABLE_COST_RATIO = 1.3
+# Predicted time of collocation, relative to single shooting, up to which its convergence is worth the time. With
+# unobserved states it takes 6 to 14 times as long and solves 11 of 24 textbook models that single shooting misses.
+_MAX_COLLOCATION_COST_RATIO = 15.0
+# Predicted seconds of collocation above which one of many starts uses single shooting. For 3 models of 20
+# experiments, collocation took 4.8 times as long for as many hits (all states measured), otherwise 1.6 times as long
+# per hit.
+_LONG_FIT_SECONDS = 10.0
+_REPORTED_MEMORY_BYTES = 1e8  # Memory, in bytes, above which the message reports it.
+# Number of time constants within an element above which a model counts as stiff; 9 to 65 choose alike.
+_STIFF_TIME_CONSTANTS_PER_ELEMENT = 10.0
+_STIFFNESS_SAMPLE_POINTS = 10  # Number of sampled points per trajectory in the stiffness test.
+_MAX_STIFFNESS_EXPERIMENTS = 4  # Limit on the experiments in the stiffness test.
+_MAX_EIGENVALUE_STATES = 60  # Limit on the states for which the stiffness test computes eigenvalues.
+_DEFAULT_INTEGRATOR_STEPS = 200  # Assumed steps per experiment if the integrator does not report them.
 _DEGREE = Collocation().degree
-_STAGES = 20  # of multiple shooting by default
+_DEFAULT_SHOOTING_STAGES = 20  # Stages per experiment of multiple shooting by default.
 
 _SLOPES: PerObjectCache[Model, ca.Function] = PerObjectCache()
 """The Jacobian of each model by its states and algebraic states."""
@@ -107,7 +106,7 @@ class EarlyStoppingDescent:
     """
 
     values: int
-    patience: tuple[int, float] = _PATIENT
+    patience: tuple[int, float] = _PATIENT_WINDOW_AND_DECREASE
     twice: bool = False
     solver: GaussNewton = PROBE
 
@@ -300,7 +299,7 @@ def features(prospect: CostFeatures) -> dict[str, tuple[tuple[float, ...], tuple
         ),
     }
     if single == "single":
-        n_stages, n_d = _STAGES * o.experiments, o.n_x + n_q
+        n_stages, n_d = _DEFAULT_SHOOTING_STAGES * o.experiments, o.n_x + n_q
         feature_vectors["multiple"] = (
             (1.0, o.experiments, n_stages * n, o.rows * n_d, o.steps * n, o.steps * o.products, o.steps * n_d * o.entries,
              n_stages * o.n_x**2 * n_d),
@@ -447,7 +446,7 @@ def choose_from_features(
     )  # otherwise it takes as long to match parameters as to integrate
     return TranscriptionChoice(
         single,
-        EarlyStoppingDescent(prospect.rows, _BRIEF if is_brief else _PATIENT, tries_second_start),
+        EarlyStoppingDescent(prospect.rows, _BRIEF_WINDOW_AND_DECREASE if is_brief else _PATIENT_WINDOW_AND_DECREASE, tries_second_start),
         fallback,
         reason,
         returns_to_fallback=not is_brief,
@@ -472,9 +471,9 @@ def available_memory() -> float:
 
 def _stiffness(problem: CompiledProblem, staged: ShootingProblem) -> float:
     """Compute the largest length of a collocation element, in time constants of the fastest decay."""
-    longest = max(_longest_element(c) for c in problem.conditions[:_EXPERIMENTS])
+    longest = max(_longest_element(c) for c in problem.conditions[:_MAX_STIFFNESS_EXPERIMENTS])
     slopes: Any = _SLOPES.get(problem.model, _slopes)
-    points = islice(staged.visited(staged.start, _STIFFNESS_SAMPLE_POINTS), _STIFFNESS_SAMPLE_POINTS * _EXPERIMENTS)
+    points = islice(staged.visited(staged.start, _STIFFNESS_SAMPLE_POINTS), _STIFFNESS_SAMPLE_POINTS * _MAX_STIFFNESS_EXPERIMENTS)
     columns = [np.stack(np.atleast_1d(*values), axis=-1) for values in zip(*points, strict=True)]
     jacobians = np.array(slopes(*columns), dtype=float)  # (n, N n)
     matrices = jacobians.reshape(len(jacobians), -1, len(jacobians)).swapaxes(0, 1)

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.solve.staged import StagedProblem
 
-_BETWEEN = 8  # times between two points at which something is held
-_PATH_CONSTRAINT_TOLERANCE = 1e-5  # of a constraint's unit: a violation between points that is left
-_MIN_POINT_DISTANCE_FRACTION = 1e-3  # of the distance to the next point: as near to one a time tells nothing new
+_CHECKS_PER_INTERVAL = 8  # Number of checked times between two neighbouring constraint points.
+_PATH_CONSTRAINT_TOLERANCE = 1e-5  # Largest accepted violation between constraint points, in the constraint's unit.
+# Smallest distance of a new constraint point, relative to the interval that contains it.
+_MIN_POINT_DISTANCE_FRACTION = 1e-3
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def worst_violation(
 def _refined_grid(times: Array, start: float) -> Array:
     """Return a grid with several times between any two at which something is held, or happens."""
     marks = np.unique(np.append(times, start))
-    parts = np.arange(_BETWEEN) / _BETWEEN
+    parts = np.arange(_CHECKS_PER_INTERVAL) / _CHECKS_PER_INTERVAL
     inner = (marks[:-1, None] + np.diff(marks)[:, None] * parts).ravel()
     return np.append(inner, marks[-1])
 

@@ -39,16 +39,18 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.problem.compiled_problem import CompiledProblem
 
-_MAX_ROUNDS = 60  # fits until numbers must stay
-_NOWHERE = (Status.START_FAILED, Status.EVALUATION_FAILED)
-_CONVERGENCE_RTOL = 1e-6  # relative change of what is estimated
-_GRID = 41  # time constants that are tried first
-_SHORT, _LONG = 0.05, 30.0  # of the shortest distance of data, and of their whole length
-_EXACT = 1e-12  # relative change at which expectations of what was not measured end
-_MIN_CORRELATION_EIGENVALUE = 1e-10  # least eigenvalue of joint correlations
-_RANK = 1e-9  # relative size of directions that the data do not determine
-_STEP = 1e-3  # in the logarithm of a time constant, for curvatures
-_TRIES, _FAR, _NEAR = 8, 3.0, 1.5  # of widths of the likelihood of a logarithm: how often, how far, how nearly
+_MAX_ROUNDS = 60  # Limit on the fits until the correlations have converged.
+_NO_POINT_STATUSES = (Status.START_FAILED, Status.EVALUATION_FAILED)
+_CONVERGENCE_RTOL = 1e-6  # Relative change of the estimates below which the iteration has converged.
+_N_TIME_CONSTANT_CANDIDATES = 41  # Number of time constants on the initial grid.
+_MIN_TIME_CONSTANT_FACTOR, _MAX_TIME_CONSTANT_FACTOR = 0.05, 30.0  # Relative to the shortest distance and to the full length of the data.
+_EXPECTATION_RTOL = 1e-12  # Relative change of the expected missing residuals at which their iteration ends.
+_MIN_CORRELATION_EIGENVALUE = 1e-10  # Smallest accepted eigenvalue of a joint correlation matrix.
+_RANK_RTOL = 1e-9  # Relative singular value below which the data do not determine a direction.
+_CURVATURE_LOG_STEP = 1e-3  # Step of the logarithm of a time constant in the finite difference of the curvature.
+# Limits of the search for the width of a likelihood: tries; largest half-width of the logarithm; accepted ratio to
+# one standard deviation.
+_MAX_WIDTH_TRIES, _MAX_HALF_WIDTH, _WIDTH_RATIO = 8, 3.0, 1.5
 
 
 class CorrelatedErrors(RefinedFit):
@@ -83,7 +85,7 @@ class CorrelatedErrors(RefinedFit):
         is_first_fit = (
             self.estimates is None
         )  # and answers another question than that of errors that depend on each other
-        is_informative = not answer.status.cut_off and answer.status not in _NOWHERE
+        is_informative = not answer.status.cut_off and answer.status not in _NO_POINT_STATUSES
         if not (answer.success or (is_first_fit and is_informative)) or self.rounds == _MAX_ROUNDS:
             return None
         self.rounds += 1
@@ -181,13 +183,13 @@ def _likeliest_time(
     def cost(log_time: float) -> float:
         return _cost(compiled_problem, {**times, label: float(np.exp(log_time))}, residuals)
 
-    log_min, log_max = float(np.log(_SHORT * shortest)), float(np.log(_LONG * longest))
-    grid = [log_min + (log_max - log_min) * k / (_GRID - 1) for k in range(_GRID)]
+    log_min, log_max = float(np.log(_MIN_TIME_CONSTANT_FACTOR * shortest)), float(np.log(_MAX_TIME_CONSTANT_FACTOR * longest))
+    grid = [log_min + (log_max - log_min) * k / (_N_TIME_CONSTANT_CANDIDATES - 1) for k in range(_N_TIME_CONSTANT_CANDIDATES)]
     k = int(np.argmin([cost(x) for x in grid]))
-    low, high = grid[max(k - 1, 0)], grid[min(k + 1, _GRID - 1)]
+    low, high = grid[max(k - 1, 0)], grid[min(k + 1, _N_TIME_CONSTANT_CANDIDATES - 1)]
     x = float(scipy.optimize.minimize_scalar(cost, bounds=(low, high), method="bounded", options={"xatol": 1e-9}).x)
-    curvature = (cost(x + _STEP) - 2.0 * cost(x) + cost(x - _STEP)) / _STEP**2
-    return float(np.exp(x)), float(curvature**-0.5) if curvature > _STEP else np.inf
+    curvature = (cost(x + _CURVATURE_LOG_STEP) - 2.0 * cost(x) + cost(x - _CURVATURE_LOG_STEP)) / _CURVATURE_LOG_STEP**2
+    return float(np.exp(x)), float(curvature**-0.5) if curvature > _CURVATURE_LOG_STEP else np.inf
 
 
 def inflate_covariance(
@@ -211,18 +213,18 @@ def inflate_covariance(
     sides: list[tuple[float, Array]] = []
     for sign in (1.0, -1.0):
         half_width = min(estimates.errors[label], 1.0)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_WIDTH_TRIES):
             times = {**estimates.times, label: estimates.times[label] * float(np.exp(sign * half_width))}
             perturbed = _Weighted.from_residuals(compiled_problem, times, residuals)
             theta_step = perturbed.covariance @ (best.gradient - perturbed.gradient)
             refitted = _Weighted.from_residuals(compiled_problem, times, residuals.extrapolate(theta_step))
             n_deviations = float(np.sqrt(max(refitted.cost - best.cost, 1e-12) / 0.5))
-            if 1.0 / _NEAR < n_deviations < _NEAR or half_width == _FAR:
-                scale = n_deviations if n_deviations < _NEAR and half_width < _FAR else max(n_deviations, 1.0)
+            if 1.0 / _WIDTH_RATIO < n_deviations < _WIDTH_RATIO or half_width == _MAX_HALF_WIDTH:
+                scale = n_deviations if n_deviations < _WIDTH_RATIO and half_width < _MAX_HALF_WIDTH else max(n_deviations, 1.0)
                 increase = unbiased * (refitted.covariance - best.covariance) + np.outer(theta_step, theta_step)
                 sides.append((half_width / scale, increase / scale**2))
                 break
-            half_width = min(half_width / n_deviations, 4.0 * half_width, _FAR)
+            half_width = min(half_width / n_deviations, 4.0 * half_width, _MAX_HALF_WIDTH)
     total_width = sum(width for width, _ in sides)
     covariance_increase = sum((width / total_width * term for width, term in sides), np.zeros_like(free_covariance))
     values, vectors = np.linalg.eigh(covariance_increase)  # what is unsure makes nothing surer
@@ -267,7 +269,7 @@ class _Weighted:
         all_rows = all_rows / np.sqrt(np.append(variance, 1.0))[group][:, None]
         slopes = np.concatenate([all_rows[:, 1:], residuals.priors])
         _, singular_values, right_vectors = np.linalg.svd(slopes, full_matrices=False)
-        is_significant = singular_values > _RANK * singular_values[:1].sum()
+        is_significant = singular_values > _RANK_RTOL * singular_values[:1].sum()
         root = right_vectors[is_significant].T / singular_values[is_significant]
         return cls(
             root @ root.T,
@@ -311,7 +313,7 @@ def _joint_covariance(
             )
         change = np.abs(new_sum / len(R) - S).max()
         S[:] = new_sum / len(R)
-        if change <= _EXACT * np.abs(S).max():
+        if change <= _EXPECTATION_RTOL * np.abs(S).max():
             break
     return 0.5 * (S + S.T)
 

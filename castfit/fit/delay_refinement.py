@@ -19,8 +19,9 @@ from castfit.result.result import Result
 if TYPE_CHECKING:
     from castfit.problem.problem import Posable
 
-_CONVERGENCE_SE = 0.01  # of a standard error
-_ROUNDING = 1e-6  # of an estimate: data without noise leave no standard errors to compare with
+_CONVERGENCE_SE = 0.01  # Change of an estimate, in standard errors, below which the delay line is fine enough.
+# Relative change of an estimate that is always accepted: exact data have no standard errors to compare with.
+_CONVERGENCE_RTOL = 1e-6
 
 
 class DelayNodes(RefinedFit):
@@ -74,7 +75,7 @@ def largest_change(previous: Result, current: Result) -> float:
     for name, value in current.values.items():
         error = current.standard_errors[name]
         tolerance = max(
-            _CONVERGENCE_SE * error if np.isfinite(error) else 0.0, _ROUNDING * abs(value), np.finfo(float).tiny
+            _CONVERGENCE_SE * error if np.isfinite(error) else 0.0, _CONVERGENCE_RTOL * abs(value), np.finfo(float).tiny
         )
         if np.isfinite(error) or name in current.active or np.isnan(error):
             largest_ratio = max(largest_ratio, abs(value - previous.values[name]) / tolerance)

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from castfit.fit.start.soft_start import SoftStart
     from castfit.result.path_result import PathResult
 
-_MATCHING_TOLERANCE = 1e-6  # gaps, in units of the states: with larger ones an objective is not that of a trajectory
+# Gap, in units of the states, above which the objective is not that of a continuous trajectory.
+_MATCHING_TOLERANCE = 1e-6
 
 
 # Wild trial points overflow; they are found and rejected, and must not warn.

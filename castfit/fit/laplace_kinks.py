@@ -45,11 +45,12 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
 
-_ROUNDS = 20  # fits until the signs must stay
-_MULTIPLIER_TOLERANCE = 1e-7  # a multiplier that is this close to its bound is there
-_RIDGE = 1e-10  # relative; makes undetermined directions, and equal kinks, no singularity
-_LINEAR_COST_CURVATURE = 0.01  # curvature of a straight cost, relative to that of the data: small, for the solver alone
-_KINK_HOLD_CURVATURE = 1e6  # that of what holds an expression at its kink
+_MAX_SIGN_ROUNDS = 20  # Limit on the fits until the signs at the kinks no longer change.
+_MULTIPLIER_TOLERANCE = 1e-7  # Relative distance to its bound within which a multiplier counts as at the bound.
+# Ridge, relative, that keeps undetermined directions and equal kinks regular.
+_RIDGE_EIGENVALUE = 1e-10
+_LINEAR_COST_CURVATURE = 0.01  # Small curvature of a linear cost, relative to that of the data, for the solver.
+_KINK_HOLD_CURVATURE = 1e6  # Curvature, relative to that of the data, that fixes an expression at its kink.
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class LaplaceKinks(RefinedFit):
     def refined(self, answer: Result) -> RefinementProblem | None:
         """Return the problem with the signs that follow from the answer, unless these are known."""
         seen_signs = self.visited_signs
-        if not _usable(answer) or (seen_signs and not answer.success) or len(seen_signs) == _ROUNDS:
+        if not _usable(answer) or (seen_signs and not answer.success) or len(seen_signs) == _MAX_SIGN_ROUNDS:
             return None
         kink_sides = _places(answer, self.smooth, self.kinks)
         signs = tuple(kink_side.sign for kink_side in kink_sides.values())
@@ -234,14 +235,14 @@ def _places(result: Result, problem: CompiledProblem, kinks: Sequence[KinkPositi
 def _lower_root(H: Array) -> Array:
     """Return L (n, n), lower triangular, with L L^T = H but for a ridge; H may be indefinite by rounding."""
     values, vectors = np.linalg.eigh(H)
-    roots = np.sqrt(np.maximum(values, 0.0) + _RIDGE)
+    roots = np.sqrt(np.maximum(values, 0.0) + _RIDGE_EIGENVALUE)
     return np.asarray(scipy.linalg.qr((vectors * roots).T, mode="r")[0], dtype=np.float64).T
 
 
 def _dual(Q: Array, c: Array, u: Array, sides: Sequence[float]) -> Array:
     """Minimise 1/2 |c + Q x|^2 - u x over |x| <= 1; what bounds leave one side has x = side."""
     k = u.size
-    ridge = np.sqrt(_RIDGE) * np.diag(np.maximum(np.linalg.norm(Q, axis=0), np.finfo(float).tiny))
+    ridge = np.sqrt(_RIDGE_EIGENVALUE) * np.diag(np.maximum(np.linalg.norm(Q, axis=0), np.finfo(float).tiny))
     square = np.vstack([Q, ridge])
     shift = np.linalg.pinv(square.T) @ u
     target = shift - np.append(c, np.zeros(k))

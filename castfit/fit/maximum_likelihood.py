@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from castfit.fit.methods import Transcription
     from castfit.solve.staged import StagedProblem
 
-_LEAST_SQUARES_TIME_FRACTION = (
-    0.25  # of the time: least squares that take longer are followed by the likelihood itself all the same
-)
-_LEAST_SQUARES_COST_RTOL = 1e-4  # of half the squares: what least squares may be off where they are only a start
+# Fraction of the remaining time for the least-squares search; then the likelihood itself is maximised.
+_LEAST_SQUARES_TIME_FRACTION = 0.25
+# Relative accuracy of the half-square in the least-squares search, which only provides a starting point.
+_LEAST_SQUARES_COST_RTOL = 1e-4
 
 
 def most_likely(run: FitRun, requested_transcription: Transcription, theta: Array) -> SearchEnd:

@@ -29,22 +29,27 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
 
-_STILL, _SLOW = 1e-4, 5e-3  # in log L, of one experiment: what is left to move; where halving gains little, was moved
-_GAIN, _BEST_GAIN = 6.0, 16.0  # times less is moved at each halving where that pays; for linear models (order 4)
-_LEVELS = 10  # refinements
-_MAX_STAGE_ERROR_LOG_L = 1.0  # in log L: stages that are refined before anything is estimated
-_ITERATIONS, _HALVINGS, _POLISH = 200, 15, 6
-_MIN_PREDICTED_GAIN_LOG_L = 1e-7  # promised gain of log L at which a search ends
-_MIN_PREDICTED_GAIN_NEWTON = 1e-11  # the same by the differenced curvature
-_ACCEPTABLE_GAIN_LOG_L = 1e-4  # gain still promised where rounding ends the search
-_MAX_LOG_STEP = 1.5  # step of a logarithm
-_FIRST_STEP, _STEP = 1e-4, 0.02  # of differences: relative, then in standard errors
-_MAX_LOG_DIFFERENCE_STEP = (
-    0.05  # step of differences of a logarithm: an intensity near 0 hardly matters, however far one goes
-)
-_UNINFORMATIVE_CURVATURE = 1e-3  # curvature along a logarithm of which nothing is known: 30 is its standard error
-_SINGULAR = 1e-9  # least eigenvalue of the curvature, scaled by its diagonal
-_INITIAL_SIGMA_FRACTION = 0.1  # of the size of the data: where an unknown sigma begins
+# Accepted change of log L per experiment: expected in further refinements, and of the last one if halving the stages
+# gains little.
+_MAX_REMAINING_CHANGE_LOG_L, _MAX_SLOW_CHANGE_LOG_L = 1e-4, 5e-3
+# Ratio of changes of log L in successive halvings: smallest one that justifies an extrapolation; that of linear
+# models (order 4).
+_MIN_HALVING_GAIN, _MAX_HALVING_GAIN = 6.0, 16.0
+_MAX_REFINEMENTS = 10  # Limit on the refinements of the stages.
+_MAX_STAGE_ERROR_LOG_L = 1.0  # Change of log L above which the stages are refined before the estimation starts.
+# Limits on the iterations of a search, the halvings of a step and the final Newton steps.
+_MAX_ITERATIONS, _MAX_STEP_HALVINGS, _MAX_NEWTON_STEPS = 200, 15, 6
+_MIN_PREDICTED_GAIN_LOG_L = 1e-7  # Predicted gain of log L below which a search ends.
+_MIN_PREDICTED_GAIN_NEWTON = 1e-11  # The same for Newton steps with the finite-difference curvature.
+_ACCEPTABLE_GAIN_LOG_L = 1e-4  # Predicted gain of log L that is acceptable if rounding ends the search.
+_MAX_LOG_STEP = 1.5  # Limit on the step of a logarithm in one iteration.
+_INITIAL_DIFFERENCE_STEP, _DIFFERENCE_STEP_SE = 1e-4, 0.02  # Steps of finite differences: relative to the value, then in standard errors.
+# Limit on the finite-difference step of a logarithm: an intensity near 0 has hardly any effect at any step.
+_MAX_LOG_DIFFERENCE_STEP = 0.05
+# Curvature along a logarithm below which the data do not determine it: its standard error is above 30.
+_UNINFORMATIVE_CURVATURE = 1e-3
+_MIN_SCALED_EIGENVALUE = 1e-9  # Smallest eigenvalue of a positive definite curvature, scaled by its diagonal.
+_INITIAL_SIGMA_FRACTION = 0.1  # Initial value of an unknown sigma, relative to the magnitude of the data.
 
 
 def noisy_mistakes(problem: CompiledProblem) -> list[str]:
@@ -169,7 +174,7 @@ class _LikelihoodSearch:
     ) -> tuple[PathEvaluation, Array, Status]:
         """Search from a point, with a curvature; return where it ended, what became of the curvature, and how."""
         is_rebuilt = False
-        for _ in range(_ITERATIONS):
+        for _ in range(_MAX_ITERATIONS):
             if self.stop_status is not None:
                 return evaluation, curvature, self.stop_status
             free = self.free(evaluation)
@@ -184,7 +189,7 @@ class _LikelihoodSearch:
                 np.abs(step[self.log]).max(initial=0.0),
             )
             length = min(1.0, _MAX_LOG_STEP / longest) if longest > 0.0 else 1.0
-            for _ in range(_HALVINGS):
+            for _ in range(_MAX_STEP_HALVINGS):
                 y = np.clip(evaluation.y + length * step, self.lower, self.upper)
                 trial = self.evaluate(likelihood, y, starts)
                 if trial.value <= evaluation.value + 1e-4 * float(evaluation.gradient @ (y - evaluation.y)):
@@ -221,11 +226,11 @@ class _LikelihoodSearch:
     ) -> tuple[PathEvaluation, Array, Status]:
         """Take steps with the differenced curvature, which is that of the optimum; go on if that is no minimum."""
         hessian, predicted_decrease = curvature, np.inf
-        for _ in range(_POLISH):
+        for _ in range(_MAX_NEWTON_STEPS):
             free = self.free(evaluation)
             if not free.any():
                 return evaluation, hessian, Status.CONVERGED
-            widths = _STEP / np.sqrt(np.maximum(np.diag(curvature), 1e-300))
+            widths = _DIFFERENCE_STEP_SE / np.sqrt(np.maximum(np.diag(curvature), 1e-300))
             hessian = self.curvature(
                 likelihood, evaluation, np.where(self.log, np.minimum(widths, _MAX_LOG_DIFFERENCE_STEP), widths)
             )
@@ -283,9 +288,9 @@ class _LikelihoodSearch:
         What n experiments leave counts beside standard errors that shrink with sqrt(n).
         """
         ratio = abs(previous_change) / abs(change) if change else np.inf
-        if ratio <= _GAIN:
-            return abs(change) < _SLOW * np.sqrt(experiments)
-        return abs(change) < _STILL * np.sqrt(experiments) * (min(ratio, _BEST_GAIN) - 1.0)
+        if ratio <= _MIN_HALVING_GAIN:
+            return abs(change) < _MAX_SLOW_CHANGE_LOG_L * np.sqrt(experiments)
+        return abs(change) < _MAX_REMAINING_CHANGE_LOG_L * np.sqrt(experiments) * (min(ratio, _MAX_HALVING_GAIN) - 1.0)
 
     def bands(self, likelihood: PathLikelihood, evaluation: PathEvaluation) -> PathBands:
         """Build the quadrature that computes the bands of the path."""
@@ -299,7 +304,7 @@ class _LikelihoodSearch:
 
     def first_widths(self, y: Array) -> Array:
         """Return the step sizes of finite differences used before any curvature is known."""
-        return np.where(self.log, 1.0, np.maximum(np.abs(y), 1e-3)) * _FIRST_STEP
+        return np.where(self.log, 1.0, np.maximum(np.abs(y), 1e-3)) * _INITIAL_DIFFERENCE_STEP
 
 
 def definite(hessian: Array) -> bool:
@@ -307,7 +312,7 @@ def definite(hessian: Array) -> bool:
     if not (hessian.size and np.isfinite(hessian).all() and (np.diag(hessian) > 0.0).all()):
         return False
     unit = np.sqrt(np.diag(hessian))
-    return bool(np.linalg.eigvalsh(hessian / np.outer(unit, unit)).min() > _SINGULAR)
+    return bool(np.linalg.eigvalsh(hessian / np.outer(unit, unit)).min() > _MIN_SCALED_EIGENVALUE)
 
 
 def fit_noisy(
@@ -364,7 +369,7 @@ def fit_noisy(
         if evaluation.modes:
             search.report_progress(evaluation)
             curvature = search.convex(search.curvature(likelihood, evaluation, search.first_widths(evaluation.y)))
-            for _ in range(_LEVELS):
+            for _ in range(_MAX_REFINEMENTS):
                 evaluation, curvature, status = search.climb(likelihood, evaluation, curvature)
                 if not status.success:
                     break
@@ -399,7 +404,7 @@ def _refine_start(
     """Refine the stages at the start until they are good enough to estimate anything."""
     evaluation = search.evaluate(likelihood, y, None)
     refinement_change = np.nan
-    for _ in range(_LEVELS):
+    for _ in range(_MAX_REFINEMENTS):
         if search.halted():
             break
         finer_likelihood = likelihood.divided(2.0)
@@ -429,7 +434,7 @@ def _remarks(
         remarks.append(
             "The likelihood is flat in some direction, so standard errors are not available. Fix a quantity."
         )
-    if not abs(refinement_change) < _SLOW * np.sqrt(len(likelihood.chains)):
+    if not abs(refinement_change) < _MAX_SLOW_CHANGE_LOG_L * np.sqrt(len(likelihood.chains)):
         remarks.append("The stages were still too long when refinement ended; use closer times or a shorter horizon.")
     if not all(chain_likelihood.chain.quadratic for chain_likelihood in likelihood.chains):
         remarks.append(

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask
     from castfit.transcribe.path_likelihood import ChainLikelihood, PathEvaluation
 
-_LOG_L_DROP_ONE_SD = 0.5  # of log L, at one standard deviation
-_TRIES, _FURTHER = 12, 10.0  # on each side; how much further the next one may be
-_UNSEEN, _LEAP = 1e-4, 1e6  # fall that is none: the square of an intensity of 1e-18 is many of these from what matters
-_FIRST = 1e-3  # of a quantity that a bound holds or that may be 0: where the search for its width begins
-_MAX_WIDTH_RATIO = 1.5  # how far off a width may be: what is found there grows as its square
+_LOG_L_DROP_ONE_SD = 0.5  # Decrease of log L at one standard deviation.
+_MAX_WIDTH_TRIES, _MAX_WIDTH_GROWTH = 12, 10.0  # Limits of the search for a width on one side: tries, and growth per try.
+# Standard deviations that are too few to measure, and the growth of the width after them. An intensity of 1e-18 needs
+# large growth.
+_NEGLIGIBLE_DEVIATIONS, _MAX_FLAT_GROWTH = 1e-4, 1e6
+_INITIAL_WIDTH_FRACTION = 1e-3  # Initial width for a quantity at a bound or at 0, relative to its size.
+_MAX_WIDTH_RATIO = 1.5  # Accepted ratio of a width to one standard deviation.
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class PathBands:
     def _side(self, column: Array) -> tuple[float, float, PathEvaluation | None] | None:
         """Return a width, by how many of it a point is off, and that point; None where none is found."""
         length = 1.0
-        for _ in range(_TRIES):
+        for _ in range(_MAX_WIDTH_TRIES):
             y = np.clip(_shift_quantities(self.optimum.y, length * column, self.log), *self.limits)
             evaluation = self.evaluate(y)
             if evaluation is None:
@@ -76,7 +78,7 @@ class PathBands:
             if evaluation.modes and 1.0 / _MAX_WIDTH_RATIO < n_deviations < _MAX_WIDTH_RATIO:
                 return length / n_deviations, n_deviations, evaluation
             length *= (
-                min(1.0 / n_deviations, _FURTHER if n_deviations > _UNSEEN else _LEAP) if evaluation.modes else 0.5
+                min(1.0 / n_deviations, _MAX_WIDTH_GROWTH if n_deviations > _NEGLIGIBLE_DEVIATIONS else _MAX_FLAT_GROWTH) if evaluation.modes else 0.5
             )
         return None
 
@@ -99,7 +101,7 @@ def _root(y: Array, covariance: Array, log: Mask) -> list[Array]:
     root = np.linalg.cholesky(covariance[np.ix_(order, order)]) if order.size else np.empty((0, 0))
     columns = np.zeros((order.size, y.size))
     columns[:, order] = root.T
-    independent_columns = np.diag(_FIRST * sizes)[~free]
+    independent_columns = np.diag(_INITIAL_WIDTH_FRACTION * sizes)[~free]
     return [*columns, *independent_columns]
 
 

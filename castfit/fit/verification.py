@@ -47,16 +47,16 @@ if TYPE_CHECKING:
     from castfit.solve.staged import Evaluation, Layout, StagedProblem
 
 
-_SAME = 1e-3  # of chi2: what differs by more is another chi2
-_SMALL_SAMPLE = 0.1  # of what one datum contributes to chi2
-_RESOLVED = 1e-6  # of the data, root of the sum of squares: residuals below it are those of an exact fit
-_IMMATERIAL = 1e-3  # standard deviations per datum, where these are known
-_LOCAL = 1e-6  # of what a piece's end consists of: the largest gap that is an error of integration
-_FLOOR = 1e-14  # of a state's magnitude, so that a state at zero may have rounding errors
-_FEW = 0.5  # of the nodes: measured times that are fewer are tried first, at less work
-_NOT_STIFF = 0.9  # of the steps of a search, if they are explicit
-_TIGHTER = 0.1
-_TIGHTEST = 1e-12
+_CHI2_RTOL = 1e-3  # Relative difference of chi2 within which two integrations agree.
+_CHI2_RTOL_PER_DATUM = 0.1  # The same for few data: this tolerance divided by their number, if that is larger.
+_EXACT_FIT_RTOL = 1e-6  # Norm of the residuals, relative to the data, below which the fit counts as exact.
+_NEGLIGIBLE_RESIDUAL_SD = 1e-3  # Residual per datum, in known standard deviations, that is negligible.
+_LOCAL_ERROR_RTOL = 1e-6  # Largest gap at the end of a piece, relative to its terms, that counts as an integration error.
+_STATE_ROUNDING_RTOL = 1e-14  # Rounding error of a state, relative to its largest magnitude.
+_MAX_PIECES_FRACTION = 0.5  # Number of pieces between measured times, relative to the stages, up to which they are tried first.
+_NONSTIFF_STEP_FRACTION = 0.9  # Fraction of explicit steps in the search from which a model counts as nonstiff.
+_TIGHTER_RTOL_FACTOR = 0.1  # Integration tolerance of the verification, relative to that of the search.
+_MIN_INTEGRATION_RTOL = 1e-12  # Smallest relative tolerance of the verifying integration.
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def verify(
     `options` are those of the search, `accuracy` is to which it solves the model over a piece: here both are tighter.
     """
     n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
-    tight_options, local_tolerance = tighter(options, accuracy, n_z), max(_LOCAL, 10 * accuracy)
-    if tight_options.method == "cvodes" and isinstance(staged, ShootingProblem) and staged.explicit_share >= _NOT_STIFF:
+    tight_options, local_tolerance = tighter(options, accuracy, n_z), max(_LOCAL_ERROR_RTOL, 10 * accuracy)
+    if tight_options.method == "cvodes" and isinstance(staged, ShootingProblem) and staged.explicit_share >= _NONSTIFF_STEP_FRACTION:
         verification = _verified_by(_by_adams(tight_options), problem, staged, evaluation, local_tolerance)
         if verification.reproduced:
             return verification
@@ -184,7 +184,7 @@ def _at_data(problem: CompiledProblem, staged: StagedProblem) -> tuple[Index, ..
         if not np.isin(boundaries, chain.times).all():
             return None
         stages.append(np.flatnonzero(np.isin(chain.times[:-1], np.append(boundaries, chain.times[0]))))
-    max_pieces = _FEW * sum(chain.n_stages for chain in staged.layout.chains)
+    max_pieces = _MAX_PIECES_FRACTION * sum(chain.n_stages for chain in staged.layout.chains)
     return tuple(stages) if sum(k.size for k in stages) <= max_pieces else None
 
 
@@ -195,17 +195,17 @@ def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> Integrator
     What castfit's own method found is for SUNDIALS to confirm, if it can; n_z is the number of algebraic states.
     """
     method = sundials(n_z) if options.method in ("auto", *STEPPED, "collocation") else options.method
-    return _with_tolerance(replace(options, method=method), _TIGHTER * min(options.relative_tolerance, accuracy))
+    return _with_tolerance(replace(options, method=method), _TIGHTER_RTOL_FACTOR * min(options.relative_tolerance, accuracy))
 
 
 @cache
 def _by_adams(tight_options: IntegratorOptions) -> IntegratorOptions:
-    return _with_tolerance(replace(tight_options, method="adams"), _TIGHTER * tight_options.relative_tolerance)
+    return _with_tolerance(replace(tight_options, method="adams"), _TIGHTER_RTOL_FACTOR * tight_options.relative_tolerance)
 
 
 def _with_tolerance(options: IntegratorOptions, tolerance: float) -> IntegratorOptions:
     """Return the options with a relative tolerance no finer than rounding allows, and an absolute one with it."""
-    relative = max(tolerance, _TIGHTEST)
+    relative = max(tolerance, _MIN_INTEGRATION_RTOL)
     absolute = options.absolute_tolerance * relative / options.relative_tolerance
     return replace(options, relative_tolerance=relative, absolute_tolerance=absolute)
 
@@ -233,15 +233,15 @@ def _compare(
     is_same = True
     for g in np.unique(group):
         rows = np.flatnonzero(group == g)
-        min_sigma = _IMMATERIAL if g < 0 else staged.least_sigma[g]
+        min_sigma = _NEGLIGIBLE_RESIDUAL_SD if g < 0 else staged.least_sigma[g]
         prior_excess = 0.0
         if g < 0:  # priors are the same in both
             rows = np.append(rows, np.arange(group.size, residuals.size))
             prior_excess = 2.0 * evaluation.prior_excess
-        tolerance = max(_RESOLVED * float(np.linalg.norm(sizes[group == g])), min_sigma * np.sqrt(rows.size))
+        tolerance = max(_EXACT_FIT_RTOL * float(np.linalg.norm(sizes[group == g])), min_sigma * np.sqrt(rows.size))
         square, other_square = (float(r[rows] @ r[rows]) + prior_excess for r in (residuals, other_residuals))
         is_same &= (
-            abs(other_square - square) <= max(_SAME, _SMALL_SAMPLE / rows.size) * square
+            abs(other_square - square) <= max(_CHI2_RTOL, _CHI2_RTOL_PER_DATUM / rows.size) * square
             or abs(np.sqrt(other_square) - np.sqrt(square)) <= tolerance
         )
     chi2, objective = (
@@ -273,7 +273,7 @@ def _piecewise(
     if not piece_evaluation.ok:
         return replace(verification, sentence=_says(problem, simulated, staged, evaluation))
     worst_excess, location = 0.0, ""
-    floors = [_FLOOR * np.abs(s).max(axis=0) for s in nodes]
+    floors = [_STATE_ROUNDING_RTOL * np.abs(s).max(axis=0) for s in nodes]
     sizes = [
         np.vstack([np.abs(values.a), np.abs(values.x[:-1])]) + floor
         for values, floor in zip(piece_evaluation.values, floors, strict=True)

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask, Signs
     from castfit.solve.matrices import BlockRows
 
-_ROWS = 8
-"""Chains whose numbers of rows agree up to this are factored together, the shorter ones filled up with zeros."""
+_ROW_COUNT_MULTIPLE = 8
+"""Row counts of chains are padded with zero rows to a multiple of this, so that they are factored together."""
 
-_POWER = 12
-"""Steps of the power iteration for the largest singular value."""
+_POWER_ITERATIONS = 12
+"""Iterations of the power method for the largest singular value."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class ArrowMatrix:
         """The largest singular value of the scaled matrix, to a percent or so."""
         local_x = [np.ones(batch.local_unknowns.shape) for batch in self.batches]
         border, size = np.ones(self.n_b), 1.0
-        for _ in range(_POWER):
+        for _ in range(_POWER_ITERATIONS):
             norm = np.sqrt(sum(float(np.vdot(x, x)) for x in local_x) + float(border @ border))
             if not norm > 0.0:
                 return 0.0
@@ -174,7 +174,7 @@ def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> ArrowMa
             )
             row_positions = np.concatenate([row_positions, first_of_tail + np.array(tail_rows, dtype=np.intp)])
         scaled = combined_block * scale[np.concatenate([local_columns, border[border_columns]])]
-        height = -(-len(row_positions) // _ROWS) * _ROWS
+        height = -(-len(row_positions) // _ROW_COUNT_MULTIPLE) * _ROW_COUNT_MULTIPLE
         groups[height, local_columns.size, border_columns.size].append(
             (i, local_columns, border_columns, row_positions, scaled)
         )

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask, Signs
 
 HELD_DIRECTION_STIFFNESS = 1e3
-"""Of held directions, relative to the largest singular value (Peifer and Timmer 2007, Eq. 23)."""
+"""Stiffness of fixed directions, relative to the largest singular value (Peifer and Timmer 2007, Eq. 23)."""
 
 MAX_ACTIVE_SETS = 100
-"""Active sets tried at most; three or four are usual."""
+"""Limit on the active sets that are tried; three or four are usual."""
 
 NULL_SINGULAR_FRACTION = 1e-12
-"""Singular values of own unknowns below this fraction of the largest cannot be eliminated unless they are held."""
+"""Singular value of local unknowns, relative to the largest, below which they are eliminated only if fixed."""
 
-_EQUAL = 1e-14
+_COST_RTOL = 1e-14  # Relative difference of costs, and smallest step, that count as rounding.
 
 
 @dataclass(frozen=True)
@@ -163,11 +163,11 @@ def solve(
         is_settled = _same(signs, new_signs) or not border_solution.feasible or iterations >= MAX_ACTIVE_SETS
         if not is_settled and np.isfinite(value):
             step = 1.0
-            while cost >= value and step > _EQUAL:  # towards the border that was best
+            while cost >= value and step > _COST_RTOL:  # towards the border that was best
                 step *= 0.5
                 border_x = border + step * (border_solution.x - border)
                 cost, local_values, new_signs = held_system.best(border_x, lows, highs, new_signs)
-            is_settled = value - cost <= _EQUAL * abs(value)
+            is_settled = value - cost <= _COST_RTOL * abs(value)
         border, value, signs = border_x, cost, new_signs
         if is_settled:
             break

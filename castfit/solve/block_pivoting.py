@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask, Signs
 
 
-_ROUNDS = 2  # of many at once: where these do not settle it, more hardly ever do (searches of four PEtab models)
-_ROUNDING = 1e-12  # of its terms: a gradient as small as that pulls nothing
-_STEPS = 20  # of the active set, for every variable
-_BATCH_ROUNDS = 20  # of many problems, after which one counts as going round in circles
+# Limit on exchanges of many bounds at once: more rounds hardly ever help (searches of four PEtab models).
+_MAX_BLOCK_ROUNDS = 2
+_GRADIENT_RTOL = 1e-12  # Gradient, relative to its terms, that counts as zero.
+_MAX_STEPS_PER_VARIABLE = 20  # Limit on the single exchanges of bounds, per variable.
+_MAX_BATCH_ROUNDS = 20  # Limit on the rounds of a batch, after which a problem counts as cycling.
 
 
 def minimize_in_box(
@@ -56,13 +57,13 @@ def minimize_in_box(
     side = np.where(is_fixed, -1, 0 if guess is None else guess)
     size, terms = np.abs(H), np.abs(c)
     best_x, lowest_value = np.zeros(c.size), 0.0
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_BLOCK_ROUNDS):
         free = (side == 0).nonzero()[0]
         x = np.where(side < 0, lower, np.where(side > 0, upper, 0.0))
         if free.size:
             x[free] = positive_solution(H[free[:, None], free], -(c[free] + H[free] @ x))
         gradient = c + H @ x
-        slack = _ROUNDING * (terms + size @ np.abs(x))
+        slack = _GRADIENT_RTOL * (terms + size @ np.abs(x))
         is_outside = (x < lower) | (x > upper)
         is_pulled = np.where(side < 0, gradient < -slack, gradient > slack)
         wrong_indices = (np.where(side == 0, is_outside, is_pulled) & ~is_fixed).nonzero()[0]
@@ -87,7 +88,7 @@ def by_active_set(H: Array, c: Array, lower: Array, upper: Array, start: Array) 
     x = np.clip(start, lower, upper)
     gradient = c + H @ x
     is_active = is_fixed | ((x <= lower) & (gradient >= 0.0)) | ((x >= upper) & (gradient <= 0.0))
-    for _ in range(_STEPS * c.size):
+    for _ in range(_MAX_STEPS_PER_VARIABLE * c.size):
         free = (~is_active).nonzero()[0]
         if free.size:
             step = positive_solution(H[free[:, None], free], -gradient[free])
@@ -105,7 +106,7 @@ def by_active_set(H: Array, c: Array, lower: Array, upper: Array, start: Array) 
             gradient = c + H @ x
         pull = np.where(is_active & ~is_fixed, np.where(x <= lower, -gradient, gradient), -np.inf)
         j = int(np.argmax(pull))
-        if pull[j] <= _ROUNDING * float(np.abs(c[j]) + np.abs(H[j]) @ np.abs(x)):
+        if pull[j] <= _GRADIENT_RTOL * float(np.abs(c[j]) + np.abs(H[j]) @ np.abs(x)):
             break
         is_active[j] = False
     return np.clip(x, lower, upper)
@@ -125,7 +126,7 @@ def solve_boxed_batch(R: Array, r: Array, lower: Array, upper: Array, guess: Sig
     signs = np.where(lower == upper, -1, signs).astype(np.int8)
     x = np.empty(r.shape)
     remaining = np.arange(len(r))
-    for _ in range(_BATCH_ROUNDS):
+    for _ in range(_MAX_BATCH_ROUNDS):
         if not remaining.size:
             return x, signs
         low, high, sign = lower[remaining], upper[remaining], signs[remaining]
@@ -165,8 +166,8 @@ def _updated(R: Array, r: Array, x: Array, signs: Signs, lower: Array, upper: Ar
     residual = r + (R @ x[:, :, None])[:, :, 0]
     terms = np.abs(r) + (np.abs(R) @ np.abs(x)[:, :, None])[:, :, 0]
     gradient = (R.swapaxes(1, 2) @ residual[:, :, None])[:, :, 0]
-    rounding = _ROUNDING * (np.abs(R).swapaxes(1, 2) @ terms[:, :, None])[:, :, 0]
+    rounding = _GRADIENT_RTOL * (np.abs(R).swapaxes(1, 2) @ terms[:, :, None])[:, :, 0]
     is_kept = np.where(signs < 0, gradient >= -rounding, gradient <= rounding) | (lower == upper)
-    slack = _ROUNDING * (np.abs(x) + 1e-300)
+    slack = _GRADIENT_RTOL * (np.abs(x) + 1e-300)
     new_signs = np.where(x < lower - slack, -1, np.where(x > upper + slack, 1, 0))
     return np.where(signs != 0, np.where(is_kept, signs, 0), new_signs).astype(np.int8)

@@ -250,16 +250,16 @@ def _factored(E: Array, u: Array) -> tuple[Array, Array]:
 
 
 FEASIBILITY_RTOL = 1e-11
-"""Violation, relative to a constraint's terms, that the iteration takes for rounding."""
+"""Violation, relative to a constraint's terms, that the iteration counts as rounding."""
 
 CANCELLATION = 1e-13
-"""Dependence on a direction, relative to the direction's length, that is taken for rounding."""
+"""Dependence on a direction, relative to the direction's length, that counts as rounding."""
 
 INFEASIBILITY_RTOL = 1e-8
 """Violation, relative to a constraint's terms, above which the constraints count as contradictory."""
 
 SLACK_STIFFNESS = 1e3
-"""How much dearer the common slack of contradictory constraints is than the dearest direction of xi."""
+"""Cost of the common slack of contradictory constraints, relative to the most expensive direction of xi."""
 
 
 @dataclass(frozen=True)

@@ -30,15 +30,14 @@ if TYPE_CHECKING:
     from castfit.solve.staged import DenseEvaluator, StagedProblem
 
 _MIN_PREDICTED_DECREASE = 1e-7
-"""Decrease of the cost, in the logarithm of the likelihood, that is as good as none; and of half the squares."""
+"""Predicted decrease below which a descent ends: of the logarithm of the likelihood, and of the half-square."""
 
 _MAX_SQUARABLE = 1e150
 """The square of a larger number may overflow."""
 
-_ZEROS = 3e8
-"""Products with entries of E that are always zero, from which a matrix per experiment takes less time.
-
-100 experiments with 3 quantities of their own make 1e8 and take as long either way; 200 make 9e8, and twice the time.
+_MAX_ZERO_PRODUCTS = 3e8
+"""Limit on products with structural zeros of E, above which one matrix per experiment is faster. 100 experiments with 3
+local quantities have 1e8 and take equally long either way; 200 have 9e8 and take twice as long.
 """
 
 
@@ -62,7 +61,7 @@ def supports_dense_descent(staged: StagedProblem) -> bool:
     layout = staged.layout
     zeros = sum(chain.row_mask.sum() * (layout.n_theta**2 - chain.theta.size**2) for chain in layout.chains)
     is_theta_only = layout.n_v == layout.n_theta and not layout.constrained
-    return is_theta_only and Linearization in staged.capabilities and bool(zeros < _ZEROS)
+    return is_theta_only and Linearization in staged.capabilities and bool(zeros < _MAX_ZERO_PRODUCTS)
 
 
 @np.errstate(all="ignore")  # wild trial points overflow

@@ -66,12 +66,14 @@ if TYPE_CHECKING:
 
 __all__ = ["GaussNewton", "GaussNewtonState"]
 
-_SCORING_STEP_RTOL = 1e-3  # Fisher scoring converges linearly: behind a step there are others, hardly smaller
-_HALVINGS = 6
-_STEP_DIRECTION_RTOL = 1e-3  # changes of steps that differ by less do so by errors of integration
-_CONTRACTION_CHANGE_FACTOR = 3.0  # times the factor by which the step before shrank
-_LEAST_EXTRAPOLATION, _MOST_EXTRAPOLATION = 0.05, 9.0  # of steps that shrink to a twentieth, and to nine tenths
-_MIN_DAMPING = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
+# Step tolerance of Fisher scoring, which converges linearly: the next steps are hardly smaller.
+_SCORING_STEP_RTOL = 1e-3
+_MAX_STEP_HALVINGS = 6  # Limit on the halvings of a step until its end can be linearized.
+_STEP_DIRECTION_RTOL = 1e-3  # Relative difference of steps below which it is due to integration errors.
+_CONTRACTION_CHANGE_FACTOR = 3.0  # Largest accepted contraction of a step, relative to that of the step before.
+# Limits of an extrapolated step, relative to the last one: contraction to a twentieth, and to nine tenths.
+_MIN_EXTRAPOLATION, _MAX_EXTRAPOLATION = 0.05, 9.0
+_MIN_DAMPING = 1e-6  # Damping below which a failed step is attributed to a model that cannot be evaluated.
 
 
 @public("castfit")
@@ -302,7 +304,7 @@ class GaussNewton:
         else:
             advance = rule.advance(search)
             is_closing = state.is_low_accuracy and _is_near_convergence(staged, step, advance)
-            for _ in range(_HALVINGS):  # a point whose sensitivities cannot be integrated would be a dead end
+            for _ in range(_MAX_STEP_HALVINGS):  # a point whose sensitivities cannot be integrated would be a dead end
                 if advance.to is None or is_closing or search.ledger.linearize(advance.to.v).ok:
                     break
                 half = search.trial(0.5 * (advance.to.v - linear.v))
@@ -419,7 +421,7 @@ def _extrapolate_step(search: LineSearch, previous_steps: tuple[tuple[Array, Arr
     gamma: Any = np.linalg.lstsq(F, search.in_units(f), rcond=_STEP_DIRECTION_RTOL)[0]
     extension: Array = -gamma @ (v_changes + step_changes)
     *earlier_lengths, last_length, length = map(search.norm, steps)
-    is_moderate = _LEAST_EXTRAPOLATION * length <= search.norm(extension) <= _MOST_EXTRAPOLATION * length
+    is_moderate = _MIN_EXTRAPOLATION * length <= search.norm(extension) <= _MAX_EXTRAPOLATION * length
     is_steady = not earlier_lengths or length * earlier_lengths[0] <= _CONTRACTION_CHANGE_FACTOR * last_length**2
     return f + extension if is_moderate and is_steady else f
 

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from castfit.solve.subproblem import ActiveSet, Step
 
 HELD_BACK = "held back"
-"""The try whose steps are Levenberg and Marquardt's."""
+"""Phase of the search whose steps are those of Levenberg and Marquardt."""
 
-_CUT_SHORT = "The residuals are implausibly large, but the search for a better optimum was cut short."
+_CUT_SHORT_NOTE = "The residuals are implausibly large, but the search for a better optimum was cut short."
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class SolveStates:
         if self.optimum is None:
             return replace(state, status=status, detail=detail)
         cut_short = status in (Status.MAX_ITERATIONS, Status.MAX_TIME)
-        return replace(self.optimum, iteration=state.iteration, detail=_CUT_SHORT if cut_short else "")
+        return replace(self.optimum, iteration=state.iteration, detail=_CUT_SHORT_NOTE if cut_short else "")
 
     def _following(self, state: GaussNewtonState, new_state: GaussNewtonState) -> GaussNewtonState:
         """Return the state after a step: the same attempt, or the next one if this attempt is over."""

@@ -92,37 +92,40 @@ IPOPT_STATUS = {
     "Internal_Error": Status.SOLVER_ERROR,
 }
 
-_MIN_VARIANCE_FRACTION = (
-    1e-10  # of the variance that the signal suggests: so small a one may be errors of the integration
-)
+# Smallest variance, relative to that of the signal, that is not attributed to integration errors.
+_MIN_VARIANCE_FRACTION = 1e-10
 
-_JITTERY = {"acceptable_iter": 8}
-"""Integrated derivatives may jump by more than the tolerance: then no more than these iterations are spent on that."""
+_INTEGRATED_OPTIONS = {"acceptable_iter": 8}
+"""Options for integrated derivatives, which may jump by more than the tolerance; they limit the iterations spent on
+that.
+"""
 
-_LIMITED = {"hessian_approximation": "limited-memory", "limited_memory_max_history": 20}
+_LIMITED_MEMORY_OPTIONS = {"hessian_approximation": "limited-memory", "limited_memory_max_history": 20}
 
 _N_FINAL_NEWTON_STEPS = 3
-"""Of Gauss and Newton, after a solve by gradients of the cost."""
+"""Limit on the Gauss-Newton steps after a solve by gradients of the cost."""
 
 _MIN_PREDICTED_DECREASE = 1e-12
-"""Of half the squares: a step that promises less leaves a likelihood as it is."""
+"""Predicted decrease, relative to the half-square, below which a step does not change the likelihood."""
 
 _MIN_BOUND_STEP_DECREASE = 1e-9
-"""Of half the squares: the same for steps to bounds, at which an interior point method never is."""
+"""The same for steps to bounds, which an interior-point method never reaches."""
 
-_ROUGH = {"tol": 1e-5}
-"""Where only a start for something else is sought, and while sigma is held where it will not stay."""
+_LOW_ACCURACY_OPTIONS = {"tol": 1e-5}
+"""Options for solves that only provide a starting point, and while sigma is held constant."""
 
-_REGULARISED = 1e-9
-"""As `GaussNewton.regularisation`."""
+_GAUSS_NEWTON_REGULARISATION = 1e-9
+"""Regularisation, relative to the largest singular value; see `GaussNewton.regularisation`."""
 
 _INITIAL_SIGMA_FACTOR = 3.0
-"""Several sigmas begin too large and come down: JAK-STAT by collocation 32 iterations, 38 with 1, 49 with 0.3."""
+"""Factor on several initial sigmas, which then decrease: JAK-STAT by collocation takes 32 iterations, 38 with 1, 49 with
+0.3.
+"""
 
-_FINAL_MATCHING_TOLERANCE = 1e-9  # gaps, in units of the states
-_PROFILING_SIGMA_FACTOR = 10.0  # factor on sigma from which profiling takes over
+_FINAL_MATCHING_TOLERANCE = 1e-9  # Largest gap after the final steps, in units of the states.
+_PROFILING_SIGMA_FACTOR = 10.0  # Factor on sigma above which sigma is profiled.
 
-_WARM = {"mu_init": 1e-7, "bound_push": 1e-8, "bound_frac": 1e-8}
+_WARM_START_OPTIONS = {"mu_init": 1e-7, "bound_push": 1e-8, "bound_frac": 1e-8}
 
 
 @public("castfit")
@@ -267,7 +270,7 @@ def _constant(staged: StagedProblem, sigma: Array) -> float:
     return staged.integration_rtol * float(np.linalg.norm(np.concatenate(signal))) / (10 * np.finfo(float).eps)
 
 
-_MAX_DENSE_HESSIAN_QUANTITIES = 200  # quantities up to which the Hessian over theta may be full
+_MAX_DENSE_HESSIAN_QUANTITIES = 200  # Largest number of quantities with a dense Hessian over theta.
 
 
 class _IpoptRun:
@@ -312,7 +315,7 @@ class _IpoptRun:
         reproduced exactly it falls by many, which a solve with profiled sigma would not survive.
         """
         staged, evaluation = self.staged, self.ledger.evaluate(start)
-        layout, ipopt_options = staged.layout, _WARM if warm else {}
+        layout, ipopt_options = staged.layout, _WARM_START_OPTIONS if warm else {}
         if layout.n_groups == 0:
             self.objective = _Objective(constant=_constant(staged, np.empty(0)))
             return self.run(start, ipopt_options)
@@ -331,14 +334,14 @@ class _IpoptRun:
         while True:
             factor = _factor(sigma, sigma_guess)
             self.objective = _Objective(factor, sigma, factor * _constant(staged, sigma))
-            solution = self.run(start, ipopt_options if is_single_sigma else {**ipopt_options, **_ROUGH})
+            solution = self.run(start, ipopt_options if is_single_sigma else {**ipopt_options, **_LOW_ACCURACY_OPTIONS})
             if is_single_sigma or not solution.status.success or self.control.rough:
                 return solution
             start, evaluation, previous_sigma, ipopt_options = (
                 solution.v,
                 self.ledger.evaluate(solution.v),
                 sigma,
-                _WARM,
+                _WARM_START_OPTIONS,
             )
             sigma = evaluation.sigma
             is_resolved = _factor(sigma, sigma_guess) > _MIN_VARIANCE_FRACTION
@@ -354,7 +357,7 @@ class _IpoptRun:
         """Minimise the cost itself, near its minimum."""
         previous_by_promise, self.by_promise, factor = self.by_promise, True, _factor(sigma, sigma_guess)
         self.objective = _Objective(factor, constant=factor * _constant(self.staged, sigma))
-        solution = self.run(start, _WARM)
+        solution = self.run(start, _WARM_START_OPTIONS)
         sigma = self.ledger.evaluate(solution.v).sigma
         factor = _factor(sigma, sigma_guess)
         if solution.status.success or not 0.0 < factor <= _MIN_VARIANCE_FRACTION:
@@ -364,7 +367,7 @@ class _IpoptRun:
             previous_by_promise,
             _Objective(factor, sigma, factor * _constant(self.staged, sigma)),
         )
-        return self.run(solution.v, _WARM)
+        return self.run(solution.v, _WARM_START_OPTIONS)
 
     def run(self, start: Array, ipopt_options: Mapping[str, Any]) -> Solution:
         staged, n = self.staged, self.staged.layout.n_v
@@ -391,9 +394,9 @@ class _IpoptRun:
             "tol": self.options.tolerance,
             "max_iter": max(self.options.max_iter - self.iterations, 0),
             "linear_solver": self.options.linear_solver,
-            **(_ROUGH if self.control.rough else {}),
-            **(_JITTERY if staged.integration_rtol else {}),
-            **(_LIMITED if self.limited else {}),
+            **(_LOW_ACCURACY_OPTIONS if self.control.rough else {}),
+            **(_INTEGRATED_OPTIONS if staged.integration_rtol else {}),
+            **(_LIMITED_MEMORY_OPTIONS if self.limited else {}),
             **ipopt_options,
             **{str(name): value for name, value in self.options.options.items()},
         }
@@ -648,7 +651,7 @@ class _IpoptRun:
 def _stepped(staged: StagedProblem, linear: Linearization) -> tuple[Array, Step] | None:
     """Return the residuals of the condensed problem and Gauss and Newton's step; None where numbers overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
-        local = local_problem(staged, linear, regularisation=_REGULARISED)
+        local = local_problem(staged, linear, regularisation=_GAUSS_NEWTON_REGULARISATION)
         return (local.condensed.u, local.direction()) if local.finite else None
 
 

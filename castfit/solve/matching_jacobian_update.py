@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
-_MATCHING_TOLERANCE = 1e-7  # in units of the states: what is left may be errors of integration
-_MAX_DIRECTION_COSINE = 0.7  # cosine from which a direction tells nothing new
+_MATCHING_TOLERANCE = 1e-7  # Gap, in units of the states, that may be an integration error.
+_MAX_DIRECTION_COSINE = 0.7  # Cosine between two directions above which the second one adds no information.
 
 
 def unit_directions(

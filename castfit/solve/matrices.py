@@ -26,17 +26,17 @@ from castfit._support.sparse_rows import SparseRows, sparse_rows
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
 
-_DECADES = 2.0**20
-"""Units farther apart decide which pivots are taken."""
+_MAX_UNIT_RATIO = 2.0**20
+"""Ratio of units above which the matrix is scaled, because the units would decide on the pivots."""
 
 MAX_DENSE_LOCAL_UNKNOWNS = 48
-"""Up to so many own unknowns a dense factorization is as fast, and nothing is eliminated."""
+"""Number of local unknowns up to which a dense factorization is as fast, and nothing is eliminated."""
 
 RANK_TOLERANCE = 1e-12
 """Singular values below this fraction of the matrix's norm count as zero."""
 
 NULL_STIFFNESS = 1e-7
-"""The singular value, relative to the matrix's norm, of directions that have none."""
+"""Singular value, relative to the matrix norm, that replaces those of null directions."""
 
 
 def _lapack() -> Any:
@@ -368,7 +368,7 @@ class BlockLU:
     @classmethod
     def factorize(cls, D: Array, unit: Array | None = None) -> BlockLU:
         """Factorize D (K, n, n); `unit` (K, n) are typical magnitudes of x."""
-        if unit is not None and unit.size and unit.max() > _DECADES * unit.min():
+        if unit is not None and unit.size and unit.max() > _MAX_UNIT_RATIO * unit.min():
             C = np.exp2(np.round(np.log2(unit)))
             largest = np.abs(D * C[:, None]).max(axis=2)
             R = np.exp2(np.round(np.log2(np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0))))

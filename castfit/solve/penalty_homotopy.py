@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from castfit.solve.staged import Index, Layout, Mask
 
 UNIT_PENALTY_RELATIVE_GAP = 0.065
-"""Relative accuracy of a gap that costs as much as one standard deviation, at rho = 1."""
+"""Relative gap whose penalty equals that of one standard deviation at rho = 1."""
 
 
 @dataclass(frozen=True)

@@ -37,15 +37,17 @@ if TYPE_CHECKING:
 
 LONG = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 SHORT = (1.0, 0.1, 0.01)
-_ITERATIONS: dict[tuple[float, ...], int] = {LONG: 15, SHORT: 35}  # at each rho, at most
-_FLOOR = 1e-7  # of a logarithm's argument, relative to the state's largest value
-_CONTINUITY_WEIGHT = 1e3  # weight of gaps between elements, which are linear and need no softening
-_FIRST_MU = 0.1
-_STATE_DAMPING_RATIO = 0.1  # their damping, relative to that of theta
-_LONGEST = (2.0, 4.0)  # step of a logarithm of a parameter, and of z
-_MAX_DAMPING_TRIES = 16  # fewer lock a search that a later rho would free
-_MIN_RELATIVE_DECREASE = 3e-3  # relative decrease; three such steps in a row end a station
-_LARGEST = 300.0  # logarithm
+_MAX_LEVEL_ITERATIONS: dict[tuple[float, ...], int] = {LONG: 15, SHORT: 35}  # at each rho, at most
+_LOG_ARGUMENT_FLOOR = 1e-7  # Floor of the argument of a logarithm, relative to the largest value of the state.
+_CONTINUITY_WEIGHT = 1e3  # Weight of the gaps between elements, which are linear and are not relaxed.
+_FIRST_MU = 0.1  # Initial damping factor.
+_STATE_DAMPING_RATIO = 0.1  # Damping of the states, relative to that of theta.
+_MAX_LOG_STEPS = (2.0, 4.0)  # Limits on the step of a logarithm: of a parameter, and of z.
+# Limit on the damping factors tried in one iteration: fewer end searches that a later rho would continue.
+_MAX_DAMPING_TRIES = 16
+# Relative decrease below which an iteration stagnates; three such iterations in a row end a level.
+_MIN_RELATIVE_DECREASE = 3e-3
+_MAX_LOGARITHM = 300.0  # Largest logarithm whose exponential is computed.
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,17 @@ class SearchCoordinates:
             logarithmic[chain.nodes], unit[chain.nodes] = positive[: chain.n_s], magnitude[: chain.n_s]
             if n_points:
                 logarithmic[chain.inner], unit[chain.inner] = np.tile(positive, n_points), np.tile(magnitude, n_points)
-        return cls(logarithmic, unit, _FLOOR * unit)
+        return cls(logarithmic, unit, _LOG_ARGUMENT_FLOOR * unit)
 
     def natural(self, u: Array) -> Array:
         """Return v."""
         with np.errstate(over="ignore"):
-            return np.where(self.logarithmic, np.exp(np.minimum(u, _LARGEST)) - self.floor, u * self.unit)
+            return np.where(self.logarithmic, np.exp(np.minimum(u, _MAX_LOGARITHM)) - self.floor, u * self.unit)
 
     def slope(self, u: Array) -> Array:
         """Return X = dv/du."""
         with np.errstate(over="ignore"):
-            return np.where(self.logarithmic, np.exp(np.minimum(u, _LARGEST)), self.unit)
+            return np.where(self.logarithmic, np.exp(np.minimum(u, _MAX_LOGARITHM)), self.unit)
 
     def search(self, v: Array) -> Array:
         """Return u; what may not be negative counts as zero."""
@@ -193,7 +195,7 @@ def run_homotopy(
     coordinates = at_price(stations[0]).coordinates
     u, steps = coordinates.search(start), 0
     for rho in stations:
-        u, n_steps = _station(ledger, at_price(rho), u, _ITERATIONS.get(stations, _ITERATIONS[LONG]))
+        u, n_steps = _station(ledger, at_price(rho), u, _MAX_LEVEL_ITERATIONS.get(stations, _MAX_LEVEL_ITERATIONS[LONG]))
         steps += n_steps
     return HomotopyPath(np.clip(coordinates.natural(u), ledger.staged.lower, ledger.staged.upper), steps)
 
@@ -205,7 +207,7 @@ def _station(ledger: CountingProblem, soft: FlatRelaxedProblem, u: Array, max_st
     lower, upper = coordinates.search(staged.lower), coordinates.search(staged.upper)
     unit = np.where(np.arange(u.size) < n_theta, staged.scale, 1.0)
     is_theta = np.arange(u.size) < n_theta
-    damping, longest = np.where(is_theta, 1.0, _STATE_DAMPING_RATIO) / unit**2, np.where(is_theta, *_LONGEST) * unit
+    damping, longest = np.where(is_theta, 1.0, _STATE_DAMPING_RATIO) / unit**2, np.where(is_theta, *_MAX_LOG_STEPS) * unit
     linear = ledger.linearize(coordinates.natural(u))
     current_value, mu, n_stagnant = soft.value(u, linear), _FIRST_MU, 0
     if not (linear.ok and np.isfinite(current_value)):

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from castfit.solve.subproblem import LocalProblem
 
 
-_NOTHING = (np.inf, np.inf)
-_HUGE = 1e300  # of an infeasibility: 1e-6 goes into it more often than the largest number
+_WORST_MERIT = (np.inf, np.inf)
+_MAX_INFEASIBILITY = 1e300  # Infeasibility above which a ratio to its tolerance of 1e-6 overflows.
 
 
 @public("castfit")
@@ -171,7 +171,7 @@ class CountingProblem:
         self.evaluations: Counter[str] = Counter() if parent is None else parent.evaluations
         self.failures: Counter[str] = Counter() if parent is None else parent.failures
         self._best: Array | None = None
-        self._best_merit = _NOTHING
+        self._best_merit = _WORST_MERIT
         self._entered: object = None
         self._last_evaluation: Evaluation | None = None
         self._linear: Linearization | None = None
@@ -201,7 +201,7 @@ class CountingProblem:
         """The best point so far; one of a search at lower accuracy is valued anew."""
         search = self.__dict__.get("search", self)
         if search is not self and search._best is not None:
-            best_v, search._best, search._best_merit, search._entered = search._best, None, _NOTHING, None
+            best_v, search._best, search._best_merit, search._entered = search._best, None, _WORST_MERIT, None
             with without_deadline():  # one evaluation: cut off, the search's work would be lost
                 self._enter(self.evaluate(best_v))
         return self._best
@@ -300,4 +300,4 @@ class CountingProblem:
 
 def _roughness(infeasibility: float) -> float:
     """Grade continuity in factors of two above 1e-6: among points of one grade the lower cost is the better."""
-    return float(ceil(log2(max(infeasibility / 1e-6, 1.0)))) if infeasibility < _HUGE else infeasibility
+    return float(ceil(log2(max(infeasibility / 1e-6, 1.0)))) if infeasibility < _MAX_INFEASIBILITY else infeasibility

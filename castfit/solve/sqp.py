@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
-_REGULARISATION = 1e-9
-"""As `GaussNewton.regularisation`."""
+_GAUSS_NEWTON_REGULARISATION = 1e-9
+"""Regularisation, relative to the largest singular value; see `GaussNewton.regularisation`."""
 
 
 @public("castfit")
@@ -144,7 +144,7 @@ class Sqp:
         """Do one iteration, or set the status if the solve ends."""
         staged, linear = ledger.staged, state.linear
         with np.errstate(over="ignore", invalid="ignore"):
-            local = local_problem(staged, linear, warm=state.active, regularisation=_REGULARISATION)
+            local = local_problem(staged, linear, warm=state.active, regularisation=_GAUSS_NEWTON_REGULARISATION)
             if not local.finite:
                 return replace(state, status=Status.LINEAR_ALGEBRA_FAILED, detail="Derivatives overflow.")
             step = local.direction()

@@ -471,10 +471,10 @@ class Evaluation:
 
     def extended(self, kind: type[_E], **extra_fields: Any) -> _E:
         """Return the same values as an evaluation of another kind, with its additional fields."""
-        return kind(**{**{name: getattr(self, name) for name in _EVALUATED}, **extra_fields})
+        return kind(**{**{name: getattr(self, name) for name in _EVALUATION_FIELDS}, **extra_fields})
 
 
-_EVALUATED = tuple(f.name for f in fields(Evaluation))
+_EVALUATION_FIELDS = tuple(f.name for f in fields(Evaluation))
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,15 @@ if TYPE_CHECKING:
     from castfit.solve.staged import Evaluation, StagedProblem
 
 
-_REPORTED_SHARE = 0.1  # of the largest share: what else is named
-_NAMED = 3
-_MAX_STATIONARY_SLOPE = 1e-2  # of the residuals' length, or of one standard deviation: the steepest slope at a solution
-_AMPLIFIED = 10.0  # times a relative tolerance: errors of the states
-_BOUND_TOLERANCE = 1e-6  # units of the search: at a bound
-_STEPS = 24
-_MIN_STEP_UNITS = 1e-6  # units of the search: the flatter the floor of a valley, the farther off it a long step leads
-_MAX_SLOPE_RATIO = 0.8  # of the steepest slope
+_REPORTED_SHARE = 0.1  # Share of the decrease, relative to the largest one, from which a quantity is named.
+_MAX_REPORTED_QUANTITIES = 3  # Limit on the quantities that are named in a message.
+# Largest slope at a solution, relative to the norm of the residuals or to one standard deviation.
+_MAX_STATIONARY_SLOPE = 1e-2
+_STATE_ERROR_PER_RTOL = 10.0  # Error of the states, relative to the integration tolerance.
+_BOUND_TOLERANCE = 1e-6  # Distance to a bound, in search units, within which it is active.
+_MAX_REFINING_STEPS = 24  # Limit on the refining steps.
+_MIN_STEP_UNITS = 1e-6  # Smallest step in search units: on a flat valley floor a long step leads far away.
+_MAX_SLOPE_RATIO = 0.8  # Slope after a step, relative to the largest one before it, up to which the step is accepted.
 
 
 def nonstationary_quantities(local: LocalProblem) -> tuple[str, ...]:
@@ -63,7 +64,7 @@ def nonstationary_quantities(local: LocalProblem) -> tuple[str, ...]:
             share = _steepness(local)
             if share.max(initial=0.0) <= 1.0:
                 return ()
-    order, positions = np.argsort(-share)[:_NAMED], np.arange(linear.v.size)[local.positions]
+    order, positions = np.argsort(-share)[:_MAX_REPORTED_QUANTITIES], np.arange(linear.v.size)[local.positions]
     return tuple(
         staged.layout.describe(int(positions[j])) for j in order if share[j] >= _REPORTED_SHARE * share[order[0]]
     )
@@ -83,7 +84,7 @@ def without_invisible_slopes(solution: Solution, local: LocalProblem) -> tuple[S
         steepest = _steepness(local).max(initial=0.0) if local.finite else 0.0
         if steepest > 1.0 and not is_small_decrease(staged, linear, local.promise, RESCUE.stationary):
             return solution, local  # far from any
-        while steepest > 1.0 and n_steps < _STEPS and radius > _MIN_STEP_UNITS:
+        while steepest > 1.0 and n_steps < _MAX_REFINING_STEPS and radius > _MIN_STEP_UNITS:
             step = local.compute_trust_region_step(radius)
             new_linear = staged.linearize(np.clip(linear.v + step.dv, staged.lower, staged.upper))
             n_steps += 1
@@ -137,5 +138,5 @@ def _length(linear: Evaluation) -> float:
 
 def _error(staged: StagedProblem, linear: Evaluation) -> float:
     """Return the effect of integration errors on the rows, in standard deviations."""
-    part = max(_AMPLIFIED * staged.integration_rtol, EXACT_DATA_RTOL)
+    part = max(_STATE_ERROR_PER_RTOL * staged.integration_rtol, EXACT_DATA_RTOL)
     return part * float(np.sqrt(size_square(staged, linear)))

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from castfit.solve.arrow_step import DirectionHold
 
 
-_LARGEST = 1e150
-"""The square of a larger number may overflow."""
+_MAX_SQUARABLE = 1e150
+"""Largest number whose square is certain not to overflow."""
 
 MATCHING_TOLERANCE = 1e-7
 """Infeasibility of a solution, in units of the states."""
@@ -60,15 +60,15 @@ RIDGE = (1e-8, 1e-15)
 """What is added to every square of E, scaled by units of the search, in a box; and its part of the sum of these."""
 
 MIN_COLUMN_NORM_FRACTION = 1e-6
-"""Of the largest column of E, scaled by units of the search: fainter ones are not scaled up further."""
+"""Smallest column of E in search units, relative to the largest, that is scaled up fully."""
 
 GROWTH_LIMIT = 1e6
-"""Growth of the nodes over a horizon above which `choose` leaves condensing."""
+"""Growth of the nodes over a horizon above which `choose` does not use condensing."""
 
-_NONE, _NO_SIGNS = np.zeros(0), np.zeros(0, dtype=np.int8)
+_NO_VALUES, _NO_SIGNS = np.zeros(0), np.zeros(0, dtype=np.int8)
 
-_FEASIBILITY = 1e-9
-"""Violation of a bound, in units of the variable, that the search for violated bounds takes for rounding."""
+_BOUND_VIOLATION_RTOL = 1e-9
+"""Violation of a bound, in units of the variable, that counts as rounding."""
 
 
 @dataclass(frozen=True)
@@ -348,7 +348,7 @@ class LocalProblem:
         cached_step = self._steps_by_radius.get(radius)
         if cached_step is not None:
             return cached_step
-        unit, ridge = self._unit, min(self._ridge, _LARGEST)
+        unit, ridge = self._unit, min(self._ridge, _MAX_SQUARABLE)
         positions = self.positions
         max_step = radius * unit
         if self.staged.eliminated.size:
@@ -469,7 +469,7 @@ class LocalProblem:
         limits = lower[condensed.positions], upper[condensed.positions]
         if reach is not None:
             limits = np.maximum(limits[0], -reach.max_steps), np.minimum(limits[1], reach.max_steps)
-        slack = _FEASIBILITY * np.maximum(staged.scale, np.abs(evaluation.v))
+        slack = _BOUND_VIOLATION_RTOL * np.maximum(staged.scale, np.abs(evaluation.v))
         is_unknown = np.zeros(evaluation.v.size, dtype=bool)
         is_unknown[condensed.positions] = True
         n_e = condensed.e.size
@@ -578,7 +578,7 @@ class LocalProblem:
             low, high = np.maximum(lower, -reach.max_steps), np.minimum(upper, reach.max_steps)
             scale, signs = reach.unit, reach.guess
         solution = bounded_lsq(*self._factored(u, damping), lower=low, upper=high, scale=scale, bounds_active=signs)
-        dv, bound_signs, no_multipliers = solution.x, solution.bounds_active, _NONE
+        dv, bound_signs, no_multipliers = solution.x, solution.bounds_active, _NO_VALUES
         linear_change = self._E @ dv
         residuals = u + linear_change
         decrease = 0.5 * float(linear_change @ linear_change)
@@ -611,7 +611,7 @@ class LocalProblem:
         if is_in_box:  # as in `_solve`
             decrease = max(decrease, 0.5 * float((u - residuals) @ (u + residuals)))
         no_active = ActiveSet(np.zeros(dv.size, dtype=np.int8), _NO_SIGNS)
-        return Step(dv, square, decrease, no_active, zero_multipliers, _NONE, _NONE, residuals, feasible=True)
+        return Step(dv, square, decrease, no_active, zero_multipliers, _NO_VALUES, _NO_VALUES, residuals, feasible=True)
 
     def _of_border(self, arrow_matrix: ArrowMatrix, is_tied: Mask) -> Index:
         """Return the path constraints and relations that own unknowns do not enter which are eliminated."""
@@ -637,7 +637,7 @@ class LocalProblem:
         if other_indices.size:
             low, high = (limits[other_indices] for limits in self.staged.layout.path_limits)
             value = (condensed.c + condensed.path.times(x))[other_indices]
-            slack = _FEASIBILITY * (self.staged.layout.path_units[other_indices] + np.abs(condensed.c[other_indices]))
+            slack = _BOUND_VIOLATION_RTOL * (self.staged.layout.path_units[other_indices] + np.abs(condensed.c[other_indices]))
             violates_path = np.zeros(condensed.c.size, dtype=np.bool_)
             violates_path[other_indices] = (value < low - slack) | (value > high + slack)
             self._tie(is_tied, violates_path)
@@ -726,7 +726,7 @@ class DenseProblem(LocalProblem):
 
     @cached_property
     def _finite(self) -> bool:
-        return float(np.maximum.reduce(self.norms, initial=0.0)) < _LARGEST and squares_are_finite([self._u])
+        return float(np.maximum.reduce(self.norms, initial=0.0)) < _MAX_SQUARABLE and squares_are_finite([self._u])
 
     def correction(self, evaluation: Evaluation, similar_step: Step | None = None) -> Step | None:
         """Return the simplified Gauss-Newton step from another point, as of `LocalProblem`."""
@@ -814,7 +814,7 @@ def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
 
 def squares_are_finite(numbers: list[Array]) -> bool:
     """Check whether the squares of all numbers can be computed."""
-    return all([float(np.maximum.reduce(np.abs(block), axis=None)) < _LARGEST for block in numbers if block.size])
+    return all([float(np.maximum.reduce(np.abs(block), axis=None)) < _MAX_SQUARABLE for block in numbers if block.size])
 
 
 def _rows(

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.solve.staged import StagedProblem
 
-_ROUNDS = 8
-_FEW_COUNTS = 5  # do not show how they scatter
-_SETTLED = 0.1  # of a spread: no better guess is needed
-_ANY = (0.0, np.inf)  # bounds of a spread of which nothing is said
+_MAX_SPREAD_ROUNDS = 8  # Limit on the fits with updated spreads.
+_FEW_COUNTS = 5  # Number of counts below which their dispersion is not estimated.
+_SPREAD_LOG_TOLERANCE = 0.1  # Change of the logarithm of a spread below which it has converged.
+_UNLIMITED_SPREAD = (0.0, np.inf)  # bounds of a spread of which nothing is said
 _DISPERSION = (0.01, 0.1, 1.0)  # of counts, for the weights of a start: least, unless values say more, and largest
 
 
@@ -41,7 +41,7 @@ def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
 
     Parameters of the noise alone are fixed; other quantities keep their order.
     """
-    labels = dict.fromkeys(problem.groups, _ANY) | dict(zip(problem.groups, problem.group_bounds, strict=False))
+    labels = dict.fromkeys(problem.groups, _UNLIMITED_SPREAD) | dict(zip(problem.groups, problem.group_bounds, strict=False))
     sizes = _sizes(problem)
     conditions = list(problem.conditions)
     for i, condition in enumerate(conditions):
@@ -67,7 +67,7 @@ def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
                 )
                 sigma[:, j] = known_sigma
                 continue
-            label, bounds = f"surrogate of {problem.outputs[j]}", _ANY
+            label, bounds = f"surrogate of {problem.outputs[j]}", _UNLIMITED_SPREAD
             if observable.computed and observable.noise.plain and observable.predicted[1] in sizes:
                 name, bounds = sizes[observable.predicted[1]]
                 label = f"surrogate of sigma {name}"
@@ -161,14 +161,14 @@ def with_spreads(problem: CompiledProblem, staged: StagedProblem, v: Array) -> A
     }
     lower, upper = problem.bounds
     parameters_by_spread = _parameters(problem)
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_SPREAD_ROUNDS):
         try:
             factors = list(_factors(problem, staged, v, parameters_by_spread))
         except (ValueError, FloatingPointError):
             return v
         is_changed = False
         for parameters, factor in factors:
-            if not (np.isfinite(factor) and factor > 0.0) or abs(np.log(factor)) < _SETTLED:
+            if not (np.isfinite(factor) and factor > 0.0) or abs(np.log(factor)) < _SPREAD_LOG_TOLERANCE:
                 continue
             for j in (j for name in parameters for j in indices_by_parameter.get(name, ())):
                 new_value = v[j] + np.log(factor) if problem.log[j] else v[j] * factor

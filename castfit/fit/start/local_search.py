@@ -32,26 +32,27 @@ LOOKS = (10, 25)
 HORIZONS = (10, 20)
 """Numbers of horizons, the whole among them: few are faster, many lose the way less often."""
 
-_ITERATIONS = 60
+_MAX_SCREENING_ITERATIONS = 60  # Limit on the iterations of a descent that is screened at `LOOK_ITERATIONS`.
 MAX_FINAL_ITERATIONS = 150
-"""Of a round that ends in an optimum, at most."""
+"""Limit on the iterations of a round that ends at an optimum."""
 
 ROUNDS = 6
-"""Of following a valley, at most."""
+"""Limit on the rounds along a valley."""
 
-_MIN_ROUND_GAIN_LOG_L = 0.02  # what a round must gain, in the logarithm of the likelihood
-_FORECAST = 15  # iterations, by whose decrease the rest of a round is foretold
-_PER_HORIZON = 15
-_PATIENT = TrustRegion(patience=40)
-_COARSE = TrustRegion(patience=6, progress=1e-4)
-_SHORTENED = TrustRegion(
+# Smallest decrease of the cost, in the logarithm of the likelihood, that justifies another round.
+_MIN_ROUND_GAIN_LOG_L = 0.02
+_FORECAST_ITERATIONS = 15  # Number of iterations from whose decrease the rest of a round is predicted.
+_ITERATIONS_PER_HORIZON = 15  # Limit on the iterations on one horizon.
+_PATIENT_RULE = TrustRegion(patience=40)
+_LOW_ACCURACY_RULE = TrustRegion(patience=6, progress=1e-4)
+_HORIZON_RULE = TrustRegion(
     patience=8, progress=1e-4
 )  # on a horizon: with 4 a start in 50 leads on, not one in 26 (Elowitz)
 _MIN_WORTHWHILE_DECREASE = 0.02
-"""Decrease of the cost, in the logarithm of the likelihood, that is worth the patience of a coarse descent."""
+"""Smallest decrease of the cost, in the logarithm of the likelihood, that continues a descent at low accuracy."""
 
 _OPTIMUM_PREDICTED_DECREASE = 0.01
-"""Decrease of the cost that is promised at an optimum: a tenth of what tells two of them apart."""
+"""Predicted decrease of the cost below which a point is an optimum: a tenth of what distinguishes two optima."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class DescentResult:
 FULL_ACCURACY_COST_FACTOR = 4.0
 """Simulations at the accuracy of a search that take as long as one at full accuracy: 2.7 to 9 of five PEtab models."""
 
-_FINER = 2.0  # the same where floors of long valleys are followed
+_VALLEY_COST_FACTOR = 2.0  # The same where valleys are followed.
 _RELAXED_EVALUATION_COST_FACTOR = 4.5  # the same for an evaluation of soft equations
 
 
@@ -106,8 +107,8 @@ def descend(
             is_dropped[0] = cost > limits[k]
         return is_dropped[0]
 
-    rule = _COARSE if step_control == "box" else step_control
-    descent = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=rule)
+    rule = _LOW_ACCURACY_RULE if step_control == "box" else step_control
+    descent = _solve(scene.staged, start, _MAX_SCREENING_ITERATIONS, seconds, look, rule=rule)
     return DescentResult(
         descent.theta, scene.cost(descent.theta), descent.work, (look_costs[0], look_costs[1]), is_dropped[0]
     )
@@ -127,20 +128,20 @@ def minimize_locally(
     """
     deadline = time.time() + seconds
     staged = scene.accurate if accurate else scene.staged
-    patient_rule = _PATIENT if accurate else TrustRegion()
+    patient_rule = _PATIENT_RULE if accurate else TrustRegion()
     rule = patient_rule if step_control == "box" else step_control
     theta, cost, work, is_settled, is_optimum = start, np.inf, 0.0, False, False
     for _ in range(rounds):
         look = None if hope == np.inf else _ConvergenceForecast(hope)
         descent = _solve(staged, theta, MAX_FINAL_ITERATIONS, deadline - time.time(), look, rule=rule, min_decrease=0.0)
         theta, previous_cost, cost = descent.theta, cost, descent.cost
-        work += descent.work * (_FINER if staged is scene.accurate else 1.0)
+        work += descent.work * (_VALLEY_COST_FACTOR if staged is scene.accurate else 1.0)
         is_optimum = descent.optimum
         is_settled = is_optimum or not cost < previous_cost - _MIN_ROUND_GAIN_LOG_L
         if is_optimum or not cost < best or time.time() >= deadline:
             break
         if is_settled and staged is not scene.accurate:
-            staged, rule, is_settled, cost = scene.accurate, _PATIENT if step_control == "box" else rule, False, np.inf
+            staged, rule, is_settled, cost = scene.accurate, _PATIENT_RULE if step_control == "box" else rule, False, np.inf
         elif is_settled:
             break
     cost, start_cost = scene.cost(theta), scene.cost(start)
@@ -158,12 +159,12 @@ class _ConvergenceForecast:
         self.hope, self._previous_cost = hope, np.inf
 
     def __call__(self, iteration: int, cost: float) -> bool:
-        if iteration % _FORECAST:
+        if iteration % _FORECAST_ITERATIONS:
             return False
         previous_cost, self._previous_cost = self._previous_cost, cost
         return (
-            iteration > _FORECAST
-            and cost - (previous_cost - cost) / _FORECAST * (MAX_FINAL_ITERATIONS - iteration) > self.hope
+            iteration > _FORECAST_ITERATIONS
+            and cost - (previous_cost - cost) / _FORECAST_ITERATIONS * (MAX_FINAL_ITERATIONS - iteration) > self.hope
         )
 
 
@@ -176,7 +177,7 @@ def grow_horizons(
     `horizons` says into how many parts the distinct measured times are divided.  Nowhere, where one of them ends with a
     cost of more than `max_mean_cost` a value, in known sigmas.
     """
-    rule = _SHORTENED if step_control == "box" else step_control
+    rule = _HORIZON_RULE if step_control == "box" else step_control
     theta, work, times, deadline = start, 0.0, scene.times, time.time() + seconds
     shares = [int(np.ceil(k / horizons * times.size)) for k in range(1, horizons)]
     ends = sorted({float(times[share - 1]) for share in shares if 0 < share < times.size})
@@ -184,7 +185,7 @@ def grow_horizons(
         if time.time() >= deadline:  # to build the problem up to a time may take longer than to go down on it
             break
         staged = scene.transcribe_until(end)
-        descent = _solve(staged, theta, _PER_HORIZON, seconds / horizons, rule=rule)
+        descent = _solve(staged, theta, _ITERATIONS_PER_HORIZON, seconds / horizons, rule=rule)
         work += descent.work * 0.5 * (1.0 + float(np.mean(times <= end)))  # the first steps are short
         if not np.isfinite(descent.cost):
             continue

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from castfit.transcribe.trajectory import States
 
 
-_STATION = RelaxationLevel(0.065, 1.0)
-_ITERATIONS = 30
-_INITIAL_DAMPING = 1e-6  # nearly linear least squares
-_MIN_RELATIVE_DECREASE = 1e-2  # relative decrease below which the match is as good as noise in the data lets it be
+_MATCHING_LEVEL = RelaxationLevel(0.065, 1.0)
+_MAX_MATCHING_ITERATIONS = 30  # Limit on the iterations of gradient matching.
+_INITIAL_DAMPING = 1e-6  # Initial damping; the problem is nearly linear.
+_MIN_RELATIVE_DECREASE = 1e-2  # Relative decrease below which the match is as accurate as the noise permits.
 
 
 def match_gradients(problem: CompiledProblem, theta: Array, states: States, integrator: IntegratorOptions) -> Array:
@@ -56,7 +56,7 @@ def match_gradients(problem: CompiledProblem, theta: Array, states: States, inte
     ledger, soft, best_theta = CountingProblem(matching_problem), MatchedEquations(matching_problem), theta
     with suppress(StopRequested):  # the best so far will do
         evaluation, mu = ledger.evaluate(matching_problem.start), _INITIAL_DAMPING
-        for _ in range(_ITERATIONS):
+        for _ in range(_MAX_MATCHING_ITERATIONS):
             if not evaluation.ok:
                 break
             best_theta = matching_problem.layout.theta(evaluation.v).copy()
@@ -76,7 +76,7 @@ class MatchedEquations(RelaxedProblem):
     """The equations at given states: derivatives by theta alone, most of which are zero."""
 
     def __init__(self, staged: CollocationProblem) -> None:
-        super().__init__(staged, _STATION)
+        super().__init__(staged, _MATCHING_LEVEL)
         self._staged = staged
         self._cached_slopes: tuple[bytes, tuple[QuantitySlopes, ...]] = b"", ()
 

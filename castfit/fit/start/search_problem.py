@@ -30,17 +30,18 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask
     from castfit.problem.compiled_problem import CompiledProblem
 
-_TOLERANCES = 1e-6, 1e-8
-_ACCURATE = 1e-7, 1e-9
-_ROUGH = 1e-4, 1e-6  # over horizons; whole descents so rough took twice the time a hit on Crauste's model
-_STEPS = 5000  # of one experiment, ten times as many as are usual, and more: what takes them is given up
-_LEAST_STEPS = 200  # between two outputs, in all 25 times as many or more: Borghans' optima take 630 over 111
-_DRAWS = 8  # besides the guess, for magnitudes of states
-_KEPT = 8  # scenes
-_UNBOUNDED_RADIUS_UNITS = 3.0  # units of the search about the guess, where there are no bounds
-_LOG_START_DECADES = 3.0  # about the guess of what is on logarithmic scale, where starts are drawn
-_SHOWN = 200  # characters
-_LINEAR_START_FACTOR = 10.0  # the guess, to either side, of what is not
+_SEARCH_TOLERANCES = 1e-6, 1e-8
+_ACCURATE_TOLERANCES = 1e-7, 1e-9
+_HORIZON_TOLERANCES = 1e-4, 1e-6  # over horizons; whole descents so rough took twice the time a hit on Crauste's model
+_MAX_EXPERIMENT_STEPS = 5000  # Limit on the integrator steps of one experiment: at least ten times the usual number.
+# Smallest limit on the steps between two outputs; Borghans' optima take 630 steps over 111 intervals in all.
+_MIN_INTERVAL_STEPS = 200
+_MAGNITUDE_DRAWS = 8  # Number of random points, besides the guess, for the magnitudes of the states.
+_MAX_CACHED_PROBLEMS = 8  # Limit on the cached search problems.
+_UNBOUNDED_RADIUS_UNITS = 3.0  # Radius about the guess, in search units, for quantities without bounds.
+_LOG_START_DECADES = 3.0  # Decades about the guess from which starts on a logarithmic scale are drawn.
+_MAX_LISTING_CHARACTERS = 200  # Limit on the characters of a list in a message.
+_LINEAR_START_FACTOR = 10.0  # Multiple of the guess, to each side, from which starts on a linear scale are drawn.
 
 
 @dataclass
@@ -79,7 +80,7 @@ class SearchProblem:
         """Return the problem up to a measured time, more roughly."""
         if end not in self._shorter:
             truncated_problem = self.searched.with_horizon(end)
-            transcription = SingleShooting(self._options(_ROUGH))
+            transcription = SingleShooting(self._options(_HORIZON_TOLERANCES))
             units: list[Array] | None = None
             if self._units is not None:  # experiments that begin later are left out
                 units_by_name = dict(zip((c.name for c in self.searched.conditions), self._units, strict=True))
@@ -95,7 +96,7 @@ class SearchProblem:
     def accurate(self) -> ShootingProblem:
         """The problem at an accuracy by which floors of long valleys can be followed."""
         if self._accurate is None:
-            self._accurate = self.staged.integrated_by(self._options(_ACCURATE))
+            self._accurate = self.staged.integrated_by(self._options(_ACCURATE_TOLERANCES))
         return self._accurate
 
     def _options(self, tolerances: tuple[float, float]) -> IntegratorOptions:
@@ -136,7 +137,7 @@ def evaluate_cost(staged: ShootingProblem, theta: Array) -> float:
     return cost if cost is not None and np.isfinite(cost) else np.inf
 
 
-_SCENES: RecentObjectCache[CompiledProblem, SearchProblem] = RecentObjectCache(_KEPT)
+_SCENES: RecentObjectCache[CompiledProblem, SearchProblem] = RecentObjectCache(_MAX_CACHED_PROBLEMS)
 
 
 def search_problem_of(compiled_problem: CompiledProblem) -> SearchProblem:
@@ -150,13 +151,13 @@ def search_options(outputs: int = 1) -> IntegratorOptions:
     Far from any optimum a few points in a hundred take a hundred times as many steps as the others, and would take most
     of the time: with so many `outputs` there may be at most so many steps between two of them.
     """
-    relative, absolute = _TOLERANCES
+    relative, absolute = _SEARCH_TOLERANCES
     method = (
         "auto" if missing_integrator_reason() else "esdirk"
     )  # explicit steps: Crauste's model in 32 to 60 s, not 14
     return IntegratorOptions(
         method=method, relative_tolerance=relative, absolute_tolerance=absolute, watch_sensitivities=False,
-        max_steps=max(_STEPS // max(outputs, 1), _LEAST_STEPS),
+        max_steps=max(_MAX_EXPERIMENT_STEPS // max(outputs, 1), _MIN_INTERVAL_STEPS),
     )  # fmt: skip
 
 
@@ -205,7 +206,7 @@ def sampling_radius(guess: Array, log: Mask) -> Array:
 
 def drawn_about(ranges: Mapping[str, tuple[float, float]]) -> str:
     """Describe the ranges of starts, in natural values, of quantities without a bound; empty if there are none."""
-    listing = join_limited((f"{name} in [{low:.3g}, {high:.3g}]" for name, (low, high) in ranges.items()), _SHOWN)
+    listing = join_limited((f"{name} in [{low:.3g}, {high:.3g}]" for name, (low, high) in ranges.items()), _MAX_LISTING_CHARACTERS)
     return f"Starting points were sampled around the guess where a bound is missing: {listing}." if ranges else ""
 
 
@@ -220,7 +221,7 @@ def _typical(searched_problem: CompiledProblem, staged: ShootingProblem, transcr
     lower, upper = finite_bounds(staged.lower, staged.upper, searched_problem.guess, half_width)
     units = [staged.units]
     needs_transcription = staged.eliminated.size or any(c.schedule.instants for c in searched_problem.conditions)
-    for _ in range(_DRAWS):
+    for _ in range(_MAGNITUDE_DRAWS):
         theta = lower + (upper - lower) * rng.random(lower.size)
         units.append(
             transcription.transcribe(searched_problem, theta).units if needs_transcription else staged.units_at(theta)

@@ -42,12 +42,13 @@ if TYPE_CHECKING:
 RAMPS = {"long": LONG, "short": SHORT}
 """Prices of equations, from the first to the last."""
 
-_LONGEST = 40  # elements, at least, of an experiment
-_DEGREE = 3
-_ZERO = 1e-6  # of a state's largest value: what an integrator leaves of it
-_MAX_INITIAL_DISTANCE = 3.0  # e-folds, or units, that a constant may lie from the initial state
-_MIN_RELATIVE_SIGMA = 0.065  # of the mean measured value: no datum counts as more accurate while states are far off
-_LOWEST, _HIGHEST = 0.05, 1.0  # of an unknown sigma, relative to the data's deviation
+_MIN_ELEMENTS = 40  # Smallest number of elements of an experiment.
+_COLLOCATION_DEGREE = 3
+_ZERO_STATE_RTOL = 1e-6  # Value of a state, relative to its largest one, that integration errors may leave of zero.
+_MAX_INITIAL_DISTANCE = 3.0  # Largest distance of a constant from the initial state, in e-folds or units.
+# Smallest sigma, relative to the mean measured value, while the states are far from the data.
+_MIN_RELATIVE_SIGMA = 0.065
+_MIN_SIGMA_FRACTION, _MAX_SIGMA_FRACTION = 0.05, 1.0  # Limits of an unknown sigma, relative to the standard deviation of the data.
 
 
 @public("castfit")
@@ -150,7 +151,7 @@ def soft_start(
         theta=theta,
         trajectories=[_build_constant_trajectory(values, n_x) for values in constant_states],
         unit=magnitude,
-        degree=_DEGREE,
+        degree=_COLLOCATION_DEGREE,
     ).explicit()
     ledger = CountingProblem(staged, SolveControl())
     coordinates = SearchCoordinates.from_layout(staged.layout, positive, magnitude)
@@ -180,14 +181,14 @@ def _positive(problem: CompiledProblem, simulated: Trajectory) -> Mask:
     What is algebraic follows from the others: it counts as positive where these are and its simulation is.
     """
     of_x = positive_states(problem)
-    of_z = np.all([(z >= -_ZERO * np.abs(z).max(axis=0)).all(axis=0) for _, _, z in simulated.tables], axis=0)
+    of_z = np.all([(z >= -_ZERO_STATE_RTOL * np.abs(z).max(axis=0)).all(axis=0) for _, _, z in simulated.tables], axis=0)
     return np.append(of_x, of_z & of_x.all())
 
 
 def _edges(condition: Condition) -> Array:
     """Return element boundaries: all data, and between them so that none is longer than a part of the experiment."""
     marks = merge(np.array([condition.start, condition.end]), condition.points.times)
-    longest = (condition.end - condition.start) / _LONGEST
+    longest = (condition.end - condition.start) / _MIN_ELEMENTS
     pieces: list[Array] = [
         np.linspace(a, b, math.ceil((b - a) / longest - 1e-9), endpoint=False)
         for a, b in itertools.pairwise(marks.tolist())
@@ -253,5 +254,5 @@ def _unknown_sigma(chain: Chain, rows: Array) -> Array:
         error = w * y[:-2] + (1.0 - w) * y[2:] - y[1:-1]
         sigma = np.sqrt(np.mean(error**2 / (w**2 + (1.0 - w) ** 2 + 1.0)))
         spread = float(np.std(y))
-        sigmas[:, j] = np.clip(sigma, _LOWEST * spread, _HIGHEST * spread) if spread > 0.0 else 1.0
+        sigmas[:, j] = np.clip(sigma, _MIN_SIGMA_FRACTION * spread, _MAX_SIGMA_FRACTION * spread) if spread > 0.0 else 1.0
     return sigmas.reshape(chain.row_mask.shape)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from castfit.solve.staged import Array, Evaluation
 
 INTEGRATION_NOISE = 1e-9
-"""Changes of the cost, relative to half the squares of the rows, that integration errors make."""
+"""Change of the cost, relative to the half-square of the rows, that counts as an integration error."""
 
-_LEAST_WEIGHT = 1e-8  # of a violation by one of its unit
+_MIN_VIOLATION_WEIGHT = 1e-8  # Smallest weight of a violation by one unit.
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def penalty(search: LineSearch, *, margin: float) -> Callable[[Evaluation], floa
     if layout.of_theta:  # there is nothing to violate
         return lambda evaluation: evaluation.cost if evaluation.ok else np.inf
     units = violation_units(layout, search.ledger.staged.scale)
-    weights = [margin * np.abs(m) + _LEAST_WEIGHT / unit for m, unit in zip(_multipliers(search), units, strict=True)]
+    weights = [margin * np.abs(m) + _MIN_VIOLATION_WEIGHT / unit for m, unit in zip(_multipliers(search), units, strict=True)]
 
     def merit(evaluation: Evaluation) -> float:
         if not evaluation.ok:

@@ -15,7 +15,7 @@ import numpy as np
 from castfit._support.records import dataclass
 from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome
 
-_MIN_DAMPING = 1e-5  # shorter steps are tried only to escape points that cannot be integrated
+_MIN_DAMPING = 1e-5  # Smallest damping; shorter steps are tried only to leave points that cannot be integrated.
 
 
 @dataclass(frozen=True)

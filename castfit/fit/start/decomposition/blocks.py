@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _REMEDY = "start from 'matching' or from values"
-_FEWEST = 3  # measured times from which a state can be interpolated
+_MIN_MEASURED_TIMES = 3  # Smallest number of measured times from which a state is interpolated.
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def decomposition_mistakes(problem: CompiledProblem) -> list[str]:
         names = ", ".join(f"'{name}'" for name in missing_states)
         reason = f"the state{'s' * (len(missing_states) > 1)} {names}, which couple{'s' * (len(missing_states) == 1)} its equations"
         return [f"the problem cannot be decomposed: {reason}, must be measured directly in every experiment at at least "
-                f"{_FEWEST} times; {_REMEDY}"]  # fmt: skip
+                f"{_MIN_MEASURED_TIMES} times; {_REMEDY}"]  # fmt: skip
     return [f"the problem cannot be decomposed: shared parameters connect all its equations; {_REMEDY}"]
 
 
@@ -81,7 +81,7 @@ def measured_directly(problem: CompiledProblem) -> frozenset[str]:
     return frozenset(
         name
         for i, name in enumerate(problem.model.states)
-        if all(_curve(problem, e, i)[0].size >= _FEWEST for e in problem.experiments)
+        if all(_curve(problem, e, i)[0].size >= _MIN_MEASURED_TIMES for e in problem.experiments)
     )
 
 

@@ -40,19 +40,18 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
-_N_SCREENED_DRAWS = 200  # draws that are simulated once
-_FITS = 12  # of which at most so many are fitted, the best first
-_ITERATIONS = 60  # of one fit; it need not converge
-_RULE = TrustRegion()
-_TOLERANCES = 1e-4, 1e-6  # relative and absolute
-_N_AGREEING_FITS = 3  # so many fits that agree end the search
-_AGREE = 1e-2  # relative difference of two costs that are the same optimum
-_PLAUSIBLE = (
-    0.2  # unexplained part of the data's variance, above which an optimum is not believed however often it comes
-)
-_EXPLAINED = 1e-8  # below it one fit suffices
-_MARGIN = np.log(30.0)  # by which parameters may exceed the magnitudes that the data suggest
-_DECADES = 3.0  # drawn to each side of the start where bounds are infinite
+_N_SCREENED_DRAWS = 200  # Number of random starts that are simulated once.
+_MAX_FITTED_STARTS = 12  # Limit on the best random starts that are fitted.
+_MAX_FIT_ITERATIONS = 60  # Limit on the iterations of one fit, which need not converge.
+_STEP_RULE = TrustRegion()
+_INTEGRATION_TOLERANCES = 1e-4, 1e-6  # relative and absolute
+_N_AGREEING_FITS = 3  # Number of agreeing fits that end the search.
+_AGREEMENT_RTOL = 1e-2  # Relative difference of costs within which two fits agree.
+# Unexplained part of the data's variance above which an optimum is rejected even if many fits agree.
+_MAX_UNEXPLAINED_FRACTION = 0.2
+_EXACT_UNEXPLAINED_FRACTION = 1e-8  # Unexplained part of the data's variance below which one fit is sufficient.
+_LOG_MAGNITUDE_MARGIN = np.log(30.0)  # by which parameters may exceed the magnitudes that the data suggest
+_DRAW_HALF_WIDTH_DECADES = 3.0  # Decades to each side of the start from which values without bounds are drawn.
 
 
 @public("castfit")
@@ -137,7 +136,7 @@ def _pieces(problem: CompiledProblem) -> tuple[tuple[EquationBlock, BlockProblem
 
 
 def _staged(problem: CompiledProblem) -> ShootingProblem:
-    options = replace(search_options(), relative_tolerance=_TOLERANCES[0], absolute_tolerance=_TOLERANCES[1])
+    options = replace(search_options(), relative_tolerance=_INTEGRATION_TOLERANCES[0], absolute_tolerance=_INTEGRATION_TOLERANCES[1])
     return SingleShooting(options).transcribe(problem, problem.guess)
 
 
@@ -156,17 +155,17 @@ class _BlockSearch:
         """
         problem, fit_costs = self._staged.problem, list[float]()
         fixed_starts: list[Array] = [self.best]
-        half_width = np.where(problem.log, _DECADES * np.log(10.0), 10.0 * np.maximum(np.abs(self.best), 1.0))
+        half_width = np.where(problem.log, _DRAW_HALF_WIDTH_DECADES * np.log(10.0), 10.0 * np.maximum(np.abs(self.best), 1.0))
         full_bounds = finite_bounds(*problem.bounds, self.best, half_width)
         for lower, upper in (_narrow_log_limits(problem, *full_bounds), full_bounds):
             draws: Array = generator.uniform(lower, upper, (_N_SCREENED_DRAWS, lower.size))
             starts = [*fixed_starts, *draws]
             costs = [self._noted(start, evaluate_cost(self._staged, start)) for start in starts]
             ranking = sorted(zip(costs, range(len(starts)), strict=True))
-            for cost, i in ranking[:_FITS]:
+            for cost, i in ranking[:_MAX_FITTED_STARTS]:
                 if cost == np.inf:
                     break
-                descent = minimize_in_trust_region(self._staged, starts[i], _RULE, _ITERATIONS, np.inf)
+                descent = minimize_in_trust_region(self._staged, starts[i], _STEP_RULE, _MAX_FIT_ITERATIONS, np.inf)
                 fit_costs.append(self._noted(descent.theta, descent.cost))
                 if self._is_converged(fit_costs):
                     return
@@ -174,9 +173,9 @@ class _BlockSearch:
 
     def _is_converged(self, fit_costs: list[float]) -> bool:
         """Whether several fits explain all there is to explain, or agree on a plausible optimum."""
-        n_agreeing = sum(cost <= (1 + _AGREE) * min(fit_costs) for cost in fit_costs)
-        return min(fit_costs) <= _EXPLAINED * self._total or (
-            n_agreeing >= _N_AGREEING_FITS and min(fit_costs) <= _PLAUSIBLE * self._total
+        n_agreeing = sum(cost <= (1 + _AGREEMENT_RTOL) * min(fit_costs) for cost in fit_costs)
+        return min(fit_costs) <= _EXACT_UNEXPLAINED_FRACTION * self._total or (
+            n_agreeing >= _N_AGREEING_FITS and min(fit_costs) <= _MAX_UNEXPLAINED_FRACTION * self._total
         )
 
     def _noted(self, theta: Array, cost: float) -> float:
@@ -207,7 +206,7 @@ def _narrow_log_limits(problem: CompiledProblem, lower: Array, upper: Array) -> 
     inputs = [float(np.mean(np.abs(u.values))) for c in conditions for u in c.inputs]
     X = np.abs(np.log([x for x in (1.0, *states, *inputs) if x > 0])).max()
     T = np.log([1.0, *durations, *steps])
-    low = np.maximum(lower, -X - T.max() - _MARGIN)
-    high = np.minimum(upper, X - T.min() + _MARGIN)
+    low = np.maximum(lower, -X - T.max() - _LOG_MAGNITUDE_MARGIN)
+    high = np.minimum(upper, X - T.min() + _LOG_MAGNITUDE_MARGIN)
     is_narrower = problem.log & (low < high)
     return np.where(is_narrower, low, lower), np.where(is_narrower, high, upper)
