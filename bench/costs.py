@@ -22,7 +22,7 @@ from scipy.optimize import nnls
 import castfit as cf
 from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
-from castfit.fit.choice import COSTS, PROBE, CostFeatures, features
+from castfit.fit.choice import MEASURED_COSTS_PATH, PROBE_SOLVER, CostFeatures, features
 from castfit.problem.problem import Problem
 
 from .cpu_clock import cpu_timed
@@ -113,7 +113,7 @@ def iterations(progress: Progress, models: Sequence[str] = tuple(MODELS), starts
                     compiled_problem, staged
                 )
                 for kind, solver in SOLVERS.items():
-                    method = PROBE if kind == "single" else solver
+                    method = PROBE_SOLVER if kind == "single" else solver
                     counts[kind][prospect.kind].append(
                         cf.fit(problem, kind, method, start=start, retry=False).iterations
                     )
@@ -153,7 +153,9 @@ def _run(name: str, progress: Progress, folder: str | None = None) -> Report:
     rows, status = collected(run_costs(progress))
     coefficients_table = table(rows, iterations(progress))
     if folder is not None and not status:
-        (Path(folder) / COSTS.name).write_text(json.dumps(coefficients_table, indent=1) + "\n", encoding="utf-8")
+        (Path(folder) / MEASURED_COSTS_PATH.name).write_text(
+            json.dumps(coefficients_table, indent=1) + "\n", encoding="utf-8"
+        )
 
     def format_ratio(row: IterationCost, features: tuple[float, ...], weights: list[float], figure: float) -> str:
         return f"{float(np.dot(weights, features)) / figure:.2f}"

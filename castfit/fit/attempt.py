@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _MAX_REFINEMENTS = 8  # Limit on the mesh refinements of one search.
 _MAX_ROUNDING_EFFECT_SD = 0.1  # Largest acceptable effect of rounding theta on a residual, in standard deviations.
-# Smallest relative difference of costs for which one attempt counts as better than another.
+# Relative difference of costs within which two attempts agree, and above which one is better.
 _MIN_COST_GAIN_RTOL = 1e-3
 # Part of a normalised gradient outside the span of earlier ones, below which its equation is redundant.
 _REDUNDANT_ROW_FRACTION = 1e-4
@@ -453,7 +453,10 @@ def close_initial_gap(staged: StagedProblem, solution: Solution) -> Solution:
         return solution
     v, is_changed = solution.v.copy(), False
     for chain, chain_values in zip(staged.layout.chains, staged.evaluate(solution.v).values, strict=True):
-        if chain.n_s and (np.abs(chain_values.a - v[chain.nodes[0]]) > _INITIAL_STATE_RTOL * np.abs(chain_values.a)).any():
+        if (
+            chain.n_s
+            and (np.abs(chain_values.a - v[chain.nodes[0]]) > _INITIAL_STATE_RTOL * np.abs(chain_values.a)).any()
+        ):
             v[chain.nodes[0]], is_changed = chain_values.a, True
     return replace(solution, v=v) if is_changed and staged.evaluate(v).ok else solution
 

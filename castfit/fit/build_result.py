@@ -12,7 +12,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.version import __version__
-from castfit.fit.choice import DOWN, PROBE
+from castfit.fit.choice import DESCENT_SOLVER, PROBE_SOLVER
 from castfit.problem.compiled_problem import LOSS
 from castfit.problem.observables import parameter_of, unknowns
 from castfit.problem.prior_rows import SmoothnessPenalty
@@ -49,7 +49,9 @@ def build_result(
     compiled_problem, staged, solution, evaluation = run.problem, found.staged, found.solution, found.linear
     transcription = found.transcription
     solver = found.staging.solver or run.solver
-    solver = DOWN if solver is PROBE else solver  # how far it went at most is how it was found, not what it is
+    solver = (
+        DESCENT_SOLVER if solver is PROBE_SOLVER else solver
+    )  # how far it went at most is how it was found, not what it is
     v, status, active = solution.v, solution.status, solution.active
     layout, quantities = staged.layout, problem.quantities
     unknown_sigmas = sigma_names(compiled_problem)

@@ -54,16 +54,19 @@ if TYPE_CHECKING:
     from castfit.solve.staged import StagedProblem
     from castfit.transcribe.shooting_problem import ShootingProblem
 
-COSTS = Path(__file__).with_name("measured_costs.json")
+MEASURED_COSTS_PATH = Path(__file__).with_name("measured_costs.json")
 """What `castfit bench costs` writes."""
 
-DOWN = GaussNewton("box")
-PROBE = replace(DOWN, max_iter=40)
+DESCENT_SOLVER = GaussNewton("box")
+PROBE_SOLVER = replace(DESCENT_SOLVER, max_iter=40)
 """How single shooting goes down from the start where something follows; optima that are found so take 5 to 30."""
 
 # Alternatives were tried on 35 problems of ``castfit bench sizes``, of up to 80 states, 1,000 data, 100 experiments;
 # what is chosen here, on all of them: 2 to 1,000 states, 10 to 1e5 data, 1 to 10,000 experiments.
-_PATIENT_WINDOW_AND_DECREASE = 8, 0.01  # Iterations of a probe, and the fraction by which the cost must fall within them.
+_PATIENT_WINDOW_AND_DECREASE = (
+    8,
+    0.01,
+)  # Iterations of a probe, and the fraction by which the cost must fall within them.
 # The same for a cheap fallback; 2 to 4 and 0.5 to 0.95 take equally long within 3 %, 8 a tenth longer.
 _BRIEF_WINDOW_AND_DECREASE = 3, 0.9
 # Predicted time of a fallback, relative to single shooting, above which it is expensive; 2 to 6 do as well.
@@ -108,7 +111,7 @@ class EarlyStoppingDescent:
     values: int
     patience: tuple[int, float] = _PATIENT_WINDOW_AND_DECREASE
     twice: bool = False
-    solver: GaussNewton = PROBE
+    solver: GaussNewton = PROBE_SOLVER
 
     @property
     def label(self) -> str:
@@ -311,7 +314,7 @@ def features(prospect: CostFeatures) -> dict[str, tuple[tuple[float, ...], tuple
 @cache
 def measured_costs() -> Mapping[str, Any]:
     """Return the table that is shipped."""
-    return json.loads(COSTS.read_text(encoding="utf-8"))
+    return json.loads(MEASURED_COSTS_PATH.read_text(encoding="utf-8"))
 
 
 def predict_costs(prospect: CostFeatures) -> dict[str, PredictedCost]:
@@ -389,7 +392,7 @@ def choose_from_features(
             f"it needs about {format_memory(collocation_cost.memory)}, but {format_memory(memory_limit)} are available"
         )
         reason = f"castfit chose single shooting without trying collocation: {size}."
-        return TranscriptionChoice(single, DOWN if straight else None, None, reason)
+        return TranscriptionChoice(single, DESCENT_SOLVER if straight else None, None, reason)
     ratio = collocation_cost.seconds / single_cost.seconds
     if workers:
         reason = "castfit chose single shooting, because workers divide its integrations."
@@ -446,7 +449,9 @@ def choose_from_features(
     )  # otherwise it takes as long to match parameters as to integrate
     return TranscriptionChoice(
         single,
-        EarlyStoppingDescent(prospect.rows, _BRIEF_WINDOW_AND_DECREASE if is_brief else _PATIENT_WINDOW_AND_DECREASE, tries_second_start),
+        EarlyStoppingDescent(
+            prospect.rows, _BRIEF_WINDOW_AND_DECREASE if is_brief else _PATIENT_WINDOW_AND_DECREASE, tries_second_start
+        ),
         fallback,
         reason,
         returns_to_fallback=not is_brief,
@@ -473,7 +478,9 @@ def _stiffness(problem: CompiledProblem, staged: ShootingProblem) -> float:
     """Compute the largest length of a collocation element, in time constants of the fastest decay."""
     longest = max(_longest_element(c) for c in problem.conditions[:_MAX_STIFFNESS_EXPERIMENTS])
     slopes: Any = _SLOPES.get(problem.model, _slopes)
-    points = islice(staged.visited(staged.start, _STIFFNESS_SAMPLE_POINTS), _STIFFNESS_SAMPLE_POINTS * _MAX_STIFFNESS_EXPERIMENTS)
+    points = islice(
+        staged.visited(staged.start, _STIFFNESS_SAMPLE_POINTS), _STIFFNESS_SAMPLE_POINTS * _MAX_STIFFNESS_EXPERIMENTS
+    )
     columns = [np.stack(np.atleast_1d(*values), axis=-1) for values in zip(*points, strict=True)]
     jacobians = np.array(slopes(*columns), dtype=float)  # (n, N n)
     matrices = jacobians.reshape(len(jacobians), -1, len(jacobians)).swapaxes(0, 1)

@@ -43,7 +43,10 @@ _MAX_ROUNDS = 60  # Limit on the fits until the correlations have converged.
 _NO_POINT_STATUSES = (Status.START_FAILED, Status.EVALUATION_FAILED)
 _CONVERGENCE_RTOL = 1e-6  # Relative change of the estimates below which the iteration has converged.
 _N_TIME_CONSTANT_CANDIDATES = 41  # Number of time constants on the initial grid.
-_MIN_TIME_CONSTANT_FACTOR, _MAX_TIME_CONSTANT_FACTOR = 0.05, 30.0  # Relative to the shortest distance and to the full length of the data.
+_MIN_TIME_CONSTANT_FACTOR, _MAX_TIME_CONSTANT_FACTOR = (
+    0.05,
+    30.0,
+)  # Relative to the shortest distance and to the full length of the data.
 _EXPECTATION_RTOL = 1e-12  # Relative change of the expected missing residuals at which their iteration ends.
 _MIN_CORRELATION_EIGENVALUE = 1e-10  # Smallest accepted eigenvalue of a joint correlation matrix.
 _RANK_RTOL = 1e-9  # Relative singular value below which the data do not determine a direction.
@@ -183,8 +186,14 @@ def _likeliest_time(
     def cost(log_time: float) -> float:
         return _cost(compiled_problem, {**times, label: float(np.exp(log_time))}, residuals)
 
-    log_min, log_max = float(np.log(_MIN_TIME_CONSTANT_FACTOR * shortest)), float(np.log(_MAX_TIME_CONSTANT_FACTOR * longest))
-    grid = [log_min + (log_max - log_min) * k / (_N_TIME_CONSTANT_CANDIDATES - 1) for k in range(_N_TIME_CONSTANT_CANDIDATES)]
+    log_min, log_max = (
+        float(np.log(_MIN_TIME_CONSTANT_FACTOR * shortest)),
+        float(np.log(_MAX_TIME_CONSTANT_FACTOR * longest)),
+    )
+    grid = [
+        log_min + (log_max - log_min) * k / (_N_TIME_CONSTANT_CANDIDATES - 1)
+        for k in range(_N_TIME_CONSTANT_CANDIDATES)
+    ]
     k = int(np.argmin([cost(x) for x in grid]))
     low, high = grid[max(k - 1, 0)], grid[min(k + 1, _N_TIME_CONSTANT_CANDIDATES - 1)]
     x = float(scipy.optimize.minimize_scalar(cost, bounds=(low, high), method="bounded", options={"xatol": 1e-9}).x)
@@ -220,7 +229,11 @@ def inflate_covariance(
             refitted = _Weighted.from_residuals(compiled_problem, times, residuals.extrapolate(theta_step))
             n_deviations = float(np.sqrt(max(refitted.cost - best.cost, 1e-12) / 0.5))
             if 1.0 / _WIDTH_RATIO < n_deviations < _WIDTH_RATIO or half_width == _MAX_HALF_WIDTH:
-                scale = n_deviations if n_deviations < _WIDTH_RATIO and half_width < _MAX_HALF_WIDTH else max(n_deviations, 1.0)
+                scale = (
+                    n_deviations
+                    if n_deviations < _WIDTH_RATIO and half_width < _MAX_HALF_WIDTH
+                    else max(n_deviations, 1.0)
+                )
                 increase = unbiased * (refitted.covariance - best.covariance) + np.outer(theta_step, theta_step)
                 sides.append((half_width / scale, increase / scale**2))
                 break

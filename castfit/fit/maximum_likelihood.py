@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from castfit.fit.methods import Transcription
     from castfit.solve.staged import StagedProblem
 
-# Fraction of the remaining time for the least-squares search; then the likelihood itself is maximised.
-_LEAST_SQUARES_TIME_FRACTION = 0.25
+# Fraction of the remaining time that is reserved for the likelihood itself, after the least-squares search.
+_LIKELIHOOD_TIME_FRACTION = 0.25
 # Relative accuracy of the half-square in the least-squares search, which only provides a starting point.
 _LEAST_SQUARES_COST_RTOL = 1e-4
 
@@ -50,7 +50,7 @@ def most_likely(run: FitRun, requested_transcription: Transcription, theta: Arra
         run, problem=surrogate_problem, verify=False, low_accuracy_rtol=_LEAST_SQUARES_COST_RTOL
     )
     least_squares_run.deadline = (
-        run.deadline - _LEAST_SQUARES_TIME_FRACTION * max(run.remaining, 0.0)
+        run.deadline - _LIKELIHOOD_TIME_FRACTION * max(run.remaining, 0.0)
         if np.isfinite(run.deadline)
         else run.deadline
     )

@@ -154,7 +154,7 @@ class SolverRequirement:
     solver: Callable[[], Solver]
 
 
-DEMANDS: dict[type, SolverRequirement] = {
+SOLVER_REQUIREMENTS: dict[type, SolverRequirement] = {
     MatchingProducts: SolverRequirement(
         "matching='scalar' gives one vanishing gradient per interval",
         "use Sqp() or Ipopt(), or matching='vector'",
@@ -172,7 +172,7 @@ DEMANDS: dict[type, SolverRequirement] = {
 def _demand(transcription: Any) -> SolverRequirement | None:
     """Return the requirement of a transcription, or None. A user's transcription need not define `capabilities`."""
     capabilities = getattr(transcription, "gives", (Linearization,))
-    return None if Linearization in capabilities else DEMANDS[capabilities[0]]
+    return None if Linearization in capabilities else SOLVER_REQUIREMENTS[capabilities[0]]
 
 
 def mismatches(transcription: Any, solver: Any) -> list[str]:

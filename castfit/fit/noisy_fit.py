@@ -43,7 +43,10 @@ _MIN_PREDICTED_GAIN_LOG_L = 1e-7  # Predicted gain of log L below which a search
 _MIN_PREDICTED_GAIN_NEWTON = 1e-11  # The same for Newton steps with the finite-difference curvature.
 _ACCEPTABLE_GAIN_LOG_L = 1e-4  # Predicted gain of log L that is acceptable if rounding ends the search.
 _MAX_LOG_STEP = 1.5  # Limit on the step of a logarithm in one iteration.
-_INITIAL_DIFFERENCE_STEP, _DIFFERENCE_STEP_SE = 1e-4, 0.02  # Steps of finite differences: relative to the value, then in standard errors.
+_INITIAL_DIFFERENCE_STEP, _DIFFERENCE_STEP_SE = (
+    1e-4,
+    0.02,
+)  # Steps of finite differences: relative to the value, then in standard errors.
 # Limit on the finite-difference step of a logarithm: an intensity near 0 has hardly any effect at any step.
 _MAX_LOG_DIFFERENCE_STEP = 0.05
 # Curvature along a logarithm below which the data do not determine it: its standard error is above 30.

@@ -49,12 +49,14 @@ if TYPE_CHECKING:
 
 _MAX_WEIGHT_ROUNDS = 25  # Limit on the fits until the weights have converged.
 _CONVERGENCE_DOF = 0.01  # Change of the effective degrees of freedom below which the weights have converged.
-_EXACT_FIT_FRACTION = 0.02  # Unexplained part of the data below which the fit counts as exact.
+_EXACT_FIT_FRACTION = 0.02  # Part of the data's degrees of freedom that is left below which the fit counts as exact.
 _INITIAL_SIGMA_FRACTION = 0.5  # Initial value of an unknown sigma, relative to the standard deviation of the data.
 _MIN_PENALTY_DOF = 0.01  # Degrees of freedom that a penalty must at least remove, and at least leave.
 # Limit on the change of the logarithm of a weight in one round, and intervals of the grid in this range.
 _MAX_LOG_WEIGHT_CHANGE, _N_WEIGHT_STEPS = float(np.log(1e4)), 32
-_MIN_RELATIVE_EIGENVALUE = 1e-11  # Floor of the eigenvalues, relative to the largest, that keeps undetermined directions regular.
+_MIN_RELATIVE_EIGENVALUE = (
+    1e-11  # Floor of the eigenvalues, relative to the largest, that keeps undetermined directions regular.
+)
 
 
 def chosen_labels(problem: CompiledProblem) -> tuple[str, ...]:
@@ -194,7 +196,9 @@ class LocalModel:
         """Return the Cholesky factor of the penalised curvature."""
         penalised = self.H + sum(np.exp(p) * (J.T @ J) for p, (_, J) in zip(rho.tolist(), self.rows, strict=True))
         values, vectors = np.linalg.eigh(0.5 * (penalised + penalised.T))  # rounding may make it indefinite
-        floor = _MIN_RELATIVE_EIGENVALUE * values.max(initial=np.finfo(float).tiny)  # of nothing, where bounds hold everything
+        floor = _MIN_RELATIVE_EIGENVALUE * values.max(
+            initial=np.finfo(float).tiny
+        )  # of nothing, where bounds hold everything
         return np.asarray(scipy.linalg.qr((vectors * np.sqrt(np.maximum(values, floor))).T, mode="r")[0], dtype=float)
 
     def _minimum(self, rho: Array) -> tuple[float, float]:
@@ -256,7 +260,9 @@ class LocalModel:
 
         max_dof = self.rows[i][0].size - _MIN_PENALTY_DOF
         current = float(self.log_weights[i])
-        candidates = [current + _MAX_LOG_WEIGHT_CHANGE * (2 * k / _N_WEIGHT_STEPS - 1) for k in range(_N_WEIGHT_STEPS + 1)]
+        candidates = [
+            current + _MAX_LOG_WEIGHT_CHANGE * (2 * k / _N_WEIGHT_STEPS - 1) for k in range(_N_WEIGHT_STEPS + 1)
+        ]
         grid = np.array([p for p in candidates if _MIN_PENALTY_DOF <= left_open(p) <= max_dof])
         if not grid.size:  # all of it on one side: go there as far as makes a difference
             return current + (_MAX_LOG_WEIGHT_CHANGE if left_open(current) > max_dof else -_MAX_LOG_WEIGHT_CHANGE)

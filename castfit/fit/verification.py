@@ -51,9 +51,13 @@ _CHI2_RTOL = 1e-3  # Relative difference of chi2 within which two integrations a
 _CHI2_RTOL_PER_DATUM = 0.1  # The same for few data: this tolerance divided by their number, if that is larger.
 _EXACT_FIT_RTOL = 1e-6  # Norm of the residuals, relative to the data, below which the fit counts as exact.
 _NEGLIGIBLE_RESIDUAL_SD = 1e-3  # Residual per datum, in known standard deviations, that is negligible.
-_LOCAL_ERROR_RTOL = 1e-6  # Largest gap at the end of a piece, relative to its terms, that counts as an integration error.
+_LOCAL_ERROR_RTOL = (
+    1e-6  # Largest gap at the end of a piece, relative to its terms, that counts as an integration error.
+)
 _STATE_ROUNDING_RTOL = 1e-14  # Rounding error of a state, relative to its largest magnitude.
-_MAX_PIECES_FRACTION = 0.5  # Number of pieces between measured times, relative to the stages, up to which they are tried first.
+_MAX_PIECES_FRACTION = (
+    0.5  # Number of pieces between measured times, relative to the stages, up to which they are tried first.
+)
 _NONSTIFF_STEP_FRACTION = 0.9  # Fraction of explicit steps in the search from which a model counts as nonstiff.
 _TIGHTER_RTOL_FACTOR = 0.1  # Integration tolerance of the verification, relative to that of the search.
 _MIN_INTEGRATION_RTOL = 1e-12  # Smallest relative tolerance of the verifying integration.
@@ -89,7 +93,11 @@ def verify(
     """
     n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
     tight_options, local_tolerance = tighter(options, accuracy, n_z), max(_LOCAL_ERROR_RTOL, 10 * accuracy)
-    if tight_options.method == "cvodes" and isinstance(staged, ShootingProblem) and staged.explicit_share >= _NONSTIFF_STEP_FRACTION:
+    if (
+        tight_options.method == "cvodes"
+        and isinstance(staged, ShootingProblem)
+        and staged.explicit_share >= _NONSTIFF_STEP_FRACTION
+    ):
         verification = _verified_by(_by_adams(tight_options), problem, staged, evaluation, local_tolerance)
         if verification.reproduced:
             return verification
@@ -195,12 +203,16 @@ def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> Integrator
     What castfit's own method found is for SUNDIALS to confirm, if it can; n_z is the number of algebraic states.
     """
     method = sundials(n_z) if options.method in ("auto", *STEPPED, "collocation") else options.method
-    return _with_tolerance(replace(options, method=method), _TIGHTER_RTOL_FACTOR * min(options.relative_tolerance, accuracy))
+    return _with_tolerance(
+        replace(options, method=method), _TIGHTER_RTOL_FACTOR * min(options.relative_tolerance, accuracy)
+    )
 
 
 @cache
 def _by_adams(tight_options: IntegratorOptions) -> IntegratorOptions:
-    return _with_tolerance(replace(tight_options, method="adams"), _TIGHTER_RTOL_FACTOR * tight_options.relative_tolerance)
+    return _with_tolerance(
+        replace(tight_options, method="adams"), _TIGHTER_RTOL_FACTOR * tight_options.relative_tolerance
+    )
 
 
 def _with_tolerance(options: IntegratorOptions, tolerance: float) -> IntegratorOptions:

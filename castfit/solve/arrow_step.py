@@ -30,7 +30,7 @@ from castfit.solve.bounded_lsq import BoundedLsqSolution, LinearConstraints, bou
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask, Signs
 
-HELD_DIRECTION_STIFFNESS = 1e3
+FIXED_DIRECTION_STIFFNESS = 1e3
 """Stiffness of fixed directions, relative to the largest singular value (Peifer and Timmer 2007, Eq. 23)."""
 
 MAX_ACTIVE_SETS = 100
@@ -75,7 +75,7 @@ def find_singular_directions(
     """
     arrow = compressed.arrow
     largest = arrow.largest
-    stiffness = HELD_DIRECTION_STIFFNESS * (largest if largest > 0.0 else 1.0)
+    stiffness = FIXED_DIRECTION_STIFFNESS * (largest if largest > 0.0 else 1.0)
     local_directions: list[Array] = []
     smallest_value, n_singular = np.inf, 0
     for batch, R in zip(arrow.batches, compressed.factors, strict=True):

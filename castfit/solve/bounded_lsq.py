@@ -252,7 +252,7 @@ def _factored(E: Array, u: Array) -> tuple[Array, Array]:
 FEASIBILITY_RTOL = 1e-11
 """Violation, relative to a constraint's terms, that the iteration counts as rounding."""
 
-CANCELLATION = 1e-13
+CANCELLATION_RTOL = 1e-13
 """Dependence on a direction, relative to the direction's length, that counts as rounding."""
 
 INFEASIBILITY_RTOL = 1e-8
@@ -433,7 +433,7 @@ class _HalfSpaces:
     @cached_property
     def rounding(self) -> Array:
         """Up to what T's columns are known."""
-        return CANCELLATION * np.linalg.norm(self.T, axis=0)
+        return CANCELLATION_RTOL * np.linalg.norm(self.T, axis=0)
 
     def xi(self, y: Array) -> Array:
         return self.origin + self.T @ y[:-1]

@@ -23,7 +23,7 @@ from castfit._support.time_limit import StopRequested, with_deadline
 from castfit.solve.block_pivoting import active_signs, minimize_in_box
 from castfit.solve.staged import DenseRows, Linearization
 from castfit.solve.step_control.box import TrustRegion
-from castfit.solve.subproblem import RIDGE, units_of_search
+from castfit.solve.subproblem import RIDGE_FRACTIONS, units_of_search
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Signs
@@ -156,7 +156,7 @@ class _DescentState:
         trace = float(np.trace(H))
         if not trace < _MAX_SQUARABLE:
             return self._back()
-        H[np.diag_indices_from(H)] += RIDGE[0] + RIDGE[1] * trace
+        H[np.diag_indices_from(H)] += RIDGE_FRACTIONS[0] + RIDGE_FRACTIONS[1] * trace
         low, high = (staged.lower - point.v) / unit, (staged.upper - point.v) / unit
         min_predicted_decrease = _MIN_PREDICTED_DECREASE * (1.0 + point.half_square)
         while self._delta > rule.min_radius:

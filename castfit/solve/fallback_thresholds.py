@@ -75,5 +75,5 @@ class FallbackThresholds:
     free_step: float = 1e-2
 
 
-RESCUE = FallbackThresholds()
+FALLBACK_THRESHOLDS = FallbackThresholds()
 """The policy of `GaussNewton`."""

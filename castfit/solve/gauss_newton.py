@@ -25,9 +25,9 @@ from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import Status, raise_if_mistakes, suggest
 from castfit._support.time_limit import Deadline, StopRequested, with_deadline
-from castfit.solve.fallback_thresholds import RESCUE
+from castfit.solve.fallback_thresholds import FALLBACK_THRESHOLDS
 from castfit.solve.homotopy import (
-    HELD_BACK,
+    LEVENBERG_MARQUARDT_PHASE,
     AttemptProgress,
     GaussNewtonState,
     SolveStates,
@@ -69,8 +69,10 @@ __all__ = ["GaussNewton", "GaussNewtonState"]
 # Step tolerance of Fisher scoring, which converges linearly: the next steps are hardly smaller.
 _SCORING_STEP_RTOL = 1e-3
 _MAX_STEP_HALVINGS = 6  # Limit on the halvings of a step until its end can be linearized.
-_STEP_DIRECTION_RTOL = 1e-3  # Relative difference of steps below which it is due to integration errors.
-_CONTRACTION_CHANGE_FACTOR = 3.0  # Largest accepted contraction of a step, relative to that of the step before.
+_STEP_DIRECTION_RTOL = (
+    1e-3  # Relative singular value of changes of steps below which they are due to integration errors.
+)
+_CONTRACTION_CHANGE_FACTOR = 3.0  # Largest accepted contraction factor, relative to that of the step before.
 # Limits of an extrapolated step, relative to the last one: contraction to a twentieth, and to nine tenths.
 _MIN_EXTRAPOLATION, _MAX_EXTRAPOLATION = 0.05, 9.0
 _MIN_DAMPING = 1e-6  # Damping below which a failed step is attributed to a model that cannot be evaluated.
@@ -277,14 +279,19 @@ class GaussNewton:
         report = _figures(local, step, gap)
         tolerance = max(self.tolerance * (_SCORING_STEP_RTOL if _scores(linear, staged) else 1.0), ledger.control.rough)
         is_flickering = is_small_decrease(staged, linear, state.progress.closest[1], tolerance)
-        near_decrease = RESCUE.near_decrease if rule.holds_singular_directions else RESCUE.noisy_decrease
+        near_decrease = (
+            FALLBACK_THRESHOLDS.near_decrease if rule.holds_singular_directions else FALLBACK_THRESHOLDS.noisy_decrease
+        )
         progress = _closing_in(
             state.progress, step, gap, linear.informing_square, near_decrease, is_flickering=is_flickering
         )
         # Judge by the decrease that a full step promises within the constraints, and by the gaps.
         is_converged = gap <= MATCHING_TOLERANCE and is_small_decrease(staged, linear, step.decrease, tolerance)
-        if is_converged or progress.idle > RESCUE.idle:
-            is_good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square
+        if is_converged or progress.idle > FALLBACK_THRESHOLDS.idle:
+            is_good = (
+                gap <= FALLBACK_THRESHOLDS.noisy_gap
+                and step.decrease <= FALLBACK_THRESHOLDS.noisy_decrease * linear.informing_square
+            )
             status = Status.CONVERGED if is_converged or is_good else Status.ACCEPTABLE
             return self._arrive(ledger, replace(state, local=step, progress=progress, report=report), local, status)
         search = LineSearch(ledger.search if state.is_low_accuracy else ledger, local, step, linear, progress.memory)
@@ -313,12 +320,13 @@ class GaussNewton:
                 advance = replace(advance, to=None)
         length = search.norm(step.dv)
         is_cycling = (
-            advance.damping == 1.0 and abs(length - state.report.get("step", np.inf)) <= RESCUE.same_length * length
+            advance.damping == 1.0
+            and abs(length - state.report.get("step", np.inf)) <= FALLBACK_THRESHOLDS.same_length * length
         )
         is_stuck = advance.to is None or same_point(advance.to.v, linear.v)
         if is_stuck and state.is_low_accuracy:
             return self._closely(ledger, replace(state, local=step, progress=progress))
-        is_damped = not is_stuck and advance.damping < RESCUE.damped and not progress.is_near_solution
+        is_damped = not is_stuck and advance.damping < FALLBACK_THRESHOLDS.damped and not progress.is_near_solution
         new_state = replace(
             state,
             iteration=state.iteration + 1,
@@ -333,7 +341,7 @@ class GaussNewton:
                 stalled=progress.stalled + is_damped,
                 circling=progress.circling + 1 if is_cycling else 0,
                 previous_points=()
-                if state.phase == HELD_BACK
+                if state.phase == LEVENBERG_MARQUARDT_PHASE
                 else (*progress.previous_points[-1:], (linear.v, step.dv)),
             ),
         )
@@ -353,7 +361,9 @@ class GaussNewton:
         if state.progress.unheld:
             return TrustRegion()
         # The natural level function measures rows with the derivatives of other points, which those of densities defy.
-        if state.phase == HELD_BACK or (isinstance(self._control, NaturalLevel) and not staged.least_squares):
+        if state.phase == LEVENBERG_MARQUARDT_PHASE or (
+            isinstance(self._control, NaturalLevel) and not staged.least_squares
+        ):
             return LevenbergMarquardt()
         return self._control
 
@@ -365,7 +375,9 @@ class GaussNewton:
         """
         staged, evaluation, ledger.arrived = ledger.staged, state.evaluation, local
         holds_directions = self._rule(staged, state).holds_singular_directions
-        if not is_small_decrease(staged, evaluation, local.promise, max(RESCUE.stationary, ledger.control.rough)):
+        if not is_small_decrease(
+            staged, evaluation, local.promise, max(FALLBACK_THRESHOLDS.stationary, ledger.control.rough)
+        ):
             return _let_go(state) if holds_directions else replace(state, status=Status.STEP_TOO_SMALL)
         if not holds_directions and "back" not in state.progress.memory:
             best = _lowest(ledger, state)
@@ -387,9 +399,9 @@ class GaussNewton:
         rule, square = self._rule(staged, state), search.evaluation.informing_square
         if (
             state.report["gap"] <= MATCHING_TOLERANCE
-            and step.decrease <= (1e-6 if rule.holds_singular_directions else RESCUE.stationary) * square
+            and step.decrease <= (1e-6 if rule.holds_singular_directions else FALLBACK_THRESHOLDS.stationary) * square
         ):
-            good = not rule.holds_singular_directions and step.decrease <= RESCUE.noisy_decrease * square
+            good = not rule.holds_singular_directions and step.decrease <= FALLBACK_THRESHOLDS.noisy_decrease * square
             return self._arrive(ledger, state, search.local, Status.CONVERGED if good else Status.ACCEPTABLE)
         if (
             not rule.holds_singular_directions
@@ -444,9 +456,11 @@ def _scores(linear: Linearization, staged: StagedProblem) -> bool:
 
 def _deserves_accuracy(staged: StagedProblem, evaluation: Evaluation, decrease: float) -> bool:
     """Whether the solution is so close that what less accurate integration leaves in a step matters."""
-    if decrease > RESCUE.far_decrease * evaluation.informing_square + integration_error_square(staged, evaluation):
+    if decrease > FALLBACK_THRESHOLDS.far_decrease * evaluation.informing_square + integration_error_square(
+        staged, evaluation
+    ):
         return False
-    return infeasibility(staged.layout, staged.scale, evaluation) <= RESCUE.far_gap
+    return infeasibility(staged.layout, staged.scale, evaluation) <= FALLBACK_THRESHOLDS.far_gap
 
 
 def _is_near_convergence(staged: StagedProblem, step: Step, advance: StepOutcome) -> bool:
@@ -487,19 +501,19 @@ def _closing_in(
     progress: AttemptProgress, step: Step, gap: float, half_square: float, near_decrease: float, *, is_flickering: bool
 ) -> AttemptProgress:
     """Count the steps near the solution that bring it no closer; a promise that is small enough only flickers."""
-    if not (gap <= RESCUE.near_gap and step.decrease <= near_decrease * half_square):
+    if not (gap <= FALLBACK_THRESHOLDS.near_gap and step.decrease <= near_decrease * half_square):
         return (
             replace(progress, idle=0, closest=(np.inf, np.inf))
             if progress.is_near_solution or progress.idle
             else progress
         )
     least_gap, least_decrease = progress.closest
-    is_closer = MATCHING_TOLERANCE < gap < RESCUE.closer * least_gap or (
-        step.decrease < RESCUE.closer * least_decrease and not is_flickering
+    is_closer = MATCHING_TOLERANCE < gap < FALLBACK_THRESHOLDS.closer * least_gap or (
+        step.decrease < FALLBACK_THRESHOLDS.closer * least_decrease and not is_flickering
     )
     closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if is_closer else progress.closest
     is_divergent = progress.is_divergent or step.decrease > max(
-        RESCUE.divergence_factor * least_decrease, RESCUE.noisy_decrease * half_square
+        FALLBACK_THRESHOLDS.divergence_factor * least_decrease, FALLBACK_THRESHOLDS.noisy_decrease * half_square
     )
     return replace(progress, idle=0 if is_closer else progress.idle + 1, closest=closest, is_divergent=is_divergent)
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from castfit._support.records import dataclass
 from castfit._support.status import Status
-from castfit.solve.fallback_thresholds import RESCUE
+from castfit.solve.fallback_thresholds import FALLBACK_THRESHOLDS
 from castfit.solve.penalty_homotopy import RelaxationLevel, RelaxedProblem
 from castfit.solve.residual_plausibility import expected_noise, has_implausible_residuals
 from castfit.solve.solution import infeasibility
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from castfit.solve.staged import Array, Evaluation, Linearization, StagedProblem
     from castfit.solve.subproblem import ActiveSet, Step
 
-HELD_BACK = "held back"
+LEVENBERG_MARQUARDT_PHASE = "held back"
 """Phase of the search whose steps are those of Levenberg and Marquardt."""
 
 _CUT_SHORT_NOTE = "The residuals are implausibly large, but the search for a better optimum was cut short."
@@ -80,8 +80,12 @@ class AttemptProgress:
     def needs_rescue(self) -> bool:
         """Whether there were too many steps, or damped ones, on the way to a solution that is not in sight."""
         straight = self.station < 0
-        slow = self.steps >= (RESCUE.straight_iterations if straight else RESCUE.exact_iterations)
-        return not (self.is_near_solution or self.unheld) and (slow or (straight and self.stalled >= RESCUE.stalled))
+        slow = self.steps >= (
+            FALLBACK_THRESHOLDS.straight_iterations if straight else FALLBACK_THRESHOLDS.exact_iterations
+        )
+        return not (self.is_near_solution or self.unheld) and (
+            slow or (straight and self.stalled >= FALLBACK_THRESHOLDS.stalled)
+        )
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,7 @@ class SolveStates:
             if state.soft or new_state.iteration == state.iteration:
                 return new_state
             if self._circles(new_state):
-                return _start_attempt(new_state, HELD_BACK, new_state.evaluation)
+                return _start_attempt(new_state, LEVENBERG_MARQUARDT_PHASE, new_state.evaluation)
             return (self._next(new_state) if new_state.progress.needs_rescue else None) or new_state
         if new_state.status.success:
             return self._accept_optimum(new_state)
@@ -218,8 +222,8 @@ class SolveStates:
 
     def _circles(self, state: GaussNewtonState) -> bool:
         """Check whether full steps cycle around an optimum without converging to it."""
-        round_ = state.progress.circling >= RESCUE.circling and not state.progress.unheld
-        free = self.rescued and state.phase != HELD_BACK
+        round_ = state.progress.circling >= FALLBACK_THRESHOLDS.circling and not state.progress.unheld
+        free = self.rescued and state.phase != LEVENBERG_MARQUARDT_PHASE
         return round_ and free and not has_implausible_residuals(self.ledger.staged, state.evaluation)
 
     def _accept_optimum(self, state: GaussNewtonState) -> GaussNewtonState:
@@ -234,13 +238,13 @@ class SolveStates:
 
     def _next(self, state: GaussNewtonState) -> GaussNewtonState | None:
         """Return the beginning of the next try, or None if there is none."""
-        if not self.rescued or state.phase == HELD_BACK:
+        if not self.rescued or state.phase == LEVENBERG_MARQUARDT_PHASE:
             return None
         next_state = next(self._others, None)
         if next_state is not None:
             return replace(next_state, iteration=state.iteration, damping=state.damping)
         if self.optimum is None and self.ledger.best is not None:
-            return _start_attempt(state, HELD_BACK, self.ledger.evaluate(self.ledger.best))
+            return _start_attempt(state, LEVENBERG_MARQUARDT_PHASE, self.ledger.evaluate(self.ledger.best))
         return None
 
     def _tries(self) -> Iterator[GaussNewtonState]:
@@ -253,11 +257,11 @@ class SolveStates:
             if evaluation.ok:
                 origin = evaluation.v
                 yield GaussNewtonState(0, "second start", evaluation, is_low_accuracy=self.roughly)
-        for stations, initial_v in ((RESCUE.stations, origin), (RESCUE.slow_stations, start)):
+        for stations, initial_v in ((FALLBACK_THRESHOLDS.stations, origin), (FALLBACK_THRESHOLDS.slow_stations, start)):
             self._stations = stations
             evaluation = self.ledger.coarse.evaluate(initial_v, begins=True)
             yield GaussNewtonState(
-                0, "station 1", evaluation, progress=AttemptProgress({"mu": RESCUE.first_mu}, station=0)
+                0, "station 1", evaluation, progress=AttemptProgress({"mu": FALLBACK_THRESHOLDS.first_mu}, station=0)
             )
 
     def _soft_step(self, state: GaussNewtonState) -> GaussNewtonState:
@@ -281,11 +285,11 @@ class SolveStates:
                 "residual": float(np.sqrt(weighted_squares(staged.layout, linear))),
             },
         )
-        is_free_step = relaxed_step.held_back < RESCUE.free_step
-        is_done = relaxed_step.decrease < (RESCUE.drop if is_free_step else RESCUE.no_drop)
+        is_free_step = relaxed_step.held_back < FALLBACK_THRESHOLDS.free_step
+        is_done = relaxed_step.decrease < (FALLBACK_THRESHOLDS.drop if is_free_step else FALLBACK_THRESHOLDS.no_drop)
         return (
             self._next_station(new_state)
-            if is_done or new_state.progress.steps >= RESCUE.station_iterations
+            if is_done or new_state.progress.steps >= FALLBACK_THRESHOLDS.station_iterations
             else new_state
         )
 
@@ -293,7 +297,7 @@ class SolveStates:
         """Go on to the next station; behind the last one lies the exact problem, at full accuracy."""
         station = state.progress.station + 1
         if station < len(self._stations):
-            memory = {"mu": min(state.progress.memory["mu"], RESCUE.first_mu)}
+            memory = {"mu": min(state.progress.memory["mu"], FALLBACK_THRESHOLDS.first_mu)}
             return replace(state, phase=f"station {station + 1}", progress=AttemptProgress(memory, station))
         exact_evaluation = self.ledger.evaluate(state.v, begins=True)
         return replace(state, phase="exact", evaluation=exact_evaluation, progress=AttemptProgress(station=station))

@@ -45,7 +45,7 @@ from castfit.solve.assembly import (
     squares_blocks,
 )
 from castfit.solve.condensing import condense
-from castfit.solve.fallback_thresholds import RESCUE
+from castfit.solve.fallback_thresholds import FALLBACK_THRESHOLDS
 from castfit.solve.matching_jacobian_update import from_gradients
 from castfit.solve.residual_plausibility import assumed_sigma
 from castfit.solve.solution import CountingProblem, Iteration, Solution, SolveControl, infeasibility
@@ -466,11 +466,11 @@ class _IpoptRun:
         predicted_decrease = (
             0.5 * float(u @ u) - step.predicted
         )  # with what bounds hold, of the size of IPOPT's barrier
-        if step.decrease < RESCUE.closer * self.min_decrease:
+        if step.decrease < FALLBACK_THRESHOLDS.closer * self.min_decrease:
             self.min_decrease, self.idle = step.decrease, 0
-        elif is_small_decrease(staged, linear, step.decrease, RESCUE.noisy_decrease):
+        elif is_small_decrease(staged, linear, step.decrease, FALLBACK_THRESHOLDS.noisy_decrease):
             self.idle += 1
-        if self.idle <= RESCUE.idle and not (
+        if self.idle <= FALLBACK_THRESHOLDS.idle and not (
             is_small_decrease(staged, linear, step.decrease, max(_MIN_PREDICTED_DECREASE, self.control.rough))
             and is_small_decrease(staged, linear, predicted_decrease, max(_MIN_BOUND_STEP_DECREASE, self.control.rough))
         ):
@@ -511,7 +511,7 @@ class _IpoptRun:
                 return solution
             step = residuals_and_step[1]
             bounds = step.bound_multipliers
-            if is_small_decrease(staged, linear, step.decrease, RESCUE.noisy_decrease):
+            if is_small_decrease(staged, linear, step.decrease, FALLBACK_THRESHOLDS.noisy_decrease):
                 status = Status.CONVERGED
                 break
             if status is Status.CONVERGED:  # as far as gradients tell

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from castfit.solve.solution import CountingProblem
     from castfit.solve.staged import Array, Chain, Evaluation, Index, Layout, Linearization, Mask, StagedProblem
 
-LONG = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
-SHORT = (1.0, 0.1, 0.01)
-_MAX_LEVEL_ITERATIONS: dict[tuple[float, ...], int] = {LONG: 15, SHORT: 35}  # at each rho, at most
+LONG_RAMP = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
+SHORT_RAMP = (1.0, 0.1, 0.01)
+_MAX_LEVEL_ITERATIONS: dict[tuple[float, ...], int] = {LONG_RAMP: 15, SHORT_RAMP: 35}  # at each rho, at most
 _LOG_ARGUMENT_FLOOR = 1e-7  # Floor of the argument of a logarithm, relative to the largest value of the state.
 _CONTINUITY_WEIGHT = 1e3  # Weight of the gaps between elements, which are linear and are not relaxed.
 _FIRST_MU = 0.1  # Initial damping factor.
@@ -183,19 +183,21 @@ def run_homotopy(
     ledger: CountingProblem,
     at_price: Callable[[float], FlatRelaxedProblem],
     start: Array,
-    stations: tuple[float, ...] = LONG,
+    stations: tuple[float, ...] = LONG_RAMP,
 ) -> HomotopyPath:
     """Go from v (n_v,) at the start through the stations, from one price of the equations to the next.
 
     Nothing is eliminated from the ledger's problem; `at_price` makes the soft one from rho.  Which of the stations
-    `LONG` and `SHORT` finds more depends on the problem, so that a search alternates them.
+    `LONG_RAMP` and `SHORT_RAMP` finds more depends on the problem, so that a search alternates them.
 
     Raises Stopped when the time is over or Ctrl-C was pressed.
     """
     coordinates = at_price(stations[0]).coordinates
     u, steps = coordinates.search(start), 0
     for rho in stations:
-        u, n_steps = _station(ledger, at_price(rho), u, _MAX_LEVEL_ITERATIONS.get(stations, _MAX_LEVEL_ITERATIONS[LONG]))
+        u, n_steps = _station(
+            ledger, at_price(rho), u, _MAX_LEVEL_ITERATIONS.get(stations, _MAX_LEVEL_ITERATIONS[LONG_RAMP])
+        )
         steps += n_steps
     return HomotopyPath(np.clip(coordinates.natural(u), ledger.staged.lower, ledger.staged.upper), steps)
 
@@ -207,7 +209,10 @@ def _station(ledger: CountingProblem, soft: FlatRelaxedProblem, u: Array, max_st
     lower, upper = coordinates.search(staged.lower), coordinates.search(staged.upper)
     unit = np.where(np.arange(u.size) < n_theta, staged.scale, 1.0)
     is_theta = np.arange(u.size) < n_theta
-    damping, longest = np.where(is_theta, 1.0, _STATE_DAMPING_RATIO) / unit**2, np.where(is_theta, *_MAX_LOG_STEPS) * unit
+    damping, longest = (
+        np.where(is_theta, 1.0, _STATE_DAMPING_RATIO) / unit**2,
+        np.where(is_theta, *_MAX_LOG_STEPS) * unit,
+    )
     linear = ledger.linearize(coordinates.natural(u))
     current_value, mu, n_stagnant = soft.value(u, linear), _FIRST_MU, 0
     if not (linear.ok and np.isfinite(current_value)):

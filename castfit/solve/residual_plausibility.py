@@ -35,7 +35,7 @@ MAX_UNEXPLAINED_SIGNAL = 0.04
 STATE_ERROR_PER_RTOL = 10.0
 """Times a relative tolerance: errors of the states."""
 
-WHITE = (20, 2.0)
+MIN_COUNT_AND_WHITENESS_SD = (20, 2.0)
 """So many residuals of unknown sigma are noise where neighbours are alike by fewer standard deviations than this.
 
 If those of every output are, nothing is left that another optimum could explain, however much data scatter.
@@ -78,7 +78,7 @@ def has_implausible_residuals(staged: StagedProblem, evaluation: Evaluation, *, 
 
     Where sigma is known: their mean square exceeds what n normal deviates reach once in a million times, within
     `LARGE_SQUARE`: 4 up to twelve values, 2.7 for thirty, 2 from seventy.  Where it is not: they exceed a fifth of the
-    signal, and are not `WHITE`, if data may be so `noisy`.  Where some may be outliers, the mean square is what the
+    signal, and are not `MIN_COUNT_AND_WHITENESS_SD`, if data may be so `noisy`.  Where some may be outliers, the mean square is what the
     median says of it.
     """
     return beyond_noise(staged, evaluation) or _beyond_signal(staged, evaluation, noisy=noisy)
@@ -126,7 +126,7 @@ def _white(staged: StagedProblem, evaluation: Evaluation) -> bool:
             lag_products[j] += e[:-1] @ e[1:]
             n[j] += e.size
             pairs[j] += max(e.size - 1, 0)
-    min_pairs, max_correlation = WHITE
+    min_pairs, max_correlation = MIN_COUNT_AND_WHITENESS_SD
     return bool(
         pairs.sum() >= min_pairs and (np.abs(lag_products) * n <= max_correlation * np.sqrt(pairs) * squares).all()
     )

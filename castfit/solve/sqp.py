@@ -28,7 +28,7 @@ from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import Status, raise_if_mistakes
 from castfit._support.time_limit import StopRequested, with_deadline
-from castfit.solve.fallback_thresholds import RESCUE
+from castfit.solve.fallback_thresholds import FALLBACK_THRESHOLDS
 from castfit.solve.matching_jacobian_update import accumulate_products, products_along, unit_directions
 from castfit.solve.solution import CountingProblem, Iteration, Solution, SolveControl, infeasibility
 from castfit.solve.staged import Jacobians, Linearization, MatchingProducts, StagedProblem, weighted_squares
@@ -164,7 +164,10 @@ class Sqp:
             return replace(state, status=Status.MAX_ITERATIONS)
         state = replace(state, **_progress(state, step, gap))
         search = LineSearch(ledger, local, step, linear, {})
-        is_near = gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * linear.informing_square
+        is_near = (
+            gap <= FALLBACK_THRESHOLDS.near_gap
+            and step.decrease <= FALLBACK_THRESHOLDS.near_decrease * linear.informing_square
+        )
         full_step_evaluation = (
             search.trial(step.dv) if is_near else None
         )  # penalties see little there but errors of integration
@@ -213,17 +216,26 @@ def _verdict(ledger: CountingProblem, state: _SqpState, step: Step, gap: float, 
         staged, linear, step.decrease, max(tolerance, ledger.control.rough)
     ):
         return Status.CONVERGED
-    if state.exact and state.idle > RESCUE.idle:
-        good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square
+    if state.exact and state.idle > FALLBACK_THRESHOLDS.idle:
+        good = (
+            gap <= FALLBACK_THRESHOLDS.noisy_gap
+            and step.decrease <= FALLBACK_THRESHOLDS.noisy_decrease * linear.informing_square
+        )
         return Status.CONVERGED if good else Status.ACCEPTABLE
     return None
 
 
 def _progress(state: _SqpState, step: Step, gap: float) -> dict[str, Any]:
     """Count iterations near the solution that come no closer: only errors of integration are left."""
-    is_near = gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * state.linear.informing_square
+    is_near = (
+        gap <= FALLBACK_THRESHOLDS.near_gap
+        and step.decrease <= FALLBACK_THRESHOLDS.near_decrease * state.linear.informing_square
+    )
     least_gap, least_decrease = state.min_gap_and_decrease
-    is_closer = MATCHING_TOLERANCE < gap < RESCUE.closer * least_gap or step.decrease < RESCUE.closer * least_decrease
+    is_closer = (
+        MATCHING_TOLERANCE < gap < FALLBACK_THRESHOLDS.closer * least_gap
+        or step.decrease < FALLBACK_THRESHOLDS.closer * least_decrease
+    )
     smallest_progress = (min(gap, least_gap), min(step.decrease, least_decrease))
     return {"idle": state.idle + 1 if is_near and not is_closer else 0, "min_gap_and_decrease": smallest_progress}
 
@@ -248,7 +260,7 @@ def _relinearized(ledger: CountingProblem, state: _SqpState, advance: StepOutcom
 def _linearized(ledger: CountingProblem, state: _SqpState, v: Array) -> _SqpState:
     """Linearize at v: with all derivatives of the matching conditions, or with one more row of each."""
     staged = ledger.staged
-    if MatchingProducts not in staged.capabilities or state.idle > RESCUE.idle:
+    if MatchingProducts not in staged.capabilities or state.idle > FALLBACK_THRESHOLDS.idle:
         return replace(state, linear=ledger.linearize(v), exact=True, confirming=False)
     layout, scale = staged.layout, staged.scale
     units = unit_directions(layout, ledger.evaluate(v), scale, state.units, state.iteration)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.fallback_thresholds import RESCUE
+from castfit.solve.fallback_thresholds import FALLBACK_THRESHOLDS
 from castfit.solve.residual_plausibility import size_square
 from castfit.solve.subproblem import (
     EXACT_DATA_RTOL,
@@ -58,7 +58,7 @@ def nonstationary_quantities(local: LocalProblem) -> tuple[str, ...]:
         if not local.finite:
             return ()  # nothing can be told
         step = local.compute_trust_region_step(1.0)
-        if not is_small_decrease(staged, linear, step.decrease, RESCUE.stationary):
+        if not is_small_decrease(staged, linear, step.decrease, FALLBACK_THRESHOLDS.stationary):
             share = np.abs(local.gradient * step.dv[local.positions])
         else:
             share = _steepness(local)
@@ -82,7 +82,7 @@ def without_invisible_slopes(solution: Solution, local: LocalProblem) -> tuple[S
         return solution, local
     with np.errstate(over="ignore", invalid="ignore"):
         steepest = _steepness(local).max(initial=0.0) if local.finite else 0.0
-        if steepest > 1.0 and not is_small_decrease(staged, linear, local.promise, RESCUE.stationary):
+        if steepest > 1.0 and not is_small_decrease(staged, linear, local.promise, FALLBACK_THRESHOLDS.stationary):
             return solution, local  # far from any
         while steepest > 1.0 and n_steps < _MAX_REFINING_STEPS and radius > _MIN_STEP_UNITS:
             step = local.compute_trust_region_step(radius)

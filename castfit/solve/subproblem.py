@@ -56,7 +56,7 @@ MATCHING_TOLERANCE = 1e-7
 EXACT_DATA_RTOL = 1e-10
 """Of the data: what rounding leaves of data that are reproduced exactly."""
 
-RIDGE = (1e-8, 1e-15)
+RIDGE_FRACTIONS = (1e-8, 1e-15)
 """What is added to every square of E, scaled by units of the search, in a box; and its part of the sum of these."""
 
 MIN_COLUMN_NORM_FRACTION = 1e-6
@@ -343,7 +343,7 @@ class LocalProblem:
 
         Singular directions stay free.
 
-        A ridge of `RIDGE` makes it unique.
+        A ridge of `RIDGE_FRACTIONS` makes it unique.
         """
         cached_step = self._steps_by_radius.get(radius)
         if cached_step is not None:
@@ -388,7 +388,7 @@ class LocalProblem:
     @property
     def _ridge(self) -> float:
         with np.errstate(over="ignore"):
-            return RIDGE[0] + RIDGE[1] * float(((self.norms * self._unit) ** 2).sum())
+            return RIDGE_FRACTIONS[0] + RIDGE_FRACTIONS[1] * float(((self.norms * self._unit) ** 2).sum())
 
     @property
     def unheld(self) -> LocalProblem:
@@ -637,7 +637,9 @@ class LocalProblem:
         if other_indices.size:
             low, high = (limits[other_indices] for limits in self.staged.layout.path_limits)
             value = (condensed.c + condensed.path.times(x))[other_indices]
-            slack = _BOUND_VIOLATION_RTOL * (self.staged.layout.path_units[other_indices] + np.abs(condensed.c[other_indices]))
+            slack = _BOUND_VIOLATION_RTOL * (
+                self.staged.layout.path_units[other_indices] + np.abs(condensed.c[other_indices])
+            )
             violates_path = np.zeros(condensed.c.size, dtype=np.bool_)
             violates_path[other_indices] = (value < low - slack) | (value > high + slack)
             self._tie(is_tied, violates_path)

@@ -13,7 +13,7 @@ from castfit._bench import costs, sizes
 from castfit.fit import choice, strategies
 from castfit.fit.attempt import FitRun
 from castfit.fit.choice import (
-    PROBE,
+    PROBE_SOLVER,
     CostFeatures,
     EarlyStoppingDescent,
     PredictedCost,
@@ -209,7 +209,7 @@ def test_rescues_begin_with_the_cheapest(monkeypatch):
     usual = ordered(0.01, 0.01)
     assert usual[:-1] == [s.label for s in strategies.STRATEGIES if s.is_applicable(problem, cf.Collocation())]
     dear = ordered(0.01, 1e4)
-    by_single = ["growing horizons", strategies.SingleShootingFallback.label, strategies.BOX.label]
+    by_single = ["growing horizons", strategies.SingleShootingFallback.label, strategies.TRUST_REGION_DESCENT.label]
     assert dear[:3] == by_single
     assert sorted(dear) == sorted(usual)
     monkeypatch.setattr(strategies, "available_memory", lambda: 1e8)
@@ -233,7 +233,7 @@ def test_where_single_shooting_finds_nothing_collocation_follows():
     assert result.strategies[:3] == ("the start", "growing horizons", "collocation")
     assert result.described
     probed = [entry["iteration"] for entry in result.history if "try" not in entry]
-    assert max(probed) < PROBE.max_iter / 2  # given up where it was held up
+    assert max(probed) < PROBE_SOLVER.max_iter / 2  # given up where it was held up
 
 
 def test_a_model_that_cannot_be_simulated_to_its_end_is_followed_over_ever_longer_horizons():
@@ -297,7 +297,7 @@ def test_growing_horizons_are_left_where_data_are_not_described(monkeypatch):
     result = cf.fit(problem, start=start)
     assert result.described
     assert "growing horizons" in result.strategies
-    assert 1 < len(horizons) < local_search.HORIZONS[-1] / 2
+    assert 1 < len(horizons) < local_search.HORIZON_COUNTS[-1] / 2
 
 
 def test_a_callback_stops_a_probe_too():
@@ -313,7 +313,7 @@ def test_where_far_more_happens_than_was_measured_single_shooting_goes_down_to_t
     assert result.described
     assert "Single shooting was chosen" in result.message
     assert result.strategies == ("the start",)  # a long way, but the right one
-    assert result.iterations > PROBE.max_iter
+    assert result.iterations > PROBE_SOLVER.max_iter
 
 
 def test_a_start_at_which_nothing_responds_is_left_by_the_default_too():

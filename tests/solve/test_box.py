@@ -20,7 +20,7 @@ from castfit.solve.block_pivoting import active_signs, minimize_in_box
 from castfit.solve.solution import SolveControl
 from castfit.solve.stationarity import nonstationary_quantities, without_invisible_slopes
 from castfit.solve.step_control import TrustRegion
-from castfit.solve.subproblem import RIDGE, LocalProblem, units_of_search
+from castfit.solve.subproblem import RIDGE_FRACTIONS, LocalProblem, units_of_search
 from tests.solve.toys import Formula
 from tests.wild import wild
 
@@ -47,7 +47,7 @@ def linear(seed: int, n: int, spread: float) -> Formula:
 def test_the_step_is_the_minimum_in_the_box_and_the_bounds(seed, n, spread, radius):
     toy = linear(seed, n, spread)
     step = LocalProblem(toy, toy.linearize(toy.start)).compute_trust_region_step(radius)
-    ridge = RIDGE[0] + RIDGE[1] * float((toy.matrix**2).sum())
+    ridge = RIDGE_FRACTIONS[0] + RIDGE_FRACTIONS[1] * float((toy.matrix**2).sum())
     E = np.vstack([toy.matrix, np.sqrt(ridge) * np.eye(n)])
     u = np.concatenate([toy.constant, np.zeros(n)])
     lower, upper = np.maximum(toy.lower, -radius), np.minimum(toy.upper, radius)

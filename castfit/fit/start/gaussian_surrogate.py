@@ -41,7 +41,9 @@ def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
 
     Parameters of the noise alone are fixed; other quantities keep their order.
     """
-    labels = dict.fromkeys(problem.groups, _UNLIMITED_SPREAD) | dict(zip(problem.groups, problem.group_bounds, strict=False))
+    labels = dict.fromkeys(problem.groups, _UNLIMITED_SPREAD) | dict(
+        zip(problem.groups, problem.group_bounds, strict=False)
+    )
     sizes = _sizes(problem)
     conditions = list(problem.conditions)
     for i, condition in enumerate(conditions):

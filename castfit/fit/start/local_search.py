@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.solve.staged import StagedProblem
 
-LOOKS = (10, 25)
+LOOK_ITERATIONS = (10, 25)
 """Iterations at which a candidate must not be worse than half of those before it."""
 
-HORIZONS = (10, 20)
+HORIZON_COUNTS = (10, 20)
 """Numbers of horizons, the whole among them: few are faster, many lose the way less often."""
 
 _MAX_SCREENING_ITERATIONS = 60  # Limit on the iterations of a descent that is screened at `LOOK_ITERATIONS`.
 MAX_FINAL_ITERATIONS = 150
 """Limit on the iterations of a round that ends at an optimum."""
 
-ROUNDS = 6
+MAX_VALLEY_ROUNDS = 6
 """Limit on the rounds along a valley."""
 
 # Smallest decrease of the cost, in the logarithm of the likelihood, that justifies another round.
@@ -59,7 +59,7 @@ _OPTIMUM_PREDICTED_DECREASE = 0.01
 class DescentResult:
     """Result of the descent from one candidate.
 
-    theta (n,), cost : there;  at_looks : its costs at `LOOKS`, NaN where it had ended;  work : in simulations, a sweep
+    theta (n,), cost : there;  at_looks : its costs at `LOOK_ITERATIONS`, NaN where it had ended;  work : in simulations, a sweep
     of all sensitivities counted by what it takes;  dropped : whether it was not let to its end;  optimum : whether
     hardly anything is promised there
     """
@@ -96,13 +96,13 @@ def lowest_draw(scene: SearchProblem, draws: Sequence[Array]) -> tuple[int, floa
 def descend(
     scene: SearchProblem, start: Array, limits: tuple[float, float], seconds: float, *, step_control: str = "box"
 ) -> DescentResult:
-    """Go down from a start; `limits` are the costs above which it is dropped at `LOOKS`."""
+    """Go down from a start; `limits` are the costs above which it is dropped at `LOOK_ITERATIONS`."""
     look_costs = [np.nan, np.nan]
     is_dropped = [False]
 
     def look(iteration: int, cost: float) -> bool:
-        if iteration in LOOKS:
-            k = LOOKS.index(iteration)
+        if iteration in LOOK_ITERATIONS:
+            k = LOOK_ITERATIONS.index(iteration)
             look_costs[k] = cost
             is_dropped[0] = cost > limits[k]
         return is_dropped[0]
@@ -115,7 +115,7 @@ def descend(
 
 
 def minimize_locally(
-    scene: SearchProblem, start: Array, seconds: float, *, best: float = np.inf, rounds: int = ROUNDS, accurate: bool = False,
+    scene: SearchProblem, start: Array, seconds: float, *, best: float = np.inf, rounds: int = MAX_VALLEY_ROUNDS, accurate: bool = False,
     hope: float = np.inf, step_control: str = "box",
 ) -> DescentResult:  # fmt: skip
     """Go down to the optimum, or as far as rounds pay, never up from the start; `dropped` if there is more to come.
@@ -141,7 +141,12 @@ def minimize_locally(
         if is_optimum or not cost < best or time.time() >= deadline:
             break
         if is_settled and staged is not scene.accurate:
-            staged, rule, is_settled, cost = scene.accurate, _PATIENT_RULE if step_control == "box" else rule, False, np.inf
+            staged, rule, is_settled, cost = (
+                scene.accurate,
+                _PATIENT_RULE if step_control == "box" else rule,
+                False,
+                np.inf,
+            )
         elif is_settled:
             break
     cost, start_cost = scene.cost(theta), scene.cost(start)
@@ -169,7 +174,7 @@ class _ConvergenceForecast:
 
 
 def grow_horizons(
-    scene: SearchProblem, start: Array, seconds: float, horizons: int = HORIZONS[-1], *,
+    scene: SearchProblem, start: Array, seconds: float, horizons: int = HORIZON_COUNTS[-1], *,
     step_control: str = "box", max_mean_cost: float = np.inf,
 ) -> tuple[Array | None, float]:  # fmt: skip
     """Go down on ever longer horizons, all but the whole; return where to, and the work that it took.
@@ -203,7 +208,7 @@ def tighten_equations(
 
     Return theta and the work in simulations.
 
-    `stations` are the prices of the equations, one of `castfit.fit.start.soft_start.RAMPS`.
+    `stations` are the prices of the equations, one of `castfit.fit.start.soft_start.RELAXATION_RAMPS`.
     """
     with with_deadline(max(seconds, 1e-3)):
         try:

@@ -206,7 +206,9 @@ def sampling_radius(guess: Array, log: Mask) -> Array:
 
 def drawn_about(ranges: Mapping[str, tuple[float, float]]) -> str:
     """Describe the ranges of starts, in natural values, of quantities without a bound; empty if there are none."""
-    listing = join_limited((f"{name} in [{low:.3g}, {high:.3g}]" for name, (low, high) in ranges.items()), _MAX_LISTING_CHARACTERS)
+    listing = join_limited(
+        (f"{name} in [{low:.3g}, {high:.3g}]" for name, (low, high) in ranges.items()), _MAX_LISTING_CHARACTERS
+    )
     return f"Starting points were sampled around the guess where a bound is missing: {listing}." if ranges else ""
 
 

@@ -25,7 +25,7 @@ from castfit.fit.start import StartingPoint
 from castfit.integrate.lanes import merge
 from castfit.problem.positivity import positive_states
 from castfit.simulate.simulate import TrajectoryNodes
-from castfit.solve.relaxed_dynamics import LONG, SHORT, FlatRelaxedProblem, SearchCoordinates, run_homotopy
+from castfit.solve.relaxed_dynamics import LONG_RAMP, SHORT_RAMP, FlatRelaxedProblem, SearchCoordinates, run_homotopy
 from castfit.solve.solution import CountingProblem, SolveControl
 from castfit.solve.staged import rows_in_units
 from castfit.transcribe.collocation_problem import collocation_problem
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.solve.staged import Chain, Evaluation, Mask, StagedProblem
 
-RAMPS = {"long": LONG, "short": SHORT}
+RELAXATION_RAMPS = {"long": LONG_RAMP, "short": SHORT_RAMP}
 """Prices of equations, from the first to the last."""
 
 _MIN_ELEMENTS = 40  # Smallest number of elements of an experiment.
@@ -48,7 +48,10 @@ _ZERO_STATE_RTOL = 1e-6  # Value of a state, relative to its largest one, that i
 _MAX_INITIAL_DISTANCE = 3.0  # Largest distance of a constant from the initial state, in e-folds or units.
 # Smallest sigma, relative to the mean measured value, while the states are far from the data.
 _MIN_RELATIVE_SIGMA = 0.065
-_MIN_SIGMA_FRACTION, _MAX_SIGMA_FRACTION = 0.05, 1.0  # Limits of an unknown sigma, relative to the standard deviation of the data.
+_MIN_SIGMA_FRACTION, _MAX_SIGMA_FRACTION = (
+    0.05,
+    1.0,
+)  # Limits of an unknown sigma, relative to the standard deviation of the data.
 
 
 @public("castfit")
@@ -89,7 +92,7 @@ class SoftStart:
     ramp: str = "long"
 
     def __post_init__(self) -> None:
-        is_known_ramp = is_one_of(self.ramp, *RAMPS)
+        is_known_ramp = is_one_of(self.ramp, *RELAXATION_RAMPS)
         raise_if_mistakes(
             "SoftStart", [] if is_known_ramp else [f"ramp is {shorten_repr(self.ramp)}; choose 'long' or 'short'"]
         )
@@ -97,7 +100,7 @@ class SoftStart:
     @property
     def stations(self) -> tuple[float, ...]:
         """The prices rho of the equations."""
-        return RAMPS[self.ramp]
+        return RELAXATION_RAMPS[self.ramp]
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class SoftStartResult:
 
 
 def soft_start_or_guess(
-    problem: CompiledProblem, theta: Array, integrator: IntegratorOptions, stations: tuple[float, ...] = LONG
+    problem: CompiledProblem, theta: Array, integrator: IntegratorOptions, stations: tuple[float, ...] = LONG_RAMP
 ) -> StartingPoint:
     """Return the start of a fit from softened equations, or theta itself if the time was too short.
 
@@ -130,12 +133,12 @@ def soft_start(
     theta: Array,
     integrator: IntegratorOptions,
     *,
-    stations: tuple[float, ...] = LONG,
+    stations: tuple[float, ...] = LONG_RAMP,
 ) -> SoftStartResult:
     """Estimate constant states and theta (n_theta,) jointly while the equations harden.
 
     The start is simulated by the integrator, to know how large states are; `stations` are
-    `castfit.solve.relaxed_dynamics.LONG` or `SHORT`.
+    `castfit.solve.relaxed_dynamics.LONG_RAMP` or `SHORT_RAMP`.
 
     Raises InputError if states trigger events.
     Raises Stopped when the time is over or Ctrl-C was pressed.
@@ -181,7 +184,9 @@ def _positive(problem: CompiledProblem, simulated: Trajectory) -> Mask:
     What is algebraic follows from the others: it counts as positive where these are and its simulation is.
     """
     of_x = positive_states(problem)
-    of_z = np.all([(z >= -_ZERO_STATE_RTOL * np.abs(z).max(axis=0)).all(axis=0) for _, _, z in simulated.tables], axis=0)
+    of_z = np.all(
+        [(z >= -_ZERO_STATE_RTOL * np.abs(z).max(axis=0)).all(axis=0) for _, _, z in simulated.tables], axis=0
+    )
     return np.append(of_x, of_z & of_x.all())
 
 
@@ -254,5 +259,7 @@ def _unknown_sigma(chain: Chain, rows: Array) -> Array:
         error = w * y[:-2] + (1.0 - w) * y[2:] - y[1:-1]
         sigma = np.sqrt(np.mean(error**2 / (w**2 + (1.0 - w) ** 2 + 1.0)))
         spread = float(np.std(y))
-        sigmas[:, j] = np.clip(sigma, _MIN_SIGMA_FRACTION * spread, _MAX_SIGMA_FRACTION * spread) if spread > 0.0 else 1.0
+        sigmas[:, j] = (
+            np.clip(sigma, _MIN_SIGMA_FRACTION * spread, _MAX_SIGMA_FRACTION * spread) if spread > 0.0 else 1.0
+        )
     return sigmas.reshape(chain.row_mask.shape)

@@ -16,7 +16,7 @@ import numpy as np
 
 from castfit._support.records import dataclass
 from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome
-from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE, penalty
+from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE_RTOL, penalty
 from castfit.solve.subproblem import LocalProblem, Step
 
 
@@ -61,7 +61,7 @@ class TrustRegion(StepControl):
         previous_merits = _remembered(search.memory) if compares_costs else []
         reference = max([current_merit, *previous_merits])
         squares = current_merit - search.evaluation.excess
-        noise = INTEGRATION_NOISE * squares
+        noise = INTEGRATION_NOISE_RTOL * squares
         lowest_merit, n_stagnant = search.memory.get("lowest", np.inf), search.memory.get("since", 0.0)
         if current_merit < lowest_merit - self.progress * squares:
             lowest_merit, n_stagnant = current_merit, 0.0

@@ -21,7 +21,7 @@ from castfit.solve.step_control.common import LineSearch, StepControl, StepOutco
 if TYPE_CHECKING:
     from castfit.solve.staged import Array, Evaluation
 
-INTEGRATION_NOISE = 1e-9
+INTEGRATION_NOISE_RTOL = 1e-9
 """Change of the cost, relative to the half-square of the rows, that counts as an integration error."""
 
 _MIN_VIOLATION_WEIGHT = 1e-8  # Smallest weight of a violation by one unit.
@@ -45,7 +45,7 @@ class ExactPenalty(StepControl):
         current_merit = merit(search.evaluation)
         squares = current_merit - search.evaluation.excess
         predicted_decrease = squares - search.step.predicted  # the linear model closes every defect
-        noise = INTEGRATION_NOISE * squares
+        noise = INTEGRATION_NOISE_RTOL * squares
         factor = 1.0
         while factor >= self.shortest:
             trial = search.trial(factor * search.step.dv)
@@ -64,7 +64,9 @@ def penalty(search: LineSearch, *, margin: float) -> Callable[[Evaluation], floa
     if layout.of_theta:  # there is nothing to violate
         return lambda evaluation: evaluation.cost if evaluation.ok else np.inf
     units = violation_units(layout, search.ledger.staged.scale)
-    weights = [margin * np.abs(m) + _MIN_VIOLATION_WEIGHT / unit for m, unit in zip(_multipliers(search), units, strict=True)]
+    weights = [
+        margin * np.abs(m) + _MIN_VIOLATION_WEIGHT / unit for m, unit in zip(_multipliers(search), units, strict=True)
+    ]
 
     def merit(evaluation: Evaluation) -> float:
         if not evaluation.ok:

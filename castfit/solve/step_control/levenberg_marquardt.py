@@ -12,7 +12,7 @@ import numpy as np
 
 from castfit._support.records import dataclass
 from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome
-from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE, penalty
+from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE_RTOL, penalty
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class LevenbergMarquardt(StepControl):
             step = search.local.direction(damping=np.sqrt(mu) * diagonal)
             trial = search.trial(step.dv)
             value = merit(trial)
-            predicted_decrease, noise = squares - step.predicted, INTEGRATION_NOISE * squares
+            predicted_decrease, noise = squares - step.predicted, INTEGRATION_NOISE_RTOL * squares
             gain = (current_merit - value) / predicted_decrease if predicted_decrease > 0 else 0.0
             if gain > self.armijo or (predicted_decrease <= noise and value <= current_merit + noise):
                 shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(max(gain, 0.0), 1.0) - 1.0) ** 3)

@@ -822,7 +822,7 @@ def test_a_round_is_given_up_where_it_would_not_come_down_to_what_is_hoped_for()
     slow = 30.0 - 0.1 * np.arange(local_search.MAX_FINAL_ITERATIONS)  # at 15
     given_up = [local_search._ConvergenceForecast(hope) for hope in (14.0, 16.0)]
     ends = [next((k for k, c in enumerate(slow) if stopping_forecast(k, c)), None) for stopping_forecast in given_up]
-    assert ends == [2 * local_search._FORECAST, None]
+    assert ends == [2 * local_search._FORECAST_ITERATIONS, None]
 
     problem = chain()
     scene = search_problem_of(problem.posed)

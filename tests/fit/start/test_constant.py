@@ -13,7 +13,7 @@ from castfit import problems
 from castfit.fit import strategies
 from castfit.fit.start.soft_start import soft_start
 from castfit.problem.positivity import positive_states
-from castfit.solve.relaxed_dynamics import SHORT, FlatRelaxedProblem, SearchCoordinates
+from castfit.solve.relaxed_dynamics import SHORT_RAMP, FlatRelaxedProblem, SearchCoordinates
 
 HARD = ("cascade", "fitzhugh_nagumo", "goodwin", "lorenz", "lotka_volterra_log", "repressilator")
 POSITIVE = {"fitzhugh_nagumo": False, "lorenz": False}
@@ -109,9 +109,9 @@ def test_a_start_decades_away_reaches_the_reference(name, far, transcription):
 def test_nothing_depends_on_the_units_of_states_and_time():
     """The state is not measured but for its logarithm in a fixed unit; time is what the data are given in."""
     theta = np.log([0.1, 0.1, 1.0, 3.0])
-    reference = soft_start(prey().posed, theta, cf.IntegratorOptions(), stations=SHORT)
+    reference = soft_start(prey().posed, theta, cf.IntegratorOptions(), stations=SHORT_RAMP)
     for scaled_problem in (prey(1e6), prey(1e-6), prey(per_time=60.0)):
-        scaled_start = soft_start(scaled_problem.posed, theta, cf.IntegratorOptions(), stations=SHORT)
+        scaled_start = soft_start(scaled_problem.posed, theta, cf.IntegratorOptions(), stations=SHORT_RAMP)
         assert scaled_start.theta == pytest.approx(reference.theta, rel=1e-2, abs=1e-2)
 
 
@@ -151,7 +151,7 @@ def test_a_fit_tries_soft_equations_where_states_are_hidden(monkeypatch):
     benchmark, distant_start = problems.load("lorenz"), {"s": 100.0, "r": 3.0, "b": 0.1}
     assert benchmark.reference.is_reached(cf.fit(benchmark.problem, start=distant_start).chi2)
     monkeypatch.setattr(
-        strategies, "STRATEGIES", tuple(s for s in strategies.STRATEGIES if s is not strategies.GROWING)
+        strategies, "STRATEGIES", tuple(s for s in strategies.STRATEGIES if s is not strategies.GROWING_HORIZONS)
     )
     result = cf.fit(benchmark.problem, start=distant_start)
     assert benchmark.reference.is_reached(result.chi2)

@@ -53,7 +53,7 @@ from castfit.fit.start.local_search import (
     work_in_simulations,
 )
 from castfit.fit.start.search_problem import SearchProblem, search_problem_of
-from castfit.fit.strategies import BOX, GROWING, SOFT, StrategyBudget
+from castfit.fit.strategies import GROWING_HORIZONS, RELAXED_DYNAMICS, TRUST_REGION_DESCENT, StrategyBudget
 from castfit.result.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.step_control import TrustRegion
@@ -76,7 +76,7 @@ WAYS = {
 WHOLE = ("fit", "incremental", "decomposed")
 """Those that end at full accuracy: each of their candidates takes as long as many others."""
 
-_LEADING = {"box": BOX, "growing": GROWING, "soft": SOFT}
+_LEADING = {"box": TRUST_REGION_DESCENT, "growing": GROWING_HORIZONS, "soft": RELAXED_DYNAMICS}
 """The strategies of a fit that lead from a draw to where the local fit begins."""
 
 MOVED = "moved"
@@ -100,7 +100,7 @@ NEAR = 2.0
 """Of the lowest cost so far, in the logarithm of the likelihood: what comes so close is followed to its optimum."""
 
 OPEN = (np.inf, np.inf)
-"""Costs at two looks (`castfit.fit.start.local_search.LOOKS`) above which nobody is dropped."""
+"""Costs at two looks (`castfit.fit.start.local_search.LOOK_ITERATIONS`) above which nobody is dropped."""
 
 _UNFINISHED = (
     Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME, Status.START_FAILED, Status.EVALUATION_FAILED,
@@ -264,7 +264,7 @@ def _minimize_in_trust_region(
         if not np.isfinite(cost):
             return CandidateOutcome(work=work)
     start_point = () if order.theta else tuple(theta.tolist())
-    theta, strategy_work = _LEADING.get(order.way, BOX).search_point(
+    theta, strategy_work = _LEADING.get(order.way, TRUST_REGION_DESCENT).search_point(
         search_problem, theta, StrategyBudget(end_time - time.time(), rng, step_control)
     )
     return replace(_descend(search_problem, theta, order, end_time, work + strategy_work), start_theta=start_point)

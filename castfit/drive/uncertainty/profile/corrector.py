@@ -38,7 +38,7 @@ from castfit.fit.methods import Solver, Transcription
 from castfit.fit.verification import verify
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.covariance import residuals
-from castfit.solve.fallback_thresholds import RESCUE
+from castfit.solve.fallback_thresholds import FALLBACK_THRESHOLDS
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.homotopy import within_bounds
 from castfit.solve.solution import CountingProblem, Solution, SolveControl, infeasibility
@@ -257,7 +257,7 @@ class CorrectorContext:
     def _solved(self, fixed_problem: StagedProblem, cost_tolerance: float, *, thorough: bool) -> Solution:
         # Of what promises more than that solvers think twice.
         tolerance, seconds_left = (
-            min(self._rough(fixed_problem, cost_tolerance), 0.1 * RESCUE.stationary),
+            min(self._rough(fixed_problem, cost_tolerance), 0.1 * FALLBACK_THRESHOLDS.stationary),
             max(self.deadline - time.time(), 1e-3),
         )
         solver = self.solver

@@ -29,7 +29,7 @@ from castfit.problem.compiled_problem import CompiledProblem
 from castfit.solve.block_pivoting import minimize_in_box
 from castfit.solve.dense_descent import supports_dense_descent
 from castfit.solve.staged import DenseRows
-from castfit.solve.subproblem import RIDGE, units_of_search
+from castfit.solve.subproblem import RIDGE_FRACTIONS, units_of_search
 from castfit.transcribe.dense_single_shooting import DenseResiduals
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
@@ -93,7 +93,7 @@ class _EstimateContext:
         for k in range(_STEPS):
             E, cost_scale = current_rows.E * self.units, 1.0 + current_rows.half_square
             H, c = E.T @ E, E.T @ current_rows.u
-            H[np.diag_indices_from(H)] += RIDGE[0] + RIDGE[1] * float(np.trace(H))
+            H[np.diag_indices_from(H)] += RIDGE_FRACTIONS[0] + RIDGE_FRACTIONS[1] * float(np.trace(H))
             low = np.maximum((self.lower - current_rows.v) / self.units, -width)
             high = np.minimum((self.upper - current_rows.v) / self.units, width)
             hessian = H + second

@@ -136,7 +136,9 @@ def _pieces(problem: CompiledProblem) -> tuple[tuple[EquationBlock, BlockProblem
 
 
 def _staged(problem: CompiledProblem) -> ShootingProblem:
-    options = replace(search_options(), relative_tolerance=_INTEGRATION_TOLERANCES[0], absolute_tolerance=_INTEGRATION_TOLERANCES[1])
+    options = replace(
+        search_options(), relative_tolerance=_INTEGRATION_TOLERANCES[0], absolute_tolerance=_INTEGRATION_TOLERANCES[1]
+    )
     return SingleShooting(options).transcribe(problem, problem.guess)
 
 
@@ -155,7 +157,9 @@ class _BlockSearch:
         """
         problem, fit_costs = self._staged.problem, list[float]()
         fixed_starts: list[Array] = [self.best]
-        half_width = np.where(problem.log, _DRAW_HALF_WIDTH_DECADES * np.log(10.0), 10.0 * np.maximum(np.abs(self.best), 1.0))
+        half_width = np.where(
+            problem.log, _DRAW_HALF_WIDTH_DECADES * np.log(10.0), 10.0 * np.maximum(np.abs(self.best), 1.0)
+        )
         full_bounds = finite_bounds(*problem.bounds, self.best, half_width)
         for lower, upper in (_narrow_log_limits(problem, *full_bounds), full_bounds):
             draws: Array = generator.uniform(lower, upper, (_N_SCREENED_DRAWS, lower.size))
