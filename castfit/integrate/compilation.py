@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 _TIME_LIMIT = 300.0  # seconds after which a compiler is stopped
 _FLAGS = ("-O1", "-ffp-contract=off")  # straight-line arithmetic: -O3 runs 10 % faster and compiles twice as long
-_HEAD = re.compile(r"static int (casadi_f\d+)\(.*\{$")
-_END = "  return 0;"
-_PART = "static __attribute__((noinline)) void "
-_TAKES = "(const casadi_real** arg, casadi_real** res, casadi_real* w)"
+_FUNCTION_HEAD = re.compile(r"static int (casadi_f\d+)\(.*\{$")
+_RETURN_STATEMENT = "  return 0;"
+_PART_DECLARATION = "static __attribute__((noinline)) void "
+_PART_ARGUMENTS = "(const casadi_real** arg, casadi_real** res, casadi_real* w)"
 _MAX_PART_STATEMENTS = 500  # number of C statements per part of a long function
-_MOVED = ("daeF", "jtimesF")  # what is differentiated along directions
+_DIRECTIONAL_FUNCTIONS = ("daeF", "jtimesF")  # what is differentiated along directions
 
 
 class CompilationError(Exception):
@@ -67,18 +67,18 @@ def compiled_path(source: str, flags: tuple[str, ...]) -> Path:
     compiler = find_compiler()
     if compiler is None:
         raise CompilationError("no C compiler was found")
-    name = _name(source, flags, compiler)
+    name = _library_name(source, flags, compiler)
     for place in (cache_folder, _temporary):
         folder = place()
         path = folder / name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _is_ours(folder):
-                _refuse(folder)
+            if not _is_owned(folder):
+                _warn_unused_folder(folder)
                 continue
-            if not _is_sound(path):
+            if not _is_unchanged(path):
                 _compile(compiler, source, flags, path)
-            if _is_sound(path):
+            if _is_unchanged(path):
                 ctypes.CDLL(str(path))
                 return path
         except OSError:  # not writable, or what is there cannot be loaded
@@ -102,7 +102,7 @@ def bundled_library(source: str, folder: Path, stem: str) -> ctypes.CDLL | None:
 def is_compiled(source: str, flags: tuple[str, ...]) -> bool:
     """Check whether the library of a C source is in the cache."""
     compiler = find_compiler()
-    return compiler is not None and (cache_folder() / _name(source, flags, compiler)).exists()
+    return compiler is not None and (cache_folder() / _library_name(source, flags, compiler)).exists()
 
 
 def split_work_arrays(source: str) -> str:
@@ -114,21 +114,25 @@ def split_work_arrays(source: str) -> str:
     out: list[str] = []
     lines, k = source.split("\n"), 0
     while k < len(lines):
-        head = _HEAD.match(lines[k])
-        end = lines.index(_END, k) if head else k
+        head = _FUNCTION_HEAD.match(lines[k])
+        end = lines.index(_RETURN_STATEMENT, k) if head else k
         body = lines[k + 1 : end]
         if head is None or len(body) <= _MAX_PART_STATEMENTS or any("{" in line for line in body):
             out += lines[k : end + 1]
         else:
             parts = range(0, len(body), _MAX_PART_STATEMENTS)
             for i in parts:
-                out += [f"{_PART}{head[1]}_{i}{_TAKES} {{", *body[i : i + _MAX_PART_STATEMENTS], "}"]
+                out += [
+                    f"{_PART_DECLARATION}{head[1]}_{i}{_PART_ARGUMENTS} {{",
+                    *body[i : i + _MAX_PART_STATEMENTS],
+                    "}",
+                ]
             out += [lines[k], *(f"  {head[1]}_{i}(arg, res, w);" for i in parts), lines[end]]
         k = end + 1
     return "\n".join(out)
 
 
-def _name(source: str, flags: tuple[str, ...], compiler: str) -> str:
+def _library_name(source: str, flags: tuple[str, ...], compiler: str) -> str:
     parts = (source, *flags, compiler, _version(compiler), _machine())
     return f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.so"
 
@@ -148,7 +152,7 @@ def cache_folder() -> Path:
         return _temporary()
 
 
-def _is_ours(path: Path) -> bool:
+def _is_owned(path: Path) -> bool:
     """Whether nobody else owns a folder or a file, nor may write to it, where the system tells."""
     if not hasattr(os, "geteuid"):
         return True
@@ -157,7 +161,7 @@ def _is_ours(path: Path) -> bool:
 
 
 @cache
-def _refuse(folder: Path) -> None:
+def _warn_unused_folder(folder: Path) -> None:
     """Warn, once per folder, that a folder is not used."""
     warnings.warn(
         f"castfit compiles anew in this process, as others own '{folder}' or may write to it; set CASTFIT_CACHE to a "
@@ -171,10 +175,10 @@ def _checksum(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
-def _is_sound(path: Path) -> bool:
+def _is_unchanged(path: Path) -> bool:
     """Whether a library is the one that was compiled."""
     try:
-        is_owned = _is_ours(path) and _is_ours(_checksum(path))
+        is_owned = _is_owned(path) and _is_owned(_checksum(path))
         return is_owned and _digest(path) == _checksum(path).read_bytes()
     except OSError:
         return False
@@ -191,7 +195,7 @@ def _compile(compiler: str, source: str, flags: tuple[str, ...], path: Path) -> 
         c.write_text(source, encoding="utf-8")
         command = [compiler, *flags, "-shared", "-fPIC", "-o", str(out), str(c), "-lm"]
         try:
-            process = _ask(command, _TIME_LIMIT)
+            process = _run_compiler(command, _TIME_LIMIT)
         except subprocess.TimeoutExpired as error:
             raise CompilationError(f"{compiler} took more than {_TIME_LIMIT:g} s") from error
         if process.returncode != 0:
@@ -205,7 +209,7 @@ def _compile(compiler: str, source: str, flags: tuple[str, ...], path: Path) -> 
         os.replace(out, path)
 
 
-def _ask(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+def _run_compiler(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
     """Run a compiler, whose words may be of any encoding."""
     return subprocess.run(
         command, capture_output=True, encoding="utf-8", errors="replace", timeout=seconds, check=False
@@ -225,7 +229,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 @cache
 def _version(compiler: str) -> str:
     with suppress(OSError, subprocess.SubprocessError):
-        return _ask([compiler, "--version"], 20.0).stdout
+        return _run_compiler([compiler, "--version"], 20.0).stdout
     return ""
 
 
@@ -255,21 +259,25 @@ def compiled(build: Callable[[dict[str, Any]], ca.Function], kind: str, count: i
     if integrator.class_name() == "Rosenbrock":
         derivative = derivative_function(integrator, kind, count)
         # On the way back it generates no code, and asks for derivatives that compiled functions do not have.
-        return derivative if kind == "reverse" else ca.external(derivative.name(), _library([derivative]))
-    options = {"cache": _functions(integrator)}
+        return derivative if kind == "reverse" else ca.external(derivative.name(), _generate_library([derivative]))
+    options = {"cache": _compile_functions(integrator)}
     if kind == "values":
         return build(options)
     parts = derivative_function(integrator, kind, count).find_functions(1)
     augmented = next(part for part in parts if part.class_name() == integrator.class_name())
-    return derivative_function(build({**options, "augmented_options": {"cache": _functions(augmented)}}), kind, count)
+    return derivative_function(
+        build({**options, "augmented_options": {"cache": _compile_functions(augmented)}}), kind, count
+    )
 
 
-def _functions(integrator: ca.Function) -> dict[str, ca.Function]:
+def _compile_functions(integrator: ca.Function) -> dict[str, ca.Function]:
     """Return the functions that an integrator evaluates, compiled, by their names."""
     functions = {name: integrator.get_function(name) for name in integrator.get_function() if not name.endswith("dae")}
     # CasADi asks a compiled function for one derivative before it believes that there are more.
-    all_functions = functions | {f"fwd1_{name}": functions[name].forward(1) for name in _MOVED if name in functions}
-    path = _library(all_functions.values())
+    all_functions = functions | {
+        f"fwd1_{name}": functions[name].forward(1) for name in _DIRECTIONAL_FUNCTIONS if name in functions
+    }
+    path = _generate_library(all_functions.values())
     forward = {name: ca.external(name, path) for name in all_functions if name.startswith("fwd")}
 
     def loaded(name: str) -> ca.Function:
@@ -278,7 +286,7 @@ def _functions(integrator: ca.Function) -> dict[str, ca.Function]:
     return {name: loaded(name) for name in functions}
 
 
-def _library(functions: Iterable[ca.Function]) -> str:
+def _generate_library(functions: Iterable[ca.Function]) -> str:
     generator = ca.CodeGenerator("model")
     for function in functions:
         generator.add(function)

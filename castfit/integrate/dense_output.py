@@ -31,8 +31,10 @@ _MIDDLE_TOLERANCE = 1e-3  # distance between cubic and solution at the middle of
 _MAX_TIME_PARTS = 4096  # number of parts of an interval that are not divided further
 
 # Bernstein coefficients of both halves of a polynomial (de Casteljau).
-_HALF = np.array([[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 2, 1, 0, 0], [1, 3, 3, 1, 0], [1, 4, 6, 4, 1]], dtype=float)
-LEFT = _HALF / 2.0 ** np.arange(5)[:, None]
+_LEFT_HALF_NUMERATORS = np.array(
+    [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 2, 1, 0, 0], [1, 3, 3, 1, 0], [1, 4, 6, 4, 1]], dtype=float
+)
+LEFT = _LEFT_HALF_NUMERATORS / 2.0 ** np.arange(5)[:, None]
 RIGHT = LEFT[::-1, ::-1]
 # Bernstein coefficients of theta^0 ... theta^3.
 POWERS = np.array([[1, 0, 0, 0], [1, 1 / 4, 0, 0], [1, 1 / 2, 1 / 6, 0], [1, 3 / 4, 1 / 2, 1 / 4], [1, 1, 1, 1]])
@@ -40,7 +42,7 @@ POWERS = np.array([[1, 0, 0, 0], [1, 1 / 4, 0, 0], [1, 1 / 2, 1 / 6, 0], [1, 3 /
 _FROM_ENDS = np.array(
     [[1, 0, 0, 0, 0], [1, 1 / 4, 0, 0, 0], [1 / 2, 1 / 6, 1 / 2, -1 / 6, 1 / 6], [0, 0, 1, -1 / 4, 0], [0, 0, 1, 0, 0]]
 )
-_AT_MIDDLE = np.array([1 / 2, 1 / 8, 1 / 2, -1 / 8])  # Hermite's cubic there
+_HERMITE_MIDDLE_WEIGHTS = np.array([1 / 2, 1 / 8, 1 / 2, -1 / 8])  # Hermite's cubic there
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,10 @@ def dense_output(
             ends = np.insert(ends, 2, x[1:], axis=1)
             ends[:, [1, 3, 4]] *= np.diff(times)[:, None, None]
             return DenseOutput(times, x, z, ends)
-    return _through_parts(model, options, lanes, min_parts, inputs)
+    return _interpolate_parts(model, options, lanes, min_parts, inputs)
 
 
-def _through_parts(
+def _interpolate_parts(
     model: Integrable, options: IntegratorOptions, lanes: Lanes, n_parts: int, inputs: Callable[[Array], Array]
 ) -> DenseOutput | None:
     start, duration = float(lanes.start[0]), float(lanes.duration[0])
@@ -143,7 +145,7 @@ def _through_parts(
         f = np.asarray(integrator.graph.map(times.size)(times[None], x.T, z.T, p.T, u.T)[0], dtype=float).T
         width = duration / n_parts
         ends = np.stack([x[:-1:2], width * f[:-1:2], x[2::2], width * f[2::2]], axis=1)
-        deviations = x[1::2] - np.einsum("j,kjn->kn", _AT_MIDDLE, ends)
+        deviations = x[1::2] - np.einsum("j,kjn->kn", _HERMITE_MIDDLE_WEIGHTS, ends)
         if n_parts >= _MAX_TIME_PARTS or (np.abs(deviations) <= _MIDDLE_TOLERANCE * unit).all():
             ends = np.concatenate([ends, 16.0 * deviations[:, None]], axis=1)
             return DenseOutput(times[::2], x[::2], z[::2], ends)

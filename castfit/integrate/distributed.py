@@ -97,7 +97,7 @@ class IntegrationWorkers:
         n_workers = self.pool.n_workers
         return [
             slice(*ends)
-            for ends in _pieces(
+            for ends in _divide_lanes(
                 size, min(_DEFAULT_SHARES if n_workers is None else _SHARES_PER_WORKER * n_workers, size)
             )
         ]
@@ -112,7 +112,7 @@ class IntegrationWorkers:
         """
         tasks: Tasks = deque((k, (worker_object.key, *call, None)) for k, (worker_object, *call) in enumerate(calls))
         answers: list[Any] = [None] * len(tasks)
-        for k, answer in self.pool.run(_call, tasks, idle=check_deadline, has_affinity=True):
+        for k, answer in self.pool.run(_run_task, tasks, idle=check_deadline, has_affinity=True):
             if isinstance(answer, _NotCached):
                 worker_object, *call = calls[k]
                 tasks.appendleft((k, (worker_object.key, *call, (worker_object.make, worker_object.frozen))))
@@ -140,7 +140,7 @@ class _WorkerCache(threading.local):  # CasADi's functions are not shared betwee
 _worker_cache = _WorkerCache()
 
 
-def _call(
+def _run_task(
     key: str, method: str, arguments: tuple[Any, ...], constructor: tuple[Callable[..., Any], bytes] | None
 ) -> Any:
     """Do a task, wherever this is."""
@@ -161,7 +161,7 @@ def _call(
         return LostTask("error", f"{type(error).__name__}: {error}")
 
 
-def _pieces(size: int, count: int) -> list[tuple[int, int]]:
+def _divide_lanes(size: int, count: int) -> list[tuple[int, int]]:
     """Divide lanes into pieces (first, behind the last), at least one."""
     count = max(count, 1)
     return list(pairwise(k * size // count for k in range(count + 1)))
@@ -176,7 +176,7 @@ class IntegrationThreads:
 
     def run(self, function: Callable[[int, int], object], size: int) -> None:
         """Call a function for all pieces of lanes; when it is time to stop, for those that have begun."""
-        shares = _pieces(size, min(_SHARES_PER_WORKER * self.count, size // _MIN_LANES_PER_SHARE))
+        shares = _divide_lanes(size, min(_SHARES_PER_WORKER * self.count, size // _MIN_LANES_PER_SHARE))
         pending = [self.pool.submit(function, *share) for share in shares]
         try:
             while pending:

@@ -247,27 +247,27 @@ def elimination(n: int, n_x: int, row: Integers, column: Integers) -> Eliminatio
 
     The first n_x of n rows are those of states.
     """
-    return _elimination(n, n_x, np.int64(row).tobytes(), np.int64(column).tobytes())
+    return _compute_elimination(n, n_x, np.int64(row).tobytes(), np.int64(column).tobytes())
 
 
 @lru_cache(maxsize=8)
-def _elimination(n: int, n_x: int, rows: bytes, columns: bytes) -> Elimination | None:
+def _compute_elimination(n: int, n_x: int, rows: bytes, columns: bytes) -> Elimination | None:
     row, column = np.frombuffer(rows, dtype=np.int64), np.frombuffer(columns, dtype=np.int64)
     pattern: list[set[int]] = [set() for _ in range(n)]
     for i, j in zip(cast("list[int]", row.tolist()), cast("list[int]", column.tolist()), strict=True):
         pattern[i].add(j)
     for i in range(n_x):
         pattern[i].add(i)
-    partner = _partners(n, n_x, pattern)
+    partner = _match_pivots(n, n_x, pattern)
     if partner is None:
         return None
-    filled, order, tail = _filled(pattern, partner)
+    filled, order, tail = _eliminate_symbolically(pattern, partner)
     if filled is None:
         return None
-    return _listed(n_x, row, column, filled, order, partner, tail)
+    return _list_positions(n_x, row, column, filled, order, partner, tail)
 
 
-def _partners(n: int, n_x: int, pattern: list[set[int]]) -> list[int] | None:
+def _match_pivots(n: int, n_x: int, pattern: list[set[int]]) -> list[int] | None:
     """Return the column of each row's pivot; None where the matrix is singular whatever its entries."""
     if n == n_x:
         return list(range(n))
@@ -281,7 +281,9 @@ def _partners(n: int, n_x: int, pattern: list[set[int]]) -> list[int] | None:
     return None if (matching < 0).any() else [*range(n_x), *(int(j) + n_x for j in matching)]
 
 
-def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]] | None, list[int], int]:
+def _eliminate_symbolically(
+    pattern: list[set[int]], partner: list[int]
+) -> tuple[list[set[int]] | None, list[int], int]:
     """Return every row with its fill, and the order of rows; no rows where a dense factorization costs less.
 
     Last, how many rows are eliminated before what is left counts as dense.
@@ -344,7 +346,7 @@ def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]]
     return rows, [*order, *remaining], tail
 
 
-def _listed(
+def _list_positions(
     n_x: int,
     row: Integers,
     column: Integers,

@@ -314,18 +314,18 @@ class NativeModel:
         self.timed = bool(by_t.nnz())
         if self.n_u:
             by_t = by_t + ca.mtimes(ca.jacobian(f, u), du)
-        slopes = [_column(jacobian), _column(by_p), ca.densify(by_t)]
+        slopes = [_dense_entries(jacobian), _dense_entries(by_p), ca.densify(by_t)]
         self.functions = (
             ca.Function("rates", arguments, [ca.densify(f)], {"cse": True}),
             ca.Function("jacobian", arguments, slopes[:1], {"cse": True}),
             ca.Function("slopes", [*arguments, du], slopes, {"cse": True}),
         )
-        self.patterns = (*_entries(jacobian), *_entries(by_p))
+        self.patterns = (*_pattern_entries(jacobian), *_pattern_entries(by_p))
         self.elimination = elimination(self.n_x + self.n_z, self.n_x, *self.patterns[:2])
         self._lengths = [function.n_instructions() for function in self.functions]
-        self._long = sum(self._lengths) > _MAX_UNSPLIT_INSTRUCTIONS
-        self.library = load(self._source, _MODEL_FLAGS) if compiled or _evaluation() is None else None
-        self._may_compile = may_compile and self.library is None
+        self._needs_parts = sum(self._lengths) > _MAX_UNSPLIT_INSTRUCTIONS
+        self.library = load(self._source, _MODEL_FLAGS) if compiled or _find_evaluate_address() is None else None
+        self._can_compile = may_compile and self.library is None
         self._local = threading.local()
         self.free: list[Array] = []
         """Pools for steps that nobody knows of any more."""
@@ -334,7 +334,7 @@ class NativeModel:
         self._step_counts: dict[tuple[bytes, int], int] = {}  # numbers of all steps, by output times and lanes
         self.evaluated = 0.0
         """Operations of the functions that were carried out."""
-        self._back = 0.0
+        self._backward_operations = 0.0
         self.spent = 0.0
         """Seconds of computing time in the compiled integrator."""
 
@@ -345,16 +345,16 @@ class NativeModel:
 
     @cached_property
     def _source(self) -> str:
-        generator = ca.CodeGenerator("model.c", {"with_header": False, "avoid_stack": self._long})
+        generator = ca.CodeGenerator("model.c", {"with_header": False, "avoid_stack": self._needs_parts})
         for function in self.functions:
             generator.add(function)
-        return split_work_arrays(generator.dump()) if self._long else generator.dump()
+        return split_work_arrays(generator.dump()) if self._needs_parts else generator.dump()
 
     @property
     def worth_compiling(self) -> bool:
         """Whether the functions were compiled before, or evaluating them has taken as long as a compiler will."""
         spent = _COMPILED_GAIN_SECONDS * self.evaluated
-        if self.library is not None or not (self._long or spent > _COMPILE_COST_SECONDS[0]):
+        if self.library is not None or not (self._needs_parts or spent > _COMPILE_COST_SECONDS[0]):
             return False  # even to write a short source would not pay
         return self._is_compiled or spent > _COMPILE_COST_SECONDS[0] + _COMPILE_COST_SECONDS[1] * len(self._source)
 
@@ -366,8 +366,10 @@ class NativeModel:
         """Add the evaluations in counts (L, 5) of an integration to `evaluated`, and return its number of steps."""
         n_steps, _, evaluations, *_ = np.add.reduce(counts).tolist()
         rates, jacobian, slopes = self._lengths
-        self._back = n_steps * (stages - 1) * slopes  # of the same steps along directions, or on the way back
-        self.evaluated += evaluations * rates + (self._back if has_directions else n_steps * jacobian)
+        self._backward_operations = (
+            n_steps * (stages - 1) * slopes
+        )  # of the same steps along directions, or on the way back
+        self.evaluated += evaluations * rates + (self._backward_operations if has_directions else n_steps * jacobian)
         return n_steps
 
     def make_room(self, room: int) -> None:
@@ -421,10 +423,10 @@ class NativeModel:
             None if a is None else np.ascontiguousarray(a, dtype=np.float64) for a in (dx0, dp, *of_time)
         ]
         input_stops = np.ascontiguousarray(input_stops)
-        table, call = _table(method), integrator().castfit_integrate
+        table, call = _c_tableau(method), integrator().castfit_integrate
         replay, is_single_threaded = control.replay, threads() is None or size == 1
         settings, stored_steps = (self, grid, method, pair, control), None
-        explicit = None if pair is None else ctypes.addressof(_table(pair)[0])
+        explicit = None if pair is None else ctypes.addressof(_c_tableau(pair)[0])
         if is_single_threaded and directions is None:
             stored_steps = StoredSteps(
                 lanes, settings, self, self._step_counts.get((grid.tobytes(), size), 0) if keep else 0
@@ -458,7 +460,7 @@ class NativeModel:
         self.grow()
         self.workspace()  # so that it is not made further down
         start_time = thread_time()
-        for _ in self._turns(pieces, size):
+        for _ in self._run_pieces(pieces, size):
             check_deadline()
         self.spent += thread_time() - start_time
         stages = max(method.stages, 0 if pair is None else pair.stages)
@@ -518,7 +520,7 @@ class NativeModel:
             else None
         )
         grid, seeds = (np.ascontiguousarray(a, dtype=np.float64) for a in (grid, seeds))
-        table, explicit = _table(method)[0], None if pair is None else ctypes.addressof(_table(pair)[0])
+        table, explicit = _c_tableau(method)[0], None if pair is None else ctypes.addressof(_c_tableau(pair)[0])
 
         def pieces(first_lane: int, end_lane: int) -> Iterator[None]:
             lane_slice, count = slice(first_lane, end_lane), end_lane - first_lane
@@ -551,16 +553,16 @@ class NativeModel:
         self.grow()
         self.workspace()  # so that it is not made further down
         start_time = thread_time()
-        for _ in self._turns(pieces, size):
+        for _ in self._run_pieces(pieces, size):
             check_deadline()
         self.spent += thread_time() - start_time
-        self.evaluated += self._back
+        self.evaluated += self._backward_operations
         return AdjointSums(x0, p, start, duration, code, failure_times, failed_equations)
 
     def grow(self) -> None:
         """Compile the functions where that pays by now."""
-        if self._may_compile and self.worth_compiling:
-            self._may_compile = False
+        if self._can_compile and self.worth_compiling:
+            self._can_compile = False
             with suppress(CompilationError), progress_line(None, keep=False) as line:
                 if line is not None:
                     line(f"compiling the model's {self.n_x + self.n_z} equations")
@@ -575,7 +577,7 @@ class NativeModel:
         return workspace
 
     @staticmethod
-    def _turns(pieces: Callable[[int, int], Iterator[None]], size: int) -> Iterator[None]:
+    def _run_pieces(pieces: Callable[[int, int], Iterator[None]], size: int) -> Iterator[None]:
         """Return the pieces of work on all lanes, none that are left where threads have shared them."""
         shared = threads()
         if shared is None or size == 1:
@@ -634,9 +636,9 @@ class _Workspace:
         c_functions: list[_CFunction] = []
         for function, arrays in zip(model.functions, output_arrays, strict=True):
             if library is None:
-                c_functions.append(self._buffered(function, input_arrays, arrays))
+                c_functions.append(self._build_buffered_call(function, input_arrays, arrays))
             else:
-                c_functions.append(self._linked(function, library, input_arrays, arrays))
+                c_functions.append(self._build_compiled_call(function, library, input_arrays, arrays))
         lists: list[Integers | None] = []
         for name in _ELIMINATION_FIELDS:
             lists.append(None if order is None else getattr(order, name))
@@ -648,7 +650,9 @@ class _Workspace:
             *map(_address, lists),
         )  # fmt: skip
 
-    def _buffered(self, function: ca.Function, input_arrays: list[Array], output_arrays: list[Array]) -> _CFunction:
+    def _build_buffered_call(
+        self, function: ca.Function, input_arrays: list[Array], output_arrays: list[Array]
+    ) -> _CFunction:
         """Set up a function to be evaluated by CasADi."""
         handle: Any = function.buffer()
         buffer = handle[0]
@@ -661,9 +665,9 @@ class _Workspace:
         self._references.append(buffer)
         address = ctypes.pythonapi.PyCapsule_GetPointer
         address.restype, address.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-        return _CFunction(None, None, None, None, None, _evaluation(), address(buffer._self(), None))
+        return _CFunction(None, None, None, None, None, _find_evaluate_address(), address(buffer._self(), None))
 
-    def _linked(
+    def _build_compiled_call(
         self, function: ca.Function, library: ctypes.CDLL, input_arrays: list[Array], output_arrays: list[Array]
     ) -> _CFunction:
         """Call a compiled function."""
@@ -694,7 +698,7 @@ class PreparedTask:
         self.stepper, control, size = stepper, stepper.control, lanes.size
         self.settings = stepper.model, grid, stepper.method, stepper.pair, control
         self.counts = np.zeros((size, 5), dtype=np.int64)
-        self._code, self._equation_index, self._where = (
+        self._code, self._equation_index, self._failure_times = (
             np.zeros(size, dtype=np.int64),
             np.full(size, -1),
             np.zeros(size),
@@ -711,19 +715,19 @@ class PreparedTask:
         arrays |= {
             "code": self._code,
             "which": self._equation_index,
-            "where": self._where,
+            "where": self._failure_times,
             "counts": self.counts,
             "z": self._z,
         }
         self._task = _CTask(
             lanes=size, m=grid.size, max_steps=control.max_steps, relative=control.relative,
             absolute=control.absolute, newton=control.newton, watch=control.watch,
-            pair=None if stepper.pair is None else ctypes.addressof(_table(stepper.pair)[0]),
+            pair=None if stepper.pair is None else ctypes.addressof(_c_tableau(stepper.pair)[0]),
             **{name: _address(a) for name, a in arrays.items()},
         )  # fmt: skip
         self._arrays, self._addresses = (
             arrays,
-            (ctypes.addressof(_table(stepper.method)[0]), ctypes.addressof(self._task)),
+            (ctypes.addressof(_c_tableau(stepper.method)[0]), ctypes.addressof(self._task)),
         )
         self._call = integrator().castfit_integrate
 
@@ -768,7 +772,7 @@ class PreparedTask:
 
     def outcome(self, x: Array, stored_steps: StoredSteps | None) -> IntegrationOutcome:
         """Return the outcome of the last call."""
-        status_arrays = self._code.copy(), self._where.copy(), self._equation_index.copy(), self.counts.copy()
+        status_arrays = self._code.copy(), self._failure_times.copy(), self._equation_index.copy(), self.counts.copy()
         return IntegrationOutcome(x, self._z, None, *status_arrays, np.empty(0), stored_steps)
 
 
@@ -794,7 +798,7 @@ def missing_integrator_reason() -> str:
         integrator()
     except CompilationError as error:
         return str(error)
-    return "no C compiler was found" if _evaluation() is None and find_compiler() is None else ""
+    return "no C compiler was found" if _find_evaluate_address() is None and find_compiler() is None else ""
 
 
 def wanted_compiler() -> str:
@@ -804,7 +808,7 @@ def wanted_compiler() -> str:
 
 
 @cache
-def _evaluation() -> int | None:
+def _find_evaluate_address() -> int | None:
     """Return the address of CasADi's evaluation of a buffer, None where its library has no such name."""
     for path in sorted(Path(ca.__file__).parent.glob("libcasadi.*")):
         try:
@@ -815,7 +819,7 @@ def _evaluation() -> int | None:
 
 
 @cache
-def _table(method: Tableau) -> tuple[_CTableau, list[Array]]:
+def _c_tableau(method: Tableau) -> tuple[_CTableau, list[Array]]:
     """Return a method as the compiled integrator reads it, and the arrays that this refers to."""
     arrays = [np.ascontiguousarray(a) for a in (method.a, method.c, method.error, method.dense, method.predict)]
     return _CTableau(method.stages, method.embedded_order + 1, method.gamma, *map(_address, arrays)), arrays
@@ -825,12 +829,12 @@ def _address(array: NDArray[Any] | None) -> int | None:
     return None if array is None else array.__array_interface__["data"][0]
 
 
-def _column(matrix: ca.SX) -> ca.SX:
+def _dense_entries(matrix: ca.SX) -> ca.SX:
     """Return the entries of a sparse matrix."""
     return ca.densify(ca.vertcat(*cast("list[ca.SX]", matrix.nonzeros())))
 
 
-def _entries(matrix: ca.SX) -> tuple[Integers, Integers]:
+def _pattern_entries(matrix: ca.SX) -> tuple[Integers, Integers]:
     """Return rows and columns of the entries of a sparse matrix."""
     rows, columns = matrix.sparsity().get_triplet()
     return np.array(rows, dtype=np.int64), np.array(columns, dtype=np.int64)

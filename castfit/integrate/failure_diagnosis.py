@@ -74,14 +74,14 @@ def locate(probe: Integrator, lane: Lanes, grid: Array, failure: LaneFailure) ->
     for j in np.flatnonzero(np.diff(edges) > 0.0):
         begin, width = lane.start + lane.duration * edges[j], lane.duration * (edges[j + 1] - edges[j])
         interval = replace(lane, start=begin, duration=width, u=lane.u[:, j : j + 1])
-        stop, tries = _creep(probe, interval, tries)
+        stop, tries = _approach_stop(probe, interval, tries)
         if stop.start[0] < (begin + width)[0]:
             break
         lane = replace(lane, x0=stop.x0, z0=stop.z0)
-    return _explain(probe, stop, failure)
+    return _describe_stop(probe, stop, failure)
 
 
-def _creep(probe: Integrator, interval: Lanes, tries: int) -> tuple[Lanes, int]:
+def _approach_stop(probe: Integrator, interval: Lanes, tries: int) -> tuple[Lanes, int]:
     """Integrate in pieces, halved at every failure; return a lane of zero duration at the stop and the tries left."""
     begin, width = interval.start, interval.duration
     current_lane, piece = interval, width
@@ -90,7 +90,9 @@ def _creep(probe: Integrator, interval: Lanes, tries: int) -> tuple[Lanes, int]:
         u = shift_cubics(interval.u, (current_lane.start - begin)[:, None, None])
         end = probe.values(replace(current_lane, duration=piece, u=u))
         if end.failures:
-            if end.failures[0].cause == "consistent_initialisation" and not _begins(probe, replace(current_lane, u=u)):
+            if end.failures[0].cause == "consistent_initialisation" and not _has_consistent_start(
+                probe, replace(current_lane, u=u)
+            ):
                 break  # no shorter piece will
             piece = 0.5 * piece
             continue
@@ -100,13 +102,13 @@ def _creep(probe: Integrator, interval: Lanes, tries: int) -> tuple[Lanes, int]:
     return replace(current_lane, duration=np.zeros(1), u=u), tries
 
 
-def _begins(probe: Integrator, lane: Lanes) -> bool:
+def _has_consistent_start(probe: Integrator, lane: Lanes) -> bool:
     """Whether the algebraic equations have a solution near their guess where a lane starts."""
     points = AlgebraicPoints(lane.start, lane.x0, lane.p, lane.u[:, 0, :, 0])
     return bool(probe.algebra.solve(points, lane.z0, lane.units[1])[1].all())
 
 
-def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> IntegrationStop:
+def _describe_stop(probe: Integrator, stop: Lanes, failure: LaneFailure) -> IntegrationStop:
     """Name the state that changes fastest where integration stopped, or the algebraic equation that holds least."""
     time, x, z, p, u = float(stop.start[0]), stop.x0[0], stop.z0[0], stop.p[0], stop.u[0, 0, :, 0]
     rate, residual = (np.asarray(f, dtype=float).ravel() for f in cast("list[Any]", probe.graph(time, x, z, p, u)))
@@ -117,22 +119,22 @@ def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Integratio
         points = AlgebraicPoints(stop.start, stop.x0, stop.p, stop.u[:, 0, :, 0])
         gain = probe.algebra.slopes(points, stop.z0)[0][0] * stop.units[1][0]  # by each state's magnitude
         size = np.abs(gain).sum(axis=1)
-        i = _largest(np.divide(residual, size, out=np.full_like(residual, np.inf), where=size > 0.0))
+        i = _argmax_abs(np.divide(residual, size, out=np.full_like(residual, np.inf), where=size > 0.0))
         name = probe.algebraic_names[i]
         remedy = (
             f"The equation of {name} is off by {residual[i]:.2g} there; give closer guesses of the algebraic states."
         )
-        undetermined_names = [probe.algebraic_names[j] for j in _undetermined(gain)]
+        undetermined_names = [probe.algebraic_names[j] for j in _find_undetermined(gain)]
         if undetermined_names:
             remedy += f" At the guess dg/dz is singular: {', '.join(undetermined_names)} can move without changing any equation."
         return IntegrationStop(time, name, float(z[i]), f"{summary} {remedy}")
-    i = _largest(rate / (np.abs(x) + probe.options.absolute_tolerance * stop.units[0][0]))
+    i = _argmax_abs(rate / (np.abs(x) + probe.options.absolute_tolerance * stop.units[0][0]))
     name = probe.state_names[i]
     fastest_state = f"There {name} = {x[i]:.3g} changes fastest, by {rate[i]:.2g} per unit of time."
     return IntegrationStop(time, name, float(x[i]), f"{summary} {fastest_state} {_REMEDY}")
 
 
-def _undetermined(gain: Array) -> list[int]:
+def _find_undetermined(gain: Array) -> list[int]:
     """Return the states that take part in what a singular matrix (n, n) maps to zero."""
     size = np.abs(gain).max(axis=1, keepdims=True)
     if not np.isfinite(gain).all():
@@ -142,6 +144,6 @@ def _undetermined(gain: Array) -> list[int]:
     return np.flatnonzero((np.abs(null) > _MIN_NULL_VECTOR_ENTRY).any(axis=0)).tolist()
 
 
-def _largest(values: Array) -> int:
+def _argmax_abs(values: Array) -> int:
     """Return the position of the value of largest size; NaN is largest of all."""
     return int(np.argmax(np.where(np.isnan(values), np.inf, np.abs(values))))

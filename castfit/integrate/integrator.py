@@ -65,7 +65,7 @@ _LaneResult = TypeVar("_LaneResult", Trajectories, Sensitivities, Adjoints)
 
 _MAX_GRIDS = 4  # number of CasADi integrators for one grid; above it every interval is integrated by itself, ...
 _MIN_INTERVALS_PER_GRID = 200  # ... unless each integrator serves so many intervals
-_GRID_ATTRIBUTES = ("grid", "_skip", "_edges", "_ends", "_probe", "_rescuer")
+_GRID_ATTRIBUTES = ("grid", "_n_skipped", "_edges", "_run_ends", "_probe", "_rescuer")
 _MIN_RESCUE_STEPS = 2000  # steps of the Rosenbrock method, which cost five times as much, unless max_steps is less
 _MAX_ALGEBRAIC_TOLERANCE = 1e-7  # tolerance of algebraic equations; smaller Newton steps are rounding errors
 _RESULT_NAMES = {"values": ("xf", "zf"), "forward": ("fwd_xf",), "reverse": ("adj2_x0", "adj2_p")}
@@ -112,16 +112,16 @@ class Integrator:
         compiler = find_compiler() if self.options.compile in ("auto", "always") else None
         missing = self.options.compile == "always" and compiler is None
         remedy = "compile is 'always', but no C compiler was found; install one or use 'auto'"
-        self._place(self.grid, [remedy] if missing else [])
+        self._set_grid(self.grid, [remedy] if missing else [])
         self._compiles = compiler is not None and self.method != "collocation"
-        self.stepping = self._steps() if self.method in STEPPED else None
+        self.stepping = self._build_stepper() if self.method in STEPPED else None
         self._grids = SharedGrids()
         self._integrators: dict[tuple[_Grid, bool], ca.Function] = {}
-        self._built: dict[tuple[str, int, _Grid], BufferedFunction] = {}
-        self._sent: list[WorkerObject] = []  # as which workers keep it
+        self._built_functions: dict[tuple[str, int, _Grid], BufferedFunction] = {}
+        self._worker_objects: list[WorkerObject] = []  # as which workers keep it
         if self.options.compile == "always" and self.stepping is None:
             # A compiler that does not work is reported here.
-            self._buffered("values", 0, self._relative(slice(0, self._edges.size - 1)))
+            self._buffered("values", 0, self._relative_times(slice(0, self._edges.size - 1)))
 
     @cached_property
     def algebra(self) -> AlgebraicEquations:
@@ -134,7 +134,7 @@ class Integrator:
             absolute_tolerance=min(self.options.absolute_tolerance, _MAX_ALGEBRAIC_TOLERANCE),
         )
 
-    def _steps(self) -> CompiledStepper:
+    def _build_stepper(self) -> CompiledStepper:
         """Return the compiled method for this model, or refuse."""
         missing = missing_integrator_reason()
         if missing:
@@ -150,10 +150,10 @@ class Integrator:
         """Return an integrator of the same system over another grid; the two share what they build."""
         twin = Integrator.__new__(Integrator)
         twin.__dict__.update({name: part for name, part in vars(self).items() if name not in _GRID_ATTRIBUTES})
-        twin._place(np.array(grid, dtype=float))
+        twin._set_grid(np.array(grid, dtype=float))
         return twin
 
-    def _place(self, grid: Array, other_mistakes: Sequence[str] = ()) -> None:
+    def _set_grid(self, grid: Array, other_mistakes: Sequence[str] = ()) -> None:
         """Take the grid, or refuse."""
         self.grid, mistakes = grid, list[str]()
         if grid.ndim != 1 or grid.size == 0 or not (grid[0] >= 0.0 and grid[-1] == 1.0 and (np.diff(grid) > 0.0).all()):
@@ -162,8 +162,8 @@ class Integrator:
             valid = "'auto', 'esdirk', 'idas' or 'rosenbrock'"
             mistakes.append(f"method '{self.method}' cannot integrate algebraic equations; use {valid}")
         raise_if_mistakes("Integrator", [*mistakes, *other_mistakes])
-        self._skip = int(grid[0] == 0.0)  # an empty first interval is not integrated
-        self._edges = np.append(0.0, grid[self._skip :])
+        self._n_skipped = int(grid[0] == 0.0)  # an empty first interval is not integrated
+        self._edges = np.append(0.0, grid[self._n_skipped :])
 
     def values(
         self, lanes: Lanes, *, keep: bool = False, previous_outcome: IntegrationOutcome | None = None
@@ -176,21 +176,23 @@ class Integrator:
         worker_pool, spans = self._workers(lanes), self._spans(lanes)
         if worker_pool is not None:
             shapes = {name: (self.grid.size, n) for name, n in (("x", self.n_x), ("z", self.n_z))}
-            trajectories = self._divided(
+            trajectories = self._run_divided(
                 worker_pool, "values_over", lanes.size, lambda part: (lanes[part], spans), Trajectories, shapes
             )
         elif self.stepping is not None:
-            trajectories, _ = self._stepped(self.stepping, lanes, {}, keep=keep, previous_outcome=previous_outcome)
+            trajectories, _ = self._integrate_compiled(
+                self.stepping, lanes, {}, keep=keep, previous_outcome=previous_outcome
+            )
         else:
-            with self._resting():
-                trajectories = self._by_spans(lanes, spans)
+            with self._count_local_work():
+                trajectories = self._values_by_spans(lanes, spans)
         return _merge_rescued(
             trajectories,
-            self._rescuable(trajectories.failures),
+            self._find_rescuable_lanes(trajectories.failures),
             lambda failed_lanes: self._rescuer.values(lanes[failed_lanes]),
         )
 
-    def _rescuable(self, failures: tuple[LaneFailure, ...]) -> list[int]:
+    def _find_rescuable_lanes(self, failures: tuple[LaneFailure, ...]) -> list[int]:
         """Return the lanes with which another integrator may have more success.
 
         Not those whose steps became too short by the error test: nothing integrates over a pole.  Nor, in searches,
@@ -206,7 +208,10 @@ class Integrator:
         """Return the lanes to be differentiated by another integrator: it integrated them, or this one gives up."""
         failed_lanes = {failure.lane for failure in trajectories.failures}
         return sorted(
-            {*trajectories.rescued_lanes, *(lane for lane in self._rescuable(failures) if lane not in failed_lanes)}
+            {
+                *trajectories.rescued_lanes,
+                *(lane for lane in self._find_rescuable_lanes(failures) if lane not in failed_lanes),
+            }
         )
 
     @property
@@ -238,12 +243,12 @@ class Integrator:
             return None
         return worker_pool
 
-    def _resting(self) -> AbstractContextManager[None]:
+    def _count_local_work(self) -> AbstractContextManager[None]:
         """Return a context that records the duration of work done in this process although workers exist."""
         worker_pool = workers()
         return nullcontext() if worker_pool is None or self.stepping is not None else worker_pool.resting()
 
-    def _divided(
+    def _run_divided(
         self,
         worker_pool: IntegrationWorkers,
         method: str,
@@ -253,13 +258,15 @@ class Integrator:
         shapes: Mapping[str, tuple[int, ...]],
     ) -> _LaneResult:
         """Call a method for L lanes divided among workers, and put together what it returns, arrays (L, *shape)."""
-        if not self._sent:
+        if not self._worker_objects:
             # Elsewhere "auto" may be another method.
-            self._sent.append(
+            self._worker_objects.append(
                 make_worker_object(_IntegratorFamily, self._twin(self.grid, replace(self.options, method=self.method)))
             )
         parts = worker_pool.shares(size)
-        answers = worker_pool.run([(self._sent[0], "call", (self.grid, method, *arguments(part))) for part in parts])
+        answers = worker_pool.run(
+            [(self._worker_objects[0], "call", (self.grid, method, *arguments(part))) for part in parts]
+        )
         arrays = {name: np.full((size, *shape), np.nan) for name, shape in shapes.items()}
         failures: list[LaneFailure] = []
         for part, answer in zip(parts, answers, strict=True):
@@ -274,10 +281,10 @@ class Integrator:
     def values_over(self, lanes: Lanes, spans: list[slice]) -> Trajectories:
         """Integrate lanes over runs of intervals, here and by this method alone."""
         if self.stepping is not None:
-            return self._stepped(self.stepping, lanes, {})[0]
-        return self._by_spans(lanes, spans)
+            return self._integrate_compiled(self.stepping, lanes, {})[0]
+        return self._values_by_spans(lanes, spans)
 
-    def _by_spans(self, lanes: Lanes, spans: list[slice]) -> Trajectories:
+    def _values_by_spans(self, lanes: Lanes, spans: list[slice]) -> Trajectories:
         """Integrate by one of CasADi's integrators, one run of intervals after the other."""
         x = np.full((lanes.size, self.grid.size, self.n_x), np.nan)
         z = np.full((lanes.size, self.grid.size, self.n_z), np.nan)
@@ -288,7 +295,7 @@ class Integrator:
             for span in spans:
                 begin, guess = self._begin(lanes, span, x, guess, failures)
                 if span.start == 0:
-                    x[:, : self._skip], z[:, : self._skip] = lanes.x0[:, None], guess[:, None]
+                    x[:, : self._n_skipped], z[:, : self._n_skipped] = lanes.x0[:, None], guess[:, None]
                 inputs = {
                     "x0": begin.x[:, None] / x_unit,
                     "z0": guess[:, None] / z_unit,
@@ -296,15 +303,15 @@ class Integrator:
                 }
                 out = self._run("values", lanes, span, inputs, failures)
                 outputs = self._outputs(span)
-                x[:, outputs] = self._or_still(lanes, out["xf"] * x_unit, lanes.x0[:, None])
-                z[:, outputs] = self._or_still(lanes, out["zf"] * z_unit, guess[:, None])
+                x[:, outputs] = self._replace_zero_durations(lanes, out["xf"] * x_unit, lanes.x0[:, None])
+                z[:, outputs] = self._replace_zero_durations(lanes, out["zf"] * z_unit, guess[:, None])
                 guess = z[:, outputs][:, -1]
-            self._polish(lanes, x, z, failures)
+            self._correct_algebraic_states(lanes, x, z, failures)
         for lane in failures:
             x[lane] = z[lane] = np.nan
-        return Trajectories(x, z, _in_order(failures))
+        return Trajectories(x, z, _ordered_failures(failures))
 
-    def _stepped(
+    def _integrate_compiled(
         self,
         stepping: CompiledStepper,
         lanes: Lanes,
@@ -332,13 +339,17 @@ class Integrator:
             pair=stepping.pair,
         )  # fmt: skip
         stepping.explain(outcome, skip, failures)
-        x = self._or_still(lanes, outcome.x, lanes.x0[:, None])
-        z = self._or_still(lanes, outcome.z, guess[:, None]) if self.n_z else outcome.z
-        self._polish(lanes, x, z, failures)
+        x = self._replace_zero_durations(lanes, outcome.x, lanes.x0[:, None])
+        z = self._replace_zero_durations(lanes, outcome.z, guess[:, None]) if self.n_z else outcome.z
+        self._correct_algebraic_states(lanes, x, z, failures)
         for lane in failures:
             x[lane] = z[lane] = np.nan
         trajectories = Trajectories(
-            x, z, _in_order(failures), sensitivity_cache=outcome.stored_steps, steps=int(outcome.counts[:, 0].sum())
+            x,
+            z,
+            _ordered_failures(failures),
+            sensitivity_cache=outcome.stored_steps,
+            steps=int(outcome.counts[:, 0].sum()),
         )
         if directions is None or outcome.dx is None:
             return trajectories, None
@@ -346,7 +357,7 @@ class Integrator:
         if spans is not None and (lanes.duration == 0.0).any() and spans[1].any():
             rates = self._rates(*self._begin(lanes, slice(0, 1), x, lanes.z0, failures))
             initial_dx = initial_dx + rates[:, :, None] * spans[1][:, None]
-        dx = self._or_still(lanes, outcome.dx, initial_dx[:, None])
+        dx = self._replace_zero_durations(lanes, outcome.dx, initial_dx[:, None])
         step_counts = tuple(outcome.counts[:, [0, 4]].sum(axis=0).tolist())
         return trajectories, replace(self._slopes(lanes, trajectories, dx, dp, scale, failures), steps=step_counts)
 
@@ -363,7 +374,7 @@ class Integrator:
         dz = self.algebraic_slopes(lanes, trajectories, dx, dp)
         for lane in failures:
             dx[lane] = dz[lane] = np.nan
-        return Sensitivities(dx / scale[:, None], dz / scale[:, None], _in_order(failures))
+        return Sensitivities(dx / scale[:, None], dz / scale[:, None], _ordered_failures(failures))
 
     def sensitivities(
         self, lanes: Lanes, trajectories: Trajectories, dx0: Array, dp: Array, spans: Array | None = None
@@ -399,10 +410,12 @@ class Integrator:
 
         if worker_pool is not None:
             shapes = {name: (self.grid.size, n, dx0.shape[2]) for name, n in (("dx", self.n_x), ("dz", self.n_z))}
-            sensitivities = self._divided(worker_pool, "sensitivities_over", lanes.size, share, Sensitivities, shapes)
+            sensitivities = self._run_divided(
+                worker_pool, "sensitivities_over", lanes.size, share, Sensitivities, shapes
+            )
         elif self.stepping is not None and dx0.shape[2]:
             failures = {failure.lane: failure for failure in valid_trajectories.failures}
-            _, slopes = self._stepped(
+            _, slopes = self._integrate_compiled(
                 self.stepping,
                 lanes,
                 failures,
@@ -412,14 +425,14 @@ class Integrator:
             assert slopes is not None
             sensitivities = slopes
         else:
-            with self._resting():
+            with self._count_local_work():
                 sensitivities = self._slopes_by_spans(lanes, valid_trajectories, dx0, dp, span_slopes, runs)
         return _merge_rescued(sensitivities, self._find_rescue_lanes(trajectories, sensitivities.failures), rescue)
 
     def differentiated(self, lanes: Lanes, dx0: Array, dp: Array) -> tuple[Trajectories, Sensitivities]:
         """Return the results of `values` and `sensitivities`, by one integration if the method allows it."""
         if self.stepping is not None and dx0.shape[2] and self._workers(lanes) is None:
-            trajectories, slopes = self._stepped(self.stepping, lanes, {}, (dx0, dp, None))
+            trajectories, slopes = self._integrate_compiled(self.stepping, lanes, {}, (dx0, dp, None))
             if slopes is not None and not trajectories.failures:
                 return trajectories, slopes
         trajectories = self.values(lanes)
@@ -439,7 +452,9 @@ class Integrator:
         if self.stepping is not None and dx0.shape[2]:
             failures = {failure.lane: failure for failure in trajectories.failures}
             seeds = dx0, dp, spans if has_moving_lanes else None
-            _, sensitivities = self._stepped(self.stepping, lanes, failures, seeds, trajectories.sensitivity_cache)
+            _, sensitivities = self._integrate_compiled(
+                self.stepping, lanes, failures, seeds, trajectories.sensitivity_cache
+            )
             assert sensitivities is not None
             return sensitivities
         return self._slopes_by_spans(lanes, trajectories, dx0, dp, spans, runs)
@@ -455,9 +470,9 @@ class Integrator:
         failures = {failure.lane: failure for failure in trajectories.failures}
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
         with capture_output():
-            dx[:, : self._skip] = dx0_[:, None]
+            dx[:, : self._n_skipped] = dx0_[:, None]
             for span in runs if n_d else []:
-                previous = self._skip + span.start - 1
+                previous = self._n_skipped + span.start - 1
                 begin, z = self._begin(
                     lanes, span, trajectories.x, lanes.z0 if span.start == 0 else trajectories.z[:, previous], failures
                 )
@@ -470,7 +485,7 @@ class Integrator:
                 }
                 if self.n_z or self.n_u:  # what was given to the function before stays there
                     begins = d_start + self._edges[span.start] * d_duration
-                    du = shift_slopes(lanes.u[:, self._skip + span.start])[:, None] * begins[:, :, None, None]
+                    du = shift_slopes(lanes.u[:, self._n_skipped + span.start])[:, None] * begins[:, :, None, None]
                     seeds["fwd_u"] = self._control_seeds(du, span, n_d)
                     point_slopes = begins[:, None], du[..., 0].transpose(0, 2, 1)
                     seeds["z0"] = z[:, None] / z_unit
@@ -482,7 +497,7 @@ class Integrator:
                 initial_dx = dx0_
                 if (lanes.duration == 0.0).any() and d_duration.any():
                     initial_dx = dx0_ + self._rates(begin, z)[:, :, None] * d_duration[:, None]
-                dx[:, self._outputs(span)] = self._or_still(lanes, ahead, initial_dx[:, None])
+                dx[:, self._outputs(span)] = self._replace_zero_durations(lanes, ahead, initial_dx[:, None])
         return self._slopes(lanes, trajectories, dx, dp_, scale, failures)
 
     def adjoint(self, lanes: Lanes, trajectories: Trajectories, seeds: Array) -> Adjoints:
@@ -509,18 +524,18 @@ class Integrator:
             return rescuer.adjoint(subset, rescuer.values(subset), seeds[failed_lanes])
 
         if worker_pool is None:
-            with self._resting():
+            with self._count_local_work():
                 adjoints = self.adjoint_over(lanes, valid_trajectories, seeds, spans)
         else:
             shapes = {"x0": (n_a, self.n_x), "p": (n_a, self.n_p), "start": (n_a,), "duration": (n_a,)}
-            adjoints = self._divided(worker_pool, "adjoint_over", lanes.size, share, Adjoints, shapes)
+            adjoints = self._run_divided(worker_pool, "adjoint_over", lanes.size, share, Adjoints, shapes)
         return _merge_rescued(adjoints, self._find_rescue_lanes(trajectories, adjoints.failures), rescue)
 
     def adjoint_over(self, lanes: Lanes, trajectories: Trajectories, seeds: Array, spans: list[slice]) -> Adjoints:
         """Differentiate backwards over runs of intervals, here and by this method alone."""
         count, n_a = seeds.shape[:2]
         if self.stepping is not None and n_a:
-            return self._pulled(self.stepping, lanes, trajectories, seeds)
+            return self._adjoint_compiled(self.stepping, lanes, trajectories, seeds)
         scale = _adjoint_scale(lanes, seeds)
         seeds = seeds * scale[:, :, None, None]
         x0_bar, p_bar = np.zeros((count, n_a, self.n_x)), np.zeros((count, n_a, self.n_p))
@@ -529,7 +544,7 @@ class Integrator:
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
         with capture_output():
             for span in spans[::-1] if n_a else []:
-                previous = self._skip + span.start - 1
+                previous = self._n_skipped + span.start - 1
                 begin, z = self._begin(
                     lanes, span, trajectories.x, lanes.z0 if span.start == 0 else trajectories.z[:, previous], failures
                 )
@@ -547,30 +562,32 @@ class Integrator:
                 out = self._run("reverse", lanes, span, inputs, failures, n_a)
                 seed_sum = span_seeds.sum(axis=2)
                 by_q = out["adj2_p"][..., : self.n_p + 2] / q_unit[:, None]
-                by_q = self._or_still(lanes, by_q, np.zeros_like(by_q))
+                by_q = self._replace_zero_durations(lanes, by_q, np.zeros_like(by_q))
                 # The span begins at start + left * duration and lasts (right - left) * duration.
                 left, right = self._edges[span.start], self._edges[span.stop]
                 by_begin, by_length = by_q[..., self.n_p], by_q[..., self.n_p + 1]
                 if (lanes.duration == 0.0).any():
                     rates = np.einsum("lai,li->la", seed_sum, self._rates(begin, z))
-                    by_length = self._or_still(lanes, by_length, rates)
-                x0_bar = self._or_still(lanes, out["adj2_x0"] / x_unit, seed_sum)
+                    by_length = self._replace_zero_durations(lanes, by_length, rates)
+                x0_bar = self._replace_zero_durations(lanes, out["adj2_x0"] / x_unit, seed_sum)
                 p_bar += by_q[..., : self.n_p]
                 start_bar += by_begin
                 duration_bar += left * by_begin + (right - left) * by_length
-        x0_bar += seeds[:, :, : self._skip].sum(axis=2)
+        x0_bar += seeds[:, :, : self._n_skipped].sum(axis=2)
         adjoints = Adjoints(
             x0_bar / scale[..., None],
             p_bar / scale[..., None],
             start_bar / scale,
             duration_bar / scale,
-            _in_order(failures),
+            _ordered_failures(failures),
         )
         for bar in adjoints.bars:
             bar[list(failures)] = np.nan
         return adjoints
 
-    def _pulled(self, stepping: CompiledStepper, lanes: Lanes, trajectories: Trajectories, seeds: Array) -> Adjoints:
+    def _adjoint_compiled(
+        self, stepping: CompiledStepper, lanes: Lanes, trajectories: Trajectories, seeds: Array
+    ) -> Adjoints:
         """Differentiate the compiled method's steps, from their end to their beginning."""
         failures = {failure.lane: failure for failure in trajectories.failures}
         guess = lanes.z0
@@ -593,7 +610,7 @@ class Integrator:
         stepping.explain(sums, skip, failures)
         for bar in bars:
             bar[list(failures)] = np.nan
-        return Adjoints(bars[0], bars[1], bars[2], bars[3], _in_order(failures))
+        return Adjoints(bars[0], bars[1], bars[2], bars[3], _ordered_failures(failures))
 
     def algebraic_slopes(self, lanes: Lanes, trajectories: Trajectories, dx: Array, dp: Array) -> Array:
         """Return the derivatives of the algebraic states at the outputs, (L, m, n_z, n_d), for dx (L, m, n_x, n_d)
@@ -647,7 +664,7 @@ class Integrator:
         self, lanes: Lanes, span: slice, x: Array, guess: Array, failures: dict[int, LaneFailure]
     ) -> tuple[AlgebraicPoints, Array]:
         """Return the points at which a span of intervals begins, with consistent algebraic states (L, n_z)."""
-        interval_index = self._skip + span.start
+        interval_index = self._n_skipped + span.start
         begin = AlgebraicPoints(
             lanes.start + lanes.duration * self._edges[span.start],
             lanes.x0 if span.start == 0 else x[:, interval_index - 1],
@@ -662,7 +679,7 @@ class Integrator:
             failures.setdefault(int(lane), LaneFailure(int(lane), "consistent_initialisation", detail))
         return begin, z
 
-    def _polish(self, lanes: Lanes, x: Array, z: Array, failures: dict[int, LaneFailure]) -> None:
+    def _correct_algebraic_states(self, lanes: Lanes, x: Array, z: Array, failures: dict[int, LaneFailure]) -> None:
         """Replace the integrator's algebraic states at the outputs by exact solutions, in place."""
         if self.n_z == 0:
             return
@@ -685,10 +702,10 @@ class Integrator:
 
     def _outputs(self, span: slice) -> slice:
         """Return the outputs at the ends of a span's intervals."""
-        return slice(self._skip + span.start, self._skip + span.stop)
+        return slice(self._n_skipped + span.start, self._n_skipped + span.stop)
 
     @staticmethod
-    def _or_still(lanes: Lanes, values: Array, initial_values: Array) -> Array:
+    def _replace_zero_durations(lanes: Lanes, values: Array, initial_values: Array) -> Array:
         """Take `initial_values` for lanes of zero duration, where nothing happens."""
         has_zero_duration = lanes.duration == 0.0
         return (
@@ -707,7 +724,7 @@ class Integrator:
         n_d: int = 0,
     ) -> dict[str, Array]:
         """Evaluate a CasADi function lane by lane: arrays (L, columns, rows), NaN where it failed or was skipped."""
-        call = self._buffered(kind, n_d, self._relative(span))
+        call = self._buffered(kind, n_d, self._relative_times(span))
         start, duration = self._arguments(lanes, span)[:, self.n_p :].T
         batch = inputs | ({"u": self._controls(lanes, span)} if self.n_u else {})
         batch = {name: array for name, array in batch.items() if name in call.arguments}
@@ -795,9 +812,9 @@ class Integrator:
         """Return the values that CasADi holds constant on each interval, (L, intervals, 1 + 4 n_u): left edge in
         tau, cubics.
         """
-        cubics = lanes.u[:, self._skip :][:, span]
+        cubics = lanes.u[:, self._n_skipped :][:, span]
         size, n = cubics.shape[:2]
-        edges = np.broadcast_to(np.append(0.0, self._relative(span)[:-1])[None, :, None], (size, n, 1))
+        edges = np.broadcast_to(np.append(0.0, self._relative_times(span)[:-1])[None, :, None], (size, n, 1))
         controls = np.concatenate([edges, cubics.reshape(size, n, 4 * self.n_u)], axis=2)
         return controls if self.method not in SUNDIALS else np.repeat(controls[:, :1], n, axis=1)
 
@@ -811,17 +828,17 @@ class Integrator:
         if self.stepping is not None:
             return []
         n = self._edges.size - 1
-        ends = self._ends
+        ends = self._run_ends
         if self.method in SUNDIALS and self.n_u and n > 1:
             widths = lanes.duration[:, None] * np.diff(self._edges)
-            jumps = input_discontinuities(lanes.u[:, self._skip :], widths).any(axis=(0, 2, 3))
+            jumps = input_discontinuities(lanes.u[:, self._n_skipped :], widths).any(axis=(0, 2, 3))
             ends = np.union1d(ends, np.flatnonzero(jumps) + 1)
         runs = [slice(begin, end) for begin, end in pairwise([0, *ends.tolist()])]
         max_grids = max(_MAX_GRIDS, n // _MIN_INTERVALS_PER_GRID)
-        return runs if len({self._relative(run) for run in runs}) <= max_grids else self._every_interval()
+        return runs if len({self._relative_times(run) for run in runs}) <= max_grids else self._every_interval()
 
     @cached_property
-    def _ends(self) -> NDArray[np.intp]:
+    def _run_ends(self) -> NDArray[np.intp]:
         """Indices of the intervals that end a run because of the grid alone, so that no interval is a tiny part of
         its run.
         """
@@ -837,7 +854,7 @@ class Integrator:
     def _every_interval(self) -> list[slice]:
         return [slice(j, j + 1) for j in range(self._edges.size - 1)]
 
-    def _relative(self, span: slice) -> _Grid:
+    def _relative_times(self, span: slice) -> _Grid:
         """Return the output times of a span relative to itself."""
         if span.stop == span.start + 1:
             return (1.0,)
@@ -848,11 +865,11 @@ class Integrator:
     def _buffered(self, kind: str, n_d: int, grid: _Grid) -> BufferedFunction:
         """Return the integrator over a grid ("values") or a derivative of it, built when first wanted."""
         key = (kind, n_d, grid)
-        if key not in self._built:
+        if key not in self._built_functions:
             check_deadline()
             with capture_output() as log:
                 try:
-                    self._built[key] = self._derive(*key)
+                    self._built_functions[key] = self._build_function(*key)
                 except (RuntimeError, OSError, CompilationError) as error:
                     if not self._compiles:
                         raise
@@ -862,10 +879,10 @@ class Integrator:
                             "Integrator", [f"compile='always', but compiling failed: {message}"]
                         ) from error
                     self._compiles = False
-                    self._built[key] = self._derive(*key)
-        return self._built[key]
+                    self._built_functions[key] = self._build_function(*key)
+        return self._built_functions[key]
 
-    def _derive(self, kind: str, n_d: int, grid: _Grid) -> BufferedFunction:
+    def _build_function(self, kind: str, n_d: int, grid: _Grid) -> BufferedFunction:
         backward = kind == "reverse"
         if self._compiles:
             function = compiled(lambda extra_options: self._build(grid, backward, extra_options), kind, n_d)
@@ -962,7 +979,7 @@ def _merge_rescued(
     return type(result)(**arrays, failures=failures, rescued_lanes=rescued)
 
 
-def _in_order(failures: dict[int, LaneFailure]) -> tuple[LaneFailure, ...]:
+def _ordered_failures(failures: dict[int, LaneFailure]) -> tuple[LaneFailure, ...]:
     return tuple(failures[lane] for lane in sorted(failures))
 
 
@@ -975,13 +992,15 @@ class Integrable(Protocol):
         ...
 
 
-_BUILT: PerObjectCache[Integrable, dict[tuple[tuple[float, ...], IntegratorOptions], Integrator]] = PerObjectCache()
-_GRIDS: PerObjectCache[Model, SharedGrids] = PerObjectCache()
+_INTEGRATORS: PerObjectCache[Integrable, dict[tuple[tuple[float, ...], IntegratorOptions], Integrator]] = (
+    PerObjectCache()
+)
+_SHARED_GRIDS: PerObjectCache[Model, SharedGrids] = PerObjectCache()
 
 
 def relative_grid(model: Model, times: Array) -> Array:
     """Return times[1:] (m,) relative to times[0] ... times[-1]; grids that differ by rounding only become one."""
-    return np.array(_GRIDS.get(model, lambda _: SharedGrids()).share(times))
+    return np.array(_SHARED_GRIDS.get(model, lambda _: SharedGrids()).share(times))
 
 
 def integrator_of(model: Integrable, grid: ArrayLike, options: IntegratorOptions) -> Integrator:
@@ -990,7 +1009,7 @@ def integrator_of(model: Integrable, grid: ArrayLike, options: IntegratorOptions
     Raises InputError: as `Integrator`.
     """
     times = np.asarray(grid, dtype=float)
-    built = _BUILT.get(model, lambda _: {})
+    built = _INTEGRATORS.get(model, lambda _: {})
     key = (tuple(times.tolist()), options)
     if key not in built:
         similar = next((integrator for (_, chosen), integrator in built.items() if chosen == options), None)

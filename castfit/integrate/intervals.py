@@ -55,7 +55,7 @@ class Enclosure:
                 else:
                     a = work[inputs[0]]
                     b = work[inputs[1]] if len(inputs) > 1 else a
-                    (lo, hi), jump = _applied(op, a, b)
+                    (lo, hi), jump = _apply_operation(op, a, b)
                     if jump is not None:
                         jumps |= jump
                     is_nan = np.isnan(lo) | np.isnan(hi)
@@ -68,15 +68,15 @@ class Enclosure:
 _EMPTY: Bounds = (np.empty(0), np.empty(0))
 
 
-def _applied(op: int, a: Bounds, b: Bounds) -> tuple[Bounds, Mask | None]:
+def _apply_operation(op: int, a: Bounds, b: Bounds) -> tuple[Bounds, Mask | None]:
     """Return the bounds of an operation, and where it may jump, None for nowhere."""
-    if op in _RISING:
-        f = _RISING[op]
+    if op in _INCREASING_FUNCTIONS:
+        f = _INCREASING_FUNCTIONS[op]
         return (f(a[0]), f(a[1])), None
-    if op in _PLAIN:
-        return _PLAIN[op](a, b), None
-    if op in _JUMPING:
-        out = _JUMPING[op](a, b)
+    if op in _CONTINUOUS_OPERATIONS:
+        return _CONTINUOUS_OPERATIONS[op](a, b), None
+    if op in _JUMPING_OPERATIONS:
+        out = _JUMPING_OPERATIONS[op](a, b)
         return out, out[0] != out[1]
     if op in (ca.OP_FMOD, ca.OP_REMAINDER):
         round_quotient = np.trunc if op == ca.OP_FMOD else np.round
@@ -87,18 +87,18 @@ def _applied(op: int, a: Bounds, b: Bounds) -> tuple[Bounds, Mask | None]:
         reach = np.maximum(np.abs(b[0]), np.abs(b[1]))
         return (np.where(is_exact, remainder[0], -reach), np.where(is_exact, remainder[1], reach)), ~is_exact
     if op == ca.OP_COPYSIGN:
-        size, sign = _magnitude(a, a), _JUMPING[ca.OP_SIGN](b, b)
+        size, sign = _magnitude(a, a), _JUMPING_OPERATIONS[ca.OP_SIGN](b, b)
         return _multiply(size, sign), sign[0] != sign[1]
     if op == ca.OP_ATAN2:
         crossing = (a[0] <= 0) & (a[1] >= 0) & (b[0] <= 0)
         corners = [np.arctan2(y, x) for y in a for x in b]
         low, high = np.minimum.reduce(corners), np.maximum.reduce(corners)
-        return (np.where(crossing, -np.pi, low), np.where(crossing, np.pi, high)), crossing & ~_point(a, b)
+        return (np.where(crossing, -np.pi, low), np.where(crossing, np.pi, high)), crossing & ~_is_point(a, b)
     infinite = np.full_like(a[0], np.inf)
     return (-infinite, infinite), np.ones(a[0].shape, dtype=np.bool_)
 
 
-def _point(a: Bounds, b: Bounds) -> Mask:
+def _is_point(a: Bounds, b: Bounds) -> Mask:
     return (a[0] == a[1]) & (b[0] == b[1])
 
 
@@ -123,7 +123,7 @@ def _invert(a: Bounds, _: Bounds) -> Bounds:
 
 
 def _divide(a: Bounds, b: Bounds) -> Bounds:
-    is_exact = _point(a, b)
+    is_exact = _is_point(a, b)
     low, high = _multiply(a, _invert(b, b))
     return np.where(is_exact, a[0] / b[0], low), np.where(is_exact, a[0] / b[0], high)
 
@@ -139,7 +139,7 @@ def _square(a: Bounds, b: Bounds) -> Bounds:
     return low * low, high * high
 
 
-def _even(f: Callable[[Array], Array]) -> Callable[[Bounds, Bounds], Bounds]:
+def _even_function(f: Callable[[Array], Array]) -> Callable[[Bounds, Bounds], Bounds]:
     """Return the bounds of an even function that rises with the magnitude of its argument."""
 
     def bounds(a: Bounds, b: Bounds) -> Bounds:
@@ -152,7 +152,7 @@ def _even(f: Callable[[Array], Array]) -> Callable[[Bounds, Bounds], Bounds]:
 def _power(a: Bounds, b: Bounds) -> Bounds:
     """Return the bounds of a^b, infinite for a pole, or for a negative base whose power is not one integer."""
     is_integer = (b[0] == b[1]) & (b[0] == np.round(b[0]))
-    is_exact = _point(a, b)
+    is_exact = _is_point(a, b)
     corners = [x**y for x in a for y in b]
     low, high = np.minimum.reduce(corners), np.maximum.reduce(corners)
     is_even = is_integer & (b[0] % 2 == 0)
@@ -166,14 +166,14 @@ def _power(a: Bounds, b: Bounds) -> Bounds:
 
 
 def _sine(a: Bounds, _: Bounds) -> Bounds:
-    return _wave(a, np.sin, 0.5 * np.pi)
+    return _wave_bounds(a, np.sin, 0.5 * np.pi)
 
 
 def _cosine(a: Bounds, _: Bounds) -> Bounds:
-    return _wave(a, np.cos, 0.0)
+    return _wave_bounds(a, np.cos, 0.0)
 
 
-def _wave(a: Bounds, f: Callable[[Array], Array], crest: float) -> Bounds:
+def _wave_bounds(a: Bounds, f: Callable[[Array], Array], crest: float) -> Bounds:
     """Return the bounds of a wave with a crest there and every whole turn from it."""
     low_value, high_value = f(a[0]), f(a[1])
 
@@ -189,11 +189,11 @@ def _tangent(a: Bounds, _: Bounds) -> Bounds:
     return np.where(pole, -np.inf, np.tan(a[0])), np.where(pole, np.inf, np.tan(a[1]))
 
 
-def _truth(sure: Mask, possible: Mask) -> Bounds:
+def _truth_bounds(sure: Mask, possible: Mask) -> Bounds:
     return sure.astype(float), possible.astype(float)
 
 
-def _chosen(a: Bounds, b: Bounds) -> Bounds:
+def _conditional(a: Bounds, b: Bounds) -> Bounds:
     """Return b where a is true, and else 0."""
     is_true, is_false = (a[0] > 0) | (a[1] < 0), (a[0] == 0) & (a[1] == 0)
     low = np.where(is_true, b[0], np.minimum(b[0], 0.0))
@@ -201,21 +201,21 @@ def _chosen(a: Bounds, b: Bounds) -> Bounds:
     return np.where(is_false, 0.0, low), np.where(is_false, 0.0, high)
 
 
-def _same(a: Bounds, b: Bounds) -> tuple[Mask, Mask]:
-    return _point(a, b) & (a[0] == b[0]), (a[0] <= b[1]) & (b[0] <= a[1])
+def _compare_equal(a: Bounds, b: Bounds) -> tuple[Mask, Mask]:
+    return _is_point(a, b) & (a[0] == b[0]), (a[0] <= b[1]) & (b[0] <= a[1])
 
 
-def _true(a: Bounds) -> tuple[Mask, Mask]:
+def _surely_and_possibly_true(a: Bounds) -> tuple[Mask, Mask]:
     return (a[0] > 0) | (a[1] < 0), (a[0] != 0) | (a[1] != 0)
 
 
-_RISING: dict[int, Callable[[Array], Array]] = {
+_INCREASING_FUNCTIONS: dict[int, Callable[[Array], Array]] = {
     ca.OP_ASSIGN: lambda a: a, ca.OP_EXP: np.exp, ca.OP_LOG: np.log, ca.OP_SQRT: np.sqrt, ca.OP_ASIN: np.arcsin,
     ca.OP_ATAN: np.arctan, ca.OP_SINH: np.sinh, ca.OP_TANH: np.tanh, ca.OP_ASINH: np.arcsinh, ca.OP_ACOSH: np.arccosh,
     ca.OP_ATANH: np.arctanh, ca.OP_LOG1P: np.log1p, ca.OP_EXPM1: np.expm1, ca.OP_TWICE: lambda a: 2 * a,
     ca.OP_ERF: np.vectorize(math.erf, otypes=[float]),
 }  # fmt: skip
-_PLAIN: dict[int, Callable[[Bounds, Bounds], Bounds]] = {
+_CONTINUOUS_OPERATIONS: dict[int, Callable[[Bounds, Bounds], Bounds]] = {
     ca.OP_ADD: _add,
     ca.OP_SUB: _subtract,
     ca.OP_MUL: _multiply,
@@ -226,37 +226,41 @@ _PLAIN: dict[int, Callable[[Bounds, Bounds], Bounds]] = {
     ca.OP_POW: _power,
     ca.OP_CONSTPOW: _power,
     ca.OP_FABS: _magnitude,
-    ca.OP_COSH: _even(np.cosh),
+    ca.OP_COSH: _even_function(np.cosh),
     ca.OP_SIN: _sine,
     ca.OP_COS: _cosine,
     ca.OP_TAN: _tangent,
     ca.OP_ACOS: lambda a, _: (np.arccos(a[1]), np.arccos(a[0])),
     ca.OP_FMIN: lambda a, b: (np.minimum(a[0], b[0]), np.minimum(a[1], b[1])),
     ca.OP_FMAX: lambda a, b: (np.maximum(a[0], b[0]), np.maximum(a[1], b[1])),
-    ca.OP_IF_ELSE_ZERO: _chosen,
+    ca.OP_IF_ELSE_ZERO: _conditional,
     ca.OP_HYPOT: lambda a, b: (
         np.hypot(_magnitude(a, a)[0], _magnitude(b, b)[0]),
         np.hypot(_magnitude(a, a)[1], _magnitude(b, b)[1]),
     ),
 }
-_JUMPING: dict[int, Callable[[Bounds, Bounds], Bounds]] = {
+_JUMPING_OPERATIONS: dict[int, Callable[[Bounds, Bounds], Bounds]] = {
     ca.OP_FLOOR: lambda a, _: (np.floor(a[0]), np.floor(a[1])),
     ca.OP_CEIL: lambda a, _: (np.ceil(a[0]), np.ceil(a[1])),
     ca.OP_SIGN: lambda a, _: (np.sign(a[0]), np.sign(a[1])),
-    ca.OP_LT: lambda a, b: _truth(a[1] < b[0], a[0] < b[1]),
-    ca.OP_LE: lambda a, b: _truth(a[1] <= b[0], a[0] <= b[1]),
-    ca.OP_EQ: lambda a, b: _truth(*_same(a, b)),
-    ca.OP_NE: lambda a, b: _truth(*(~m for m in reversed(_same(a, b)))),
-    ca.OP_NOT: lambda a, _: _truth(*(~m for m in reversed(_true(a)))),
-    ca.OP_AND: lambda a, b: _truth(*(x & y for x, y in zip(_true(a), _true(b), strict=True))),
-    ca.OP_OR: lambda a, b: _truth(*(x | y for x, y in zip(_true(a), _true(b), strict=True))),
+    ca.OP_LT: lambda a, b: _truth_bounds(a[1] < b[0], a[0] < b[1]),
+    ca.OP_LE: lambda a, b: _truth_bounds(a[1] <= b[0], a[0] <= b[1]),
+    ca.OP_EQ: lambda a, b: _truth_bounds(*_compare_equal(a, b)),
+    ca.OP_NE: lambda a, b: _truth_bounds(*(~m for m in reversed(_compare_equal(a, b)))),
+    ca.OP_NOT: lambda a, _: _truth_bounds(*(~m for m in reversed(_surely_and_possibly_true(a)))),
+    ca.OP_AND: lambda a, b: _truth_bounds(
+        *(x & y for x, y in zip(_surely_and_possibly_true(a), _surely_and_possibly_true(b), strict=True))
+    ),
+    ca.OP_OR: lambda a, b: _truth_bounds(
+        *(x | y for x, y in zip(_surely_and_possibly_true(a), _surely_and_possibly_true(b), strict=True))
+    ),
 }
 
 
 def may_jump(expression: ca.SX) -> bool:
     """Check whether an expression may jump at a point that its derivative does not show, such as floor(t)."""
     f = ca.Function("jumps", ca.symvar(expression), [expression])
-    return any(f.instruction_id(i) in _JUMPS for i in range(f.n_instructions()))
+    return any(f.instruction_id(i) in _JUMPING_CODES for i in range(f.n_instructions()))
 
 
-_JUMPS = {*_JUMPING, ca.OP_FMOD, ca.OP_REMAINDER, ca.OP_COPYSIGN, ca.OP_IF_ELSE_ZERO}
+_JUMPING_CODES = {*_JUMPING_OPERATIONS, ca.OP_FMOD, ca.OP_REMAINDER, ca.OP_COPYSIGN, ca.OP_IF_ELSE_ZERO}

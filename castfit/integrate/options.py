@@ -38,7 +38,7 @@ _MAX_PRODUCTS_PER_DIRECTION = 40  # products of a factorization per direction an
 _MIN_ESDIRK_RTOL = 1e-12  # relative tolerance below which rounding errors of the ESDIRK stages matter
 _MAX_COLLOCATION_ELEMENTS = 100_000  # elements per interval: integration of a lane takes a second or more
 
-_PRICES: WeakKeyDictionary[ca.Function, float] = WeakKeyDictionary()
+_ELIMINATION_PRODUCTS: WeakKeyDictionary[ca.Function, float] = WeakKeyDictionary()
 """Products of each model's elimination in a good order, as listed; infinite where a dense one is cheaper."""
 
 
@@ -138,7 +138,7 @@ def method_of(
     if options.method != "auto":
         return options.method
     is_tight = options.relative_tolerance < _MIN_ESDIRK_RTOL
-    if is_tight or missing_integrator_reason() or not _suits(n_x, n_z, graph, directions):
+    if is_tight or missing_integrator_reason() or not _suits_esdirk(n_x, n_z, graph, directions):
         return sundials(n_z)
     return "esdirk" if n_z or n_x > _MAX_STATES_ALWAYS_SUITABLE else "explicit"
 
@@ -148,17 +148,17 @@ def sundials(n_z: int) -> str:
     return "idas" if n_z else "cvodes"
 
 
-def _suits(n_x: int, n_z: int, graph: ca.Function | None, directions: int) -> bool:
+def _suits_esdirk(n_x: int, n_z: int, graph: ca.Function | None, directions: int) -> bool:
     n = n_x + n_z
     if n <= _MAX_STATES_ALWAYS_SUITABLE:
         return True
     has_many_directions = directions >= _MIN_MANY_DIRECTIONS
     if graph is None or n > (_MAX_STATES_WITH_DIRECTIONS if directions else _MAX_STATES_WITHOUT_DIRECTIONS):
         return False
-    if graph not in _PRICES:
+    if graph not in _ELIMINATION_PRODUCTS:
         sparse_elimination = elimination(n, n_x, *pattern(graph))
-        _PRICES[graph] = np.inf if sparse_elimination is None else sparse_elimination.products
-    price = _PRICES[graph]
+        _ELIMINATION_PRODUCTS[graph] = np.inf if sparse_elimination is None else sparse_elimination.products
+    price = _ELIMINATION_PRODUCTS[graph]
     if not has_many_directions:
         return price <= _MAX_PRODUCTS_PER_STATE * n
     return min(price, n**3 / 12) <= _MAX_PRODUCTS_PER_DIRECTION * directions * n

@@ -28,7 +28,7 @@ class RepeatedLanes:
         self._integrator, self._template = integrator, lanes
         self._shape = lanes.size, integrator.grid.size, integrator.n_x
         self._z = np.empty((*self._shape[:2], 0))
-        self._may = (
+        self._can_prepare = (
             integrator.stepping is not None
             and not integrator.n_z
             and bool(lanes.size)
@@ -42,7 +42,7 @@ class RepeatedLanes:
 
     def _prepare_task(self) -> PreparedTask | None:
         integrator, lanes = self._integrator, self._template
-        if not self._may or integrator.stepping is None or workers() is not None or threads() is not None:
+        if not self._can_prepare or integrator.stepping is None or workers() is not None or threads() is not None:
             return None
         if self._task is None:
             self._task = PreparedTask(

@@ -100,7 +100,7 @@ def batch_links(model: Model, conditions: Sequence[Condition]) -> BatchedLinks |
             np.array([c.theta[q], i * n_y + rows, starts[i] + rows * link.quantity_rows.size + q], dtype=np.intp)
         )
     parts = [(i, part) for i, link in enumerate(links) for part in link.parts if isinstance(part, MappedExpressions)]
-    numbers, argument_sources, values, slopes = _arranged(links, conditions, parts, starts)
+    numbers, argument_sources, values, slopes = _build_expression_indices(links, conditions, parts, starts)
     return BatchedLinks(
         np.array([link.base for link in links]),
         _rows(direct),
@@ -118,7 +118,7 @@ def _rows(columns: Sequence[Index]) -> tuple[Index, Index, Index]:
     return a, b, c
 
 
-def _arranged(
+def _build_expression_indices(
     links: Sequence[ParameterLink],
     conditions: Sequence[Condition],
     parts: Sequence[tuple[int, MappedExpressions]],

@@ -129,7 +129,7 @@ class Collocation:
             for i, c in enumerate(compiled.conditions)
         ]
         trajectory = start_trajectory(compiled, theta, self.states, self.integrator)
-        staged = self._through(compiled, edges, theta, trajectory)
+        staged = self._build_problem(compiled, edges, theta, trajectory)
         lengths = [np.diff(chain.times) / (chain.times[-1] - chain.times[0]) for chain in staged.layout.chains]
         if min(e[e > 0.0].min() for e in lengths) < _MIN_ELEMENT_FRACTION:
             staged.start = read_only_copy(inner_integrated(staged, self.integrator))
@@ -142,7 +142,7 @@ class Collocation:
         """
         assert isinstance(staged, CollocationProblem)
         if staged.disarranged(v):
-            return self._arranged(problem.posed, staged, v)
+            return self._rebuild_elements(problem.posed, staged, v)
         if not self.adapts:
             return None
         # An integrator errs by more than its tolerance: it must be far below what it is to check.
@@ -160,16 +160,18 @@ class Collocation:
             unit=staged.magnitude, degree=self.degree, scheme=self.scheme,
         )  # fmt: skip
 
-    def _arranged(self, problem: CompiledProblem, staged: CollocationProblem, v: Array) -> CollocationProblem:
+    def _rebuild_elements(self, problem: CompiledProblem, staged: CollocationProblem, v: Array) -> CollocationProblem:
         """Return the problem with elements where events are at v, started by simulation."""
         theta = staged.layout.theta(v)
         edges = [
             merge(chain.times[~division.moving], uniform_or_given(c, "data", option_name="elements"))
             for c, chain, division in zip(problem.conditions, staged.layout.chains, staged.divisions, strict=True)
         ]
-        return self._through(problem, edges, theta, start_trajectory(problem, theta, "simulation", self.integrator))
+        return self._build_problem(
+            problem, edges, theta, start_trajectory(problem, theta, "simulation", self.integrator)
+        )
 
-    def _through(
+    def _build_problem(
         self, problem: CompiledProblem, edges: list[Array], theta: Array, start: Trajectory
     ) -> CollocationProblem:
         return collocation_problem(

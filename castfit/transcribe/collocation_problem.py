@@ -170,7 +170,7 @@ class CollocationProblem(TranscribedProblem):
         start: Array,
         signal: tuple[Array, ...],
     ) -> None:
-        self._pose(problem, layout, signal, layout.theta(start))
+        self._set_problem(problem, layout, signal, layout.theta(start))
         self.equations, self.elements = equations, elements
         self.lower, self.upper, self.scale, self.start = (
             read_only_copy(lower),
@@ -179,18 +179,18 @@ class CollocationProblem(TranscribedProblem):
             read_only_copy(start),
         )
         self._uses_hessians = False  # whether Hessians are asked for, which go on from slopes at points
-        self._forget()
+        self._clear_cache()
         self._start_eliminated()
 
-    def _forget(self) -> None:
+    def _clear_cache(self) -> None:
         self._memory = _PointCache()
 
     def _copy_without_cache(self) -> CollocationProblem:
         other = copy(self)
-        other._forget()
+        other._clear_cache()
         return other
 
-    def _worth(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
+    def _iterate_scaled_slopes(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
         for i, (e, chain, natural) in enumerate(zip(self.elements, self.layout.chains, self._naturals(v), strict=True)):
             neutral = replace(natural, p=self._projection.neutral(i, natural.p))
             observed = e.slopes(self.equations, neutral, *chain.local(v)[1:]).observed
@@ -264,7 +264,7 @@ class CollocationProblem(TranscribedProblem):
                 for failure in self._explain(i, *_pieces(all_slopes[i]), "the derivative of ")
                 if (failure.chain, failure.stage) not in failed
             ]
-            failures += [] if evaluation.failures else self._unlinked(v, memory.naturals, slopes=True)
+            failures += [] if evaluation.failures else self._report_link_failures(v, memory.naturals, slopes=True)
             blocks, measured = (jacobians for _, jacobians in derivatives), (e.measured for e in self.elements)
             memory.linearization = self._linearization(
                 evaluation, blocks, failures, measured, lambda: self._iterate_observables(v)
@@ -309,7 +309,7 @@ class CollocationProblem(TranscribedProblem):
                 self._hessian(i, v, linearization, chain_multipliers, of_group)
                 for i, chain_multipliers in enumerate(multipliers)
             )
-        return HessianBlocks(blocks, self._relations_bent(v, related))
+        return HessianBlocks(blocks, self._relations_hessian(v, related))
 
     def interpolants(self, v: Array) -> tuple[Trajectory, ...]:
         """Return per experiment the polynomials at v, from times (n,) to states (n, n_x) and (n, n_z)."""

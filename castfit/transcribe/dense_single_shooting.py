@@ -185,13 +185,13 @@ class DenseSingleShooting:
         self._log = np.asarray(problem.log)
         counts = [chain.staging.times.size for chain in chains]
         self._ends = ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
-        self._of_point = np.repeat(np.arange(len(chains)), counts)
+        self._experiment_of_point = np.repeat(np.arange(len(chains)), counts)
         self._times = np.concatenate([chain.staging.times.ravel() for chain in chains])[:, None]
         self._inputs = np.concatenate([chain.inputs[0] for chain in chains])
-        self._flights = _flights(shooting_data, ends, self._n_p + self._n_x, links.starts)
-        self._blocks = _blocks([chain.measured for chain in chains], ends)
+        self._integration_groups = _build_integration_groups(shooting_data, ends, self._n_p + self._n_x, links.starts)
+        self._blocks = _build_weighted_blocks([chain.measured for chain in chains], ends)
         is_weighted_only = not any(block.measured.slots for block in self._blocks)
-        self._picks = shooting_data.expressions.states if is_weighted_only else None
+        self._observed_states = shooting_data.expressions.states if is_weighted_only else None
         self._chains = [slice(*pair) for pair in pairwise(ends.tolist())]
         widths = [chain.measured.n_r * n for chain, n in zip(chains, counts, strict=True)]
         self._rows = [slice(*pair) for pair in pairwise(np.concatenate([[0], np.cumsum(widths)]).tolist())]
@@ -199,12 +199,14 @@ class DenseSingleShooting:
         group = np.concatenate([chain.group.ravel() for chain in layout.chains])
         self._group, self._grouped = group, np.flatnonzero(group >= 0)
         self._groups = group[self._grouped]
-        self._one = layout.n_groups == 1 and self._grouped.size == group.size  # all rows are of one unknown sigma
-        self._used = _chosen(self._mask)
-        self._used_of = [_chosen(self._mask[rows]) for rows in self._rows]
+        self._is_single_sigma = (
+            layout.n_groups == 1 and self._grouped.size == group.size
+        )  # all rows are of one unknown sigma
+        self._used_rows = _mask_index(self._mask)
+        self._used_rows_by_chain = [_mask_index(self._mask[rows]) for rows in self._rows]
         self._n_g = chains[0].measured.n_g
-        self._bounded_of = [
-            _chosen((np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)).ravel())
+        self._bounded_by_chain = [
+            _mask_index((np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)).ravel())
             for chain in layout.chains
         ]
         self._no_nodes = [
@@ -215,7 +217,7 @@ class DenseSingleShooting:
         flows = [all_parameters if c.link.flow is None else c.link.flow for c in problem.conditions]
         self._flow = np.array([np.concatenate([flow, all_states]) for flow in flows])
         self._last_point_data: PointData | None = None
-        self._flown: _IntegratedStates | None = None
+        self._integrated_states: _IntegratedStates | None = None
         self.integrations = 0
         self._costs: dict[bytes, float | None] = {}
 
@@ -240,17 +242,19 @@ class DenseSingleShooting:
             compiled_problem=problem,
             integration_plan=replace(self._shooting_data.integration_plan, chains=tuple(chains)),
         )
-        other._blocks = _blocks([chain.measured for chain in chains], self._ends)
+        other._blocks = _build_weighted_blocks([chain.measured for chain in chains], self._ends)
         other._last_point_data, other._costs = None, {}
         return other
 
     def integrated_by(self, plan: IntegrationPlan) -> DenseSingleShooting:
         """Return the evaluator with the integrators of another arrangement of the same pieces."""
         other = copy(self)
-        pairs = zip(plan.rounds[0], self._flights, strict=True)
+        pairs = zip(plan.rounds[0], self._integration_groups, strict=True)
         other._shooting_data = replace(self._shooting_data, integration_plan=plan)
-        other._flights = tuple(replace(f, lanes=f.lanes.integrated_by(group.integrator)) for group, f in pairs)
-        other._last_point_data, other._flown, other._costs, other.integrations = None, None, {}, 0
+        other._integration_groups = tuple(
+            replace(f, lanes=f.lanes.integrated_by(group.integrator)) for group, f in pairs
+        )
+        other._last_point_data, other._integrated_states, other._costs, other.integrations = None, None, {}, 0
         return other
 
     def cost(self, v: Array) -> float | None:
@@ -270,7 +274,7 @@ class DenseSingleShooting:
             return None
         n = int(np.count_nonzero(self._mask))
         inverse = (
-            point_data.inverse[self._used]
+            point_data.inverse[self._used_rows]
             if isinstance(point_data.inverse, np.ndarray)
             else np.full(n, point_data.inverse)
         )
@@ -278,7 +282,7 @@ class DenseSingleShooting:
         scale = np.concatenate([np.ones(prior.size), inverse])
         return DenseResiduals(
             point_data.cost,
-            np.concatenate([prior, point_data.r[self._used]]),
+            np.concatenate([prior, point_data.r[self._used_rows]]),
             scale,
             point_data.sigma,
             prior.size,
@@ -290,13 +294,15 @@ class DenseSingleShooting:
         if self._last_point_data is None or self._last_point_data.flown.key != v.tobytes():
             self._last_point_data = self.read(v, with_sensitivities=True)
         point_data = self._last_point_data
-        derivatives = None if point_data is None else self._by_theta(point_data)
-        return None if point_data is None or derivatives is None else self._assembled(v, point_data, derivatives[0])
+        derivatives = None if point_data is None else self._differentiate_by_theta(point_data)
+        return None if point_data is None or derivatives is None else self._assemble_rows(v, point_data, derivatives[0])
 
     def evaluation(self, v: Array, point_data: PointData) -> Evaluation:
         """Return a reading at v as the evaluation of a staged problem."""
         prior = point_data.prior
-        of_chains = zip(self._rows, self._constrained(point_data.flown.g), point_data.experiment_excess, strict=True)
+        of_chains = zip(
+            self._rows, self._path_constraints(point_data.flown.g), point_data.experiment_excess, strict=True
+        )
         values = [
             ChainValues(point_data.r[None, rows], _NONE, _EMPTY, _EMPTY, c[None], excess)
             for rows, c, excess in of_chains
@@ -312,7 +318,7 @@ class DenseSingleShooting:
 
         Of steps that is all and explicit ones (2,).  None where something cannot be computed.
         """
-        derivatives = self._by_theta(point_data)
+        derivatives = self._differentiate_by_theta(point_data)
         if derivatives is None:
             return None
         inverse, out = point_data.inverse, list[Jacobians]()
@@ -331,7 +337,7 @@ class DenseSingleShooting:
         )
         runs: list[Integration] = []
         for group, integration_group, (lanes, states) in zip(
-            plan.rounds[0], self._flights, point_data.flown.lane_trajectories, strict=True
+            plan.rounds[0], self._integration_groups, point_data.flown.lane_trajectories, strict=True
         ):
             runs.append(Integration(group.integrator, group.members, group.parts, lanes, states))
             for lane, i in enumerate(cast("list[int]", integration_group.experiments.tolist())):
@@ -342,7 +348,7 @@ class DenseSingleShooting:
         """Return the observed outputs and spreads, (1, M, n_g) per experiment."""
         return [point_data.flown.g[None, points, : self._n_g] for points in self._chains]
 
-    def _constrained(self, g: Array) -> list[Array]:
+    def _path_constraints(self, g: Array) -> list[Array]:
         """Return the path constraints of each experiment, (M n_h,); g (N, n_g + n_h) is of all points."""
         return [g[points, self._n_g :].ravel() for points in self._chains]
 
@@ -352,36 +358,36 @@ class DenseSingleShooting:
 
         Where derivatives will be asked for as well, states are integrated `with_sensitivities` with them, if they are not known.
         """
-        integrated = self._fly(v, with_sensitivities=with_sensitivities)
-        return None if integrated is None else self._weighted(v, integrated)
+        integrated = self._integrate_states(v, with_sensitivities=with_sensitivities)
+        return None if integrated is None else self._compute_point_data(v, integrated)
 
-    def _fly(self, v: Array, *, with_sensitivities: bool = False) -> _IntegratedStates | None:
+    def _integrate_states(self, v: Array, *, with_sensitivities: bool = False) -> _IntegratedStates | None:
         key = v.tobytes()
-        if self._flown is not None and self._flown.key == key:
-            return self._flown
+        if self._integrated_states is not None and self._integrated_states.key == key:
+            return self._integrated_states
         natural = natural_value(v, self._log)
         link_values = self._links.compute_values(natural)
         if link_values is None:
             return None
         y, by_n = link_values
-        previous = self._flown
+        previous = self._integrated_states
         if previous is not None and np.array_equal(
             previous.y[self._flow], y[self._flow]
         ):  # only outputs and noise move
             g = self._evaluate_observables(previous.x, previous.z, y)
-            self._flown = replace(previous, key=key, natural=natural, y=y, by_n=by_n, g=g, slopes=[])
-            return self._flown
+            self._integrated_states = replace(previous, key=key, natural=natural, y=y, by_n=by_n, g=g, slopes=[])
+            return self._integrated_states
         if previous is not None:  # what was kept for its derivatives may be large
             previous.slopes.clear()
             for _, states in previous.lane_trajectories:
                 if states.sensitivity_cache is not None:
                     states.sensitivity_cache.give_up()
         dy = self._links.slopes_at(by_n, np.where(self._log, natural, 1.0)) if with_sensitivities else None
-        n_p, N = self._n_p, self._of_point.size
+        n_p, N = self._n_p, self._experiment_of_point.size
         x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
         trajectories: list[tuple[Lanes, Trajectories]] = []
         slopes: list[Sensitivities] = []
-        for integration_group in self._flights:
+        for integration_group in self._integration_groups:
             lane_values = y[integration_group.experiments]
             lanes = integration_group.lanes.lanes(lane_values[:, n_p:].copy(), lane_values[:, :n_p].copy())
             if dy is None:
@@ -401,23 +407,23 @@ class DenseSingleShooting:
                 z[integration_group.points] = integration_group.picked(states.z)
             trajectories.append((lanes, states))
         self.integrations += 1
-        self._flown = _IntegratedStates(
+        self._integrated_states = _IntegratedStates(
             key, natural, y, by_n, tuple(trajectories), x, z, self._evaluate_observables(x, z, y), slopes
         )
-        return self._flown
+        return self._integrated_states
 
     def _evaluate_observables(self, x: Array, z: Array, y: Array) -> Array:
         """Evaluate the observed expressions with the parameters (C, n_p or more) of experiments."""
-        if self._picks is not None:
-            return x[:, self._picks]
+        if self._observed_states is not None:
+            return x[:, self._observed_states]
         return self._shooting_data.expressions.values(
-            self._times, x, z, y[self._of_point, : self._n_p], self._inputs
+            self._times, x, z, y[self._experiment_of_point, : self._n_p], self._inputs
         ).copy()
 
     @np.errstate(all="ignore")
     def projected(self, v: Array, projection: Projection) -> Array | None:
         """Return v with the eliminated entries, on which no state depends, at their optimum; None if that fails."""
-        integrated = self._fly(v)
+        integrated = self._integrate_states(v)
         dy = (
             None
             if integrated is None
@@ -438,8 +444,10 @@ class DenseSingleShooting:
 
         return projection.projected(v, naturals, observe)
 
-    def _weighted(self, v: Array, integrated: _IntegratedStates) -> PointData | None:
-        if integrated.g.shape[1] > self._n_g and not _finite(self._constrained(integrated.g), self._bounded_of):
+    def _compute_point_data(self, v: Array, integrated: _IntegratedStates) -> PointData | None:
+        if integrated.g.shape[1] > self._n_g and not _all_finite(
+            self._path_constraints(integrated.g), self._bounded_by_chain
+        ):
             return None
         block_rows = [block.measured.rows(integrated.g[None, block.points]) for block in self._blocks]
         r = (
@@ -447,7 +455,7 @@ class DenseSingleShooting:
             if len(block_rows) > 1
             else block_rows[0][0].ravel()
         )
-        if not np.logical_and.reduce(np.isfinite(r[self._used])):
+        if not np.logical_and.reduce(np.isfinite(r[self._used_rows])):
             return None
         chain_excesses = (
             [excess for _, excess in block_rows] if len(block_rows) == len(self._chains) else [0.0] * len(self._chains)
@@ -459,17 +467,17 @@ class DenseSingleShooting:
         # Divided by the most likely sigma of their group (castfit.transcribe.transcribed_problem.profiled).
         sigma, inverse, excess, layout = np.empty(0), 1.0, surplus, self._shooting_data.layout
         if layout.n_groups:
-            grouped = r if self._one else r[self._grouped]
+            grouped = r if self._is_single_sigma else r[self._grouped]
             sigma, of_sigma = likeliest_sigma(grouped, self._groups, layout, *self._shooting_data.sigma)
-            inverse = 1.0 / float(sigma[0]) if self._one else np.append(1.0 / sigma, 1.0)[self._group]
+            inverse = 1.0 / float(sigma[0]) if self._is_single_sigma else np.append(1.0 / sigma, 1.0)[self._group]
             r, excess = r * inverse, of_sigma + surplus
         squares = float(prior.rows @ prior.rows) + sum([float(r[rows] @ r[rows]) for rows in self._rows])
         cost = 0.5 * squares + (excess + prior.excess)
         return PointData(integrated, cost, r, sigma, inverse, 0.5 * squares, excess, surplus, chain_excesses, prior)
 
     @np.errstate(all="ignore")
-    def _by_theta(self, point_data: PointData) -> tuple[list[tuple[Array, Array]], int, Index] | None:
-        """Return the derivatives from `_chained`, the number of rescued lanes, and the numbers of steps."""
+    def _differentiate_by_theta(self, point_data: PointData) -> tuple[list[tuple[Array, Array]], int, Index] | None:
+        """Return the derivatives from `_apply_chain_rule`, the number of rescued lanes, and the numbers of steps."""
         slope = np.where(self._log, point_data.flown.natural, 1.0)
         dy = self._links.slopes_at(point_data.flown.by_n, slope)
         if dy is None:
@@ -479,7 +487,9 @@ class DenseSingleShooting:
         dz: list[Array] = [np.empty(0)] * len(self._chains)
         available_slopes = point_data.flown.slopes.copy()
         point_data.flown.slopes.clear()
-        for integration_group, (lanes, states) in zip(self._flights, point_data.flown.lane_trajectories, strict=True):
+        for integration_group, (lanes, states) in zip(
+            self._integration_groups, point_data.flown.lane_trajectories, strict=True
+        ):
             if available_slopes:
                 sensitivities = available_slopes.pop(0)
             else:
@@ -504,18 +514,18 @@ class DenseSingleShooting:
                 if self._n_z:
                     dz[i] = by_z[rows, :, :w]
                 offset += n
-        blocks = self._chained(point_data, dy, dx, dz)
+        blocks = self._apply_chain_rule(point_data, dy, dx, dz)
         return None if blocks is None else (blocks, rescued, steps)
 
-    def _chained(
+    def _apply_chain_rule(
         self, point_data: PointData, dy: Array, dx: Sequence[Array], dz: Sequence[Array]
     ) -> list[tuple[Array, Array]] | None:
         """Return the derivatives of each experiment's rows and path constraints by its quantities."""
-        if self._picks is not None:
-            return self._picked(self._picks, dx)
+        if self._observed_states is not None:
+            return self._select_state_slopes(self._observed_states, dx)
         shooting_data, n_p, n_x, n_z = self._shooting_data, self._n_p, self._n_x, self._n_z
         x, z, y, g = point_data.flown.x, point_data.flown.z, point_data.flown.y, point_data.flown.g
-        slopes = shooting_data.expressions.jacobian(self._times, x, z, y[self._of_point, :n_p], self._inputs)
+        slopes = shooting_data.expressions.jacobian(self._times, x, z, y[self._experiment_of_point, :n_p], self._inputs)
         parts = [block.measured.slopes(g[None, block.points], slopes[None, block.points]) for block in self._blocks]
         starts, out = self._links.starts, list[tuple["Array", "Array"]]()
         by_block = iter(zip(self._blocks, parts, strict=True))
@@ -528,20 +538,20 @@ class DenseSingleShooting:
             n_r, n_q = d.shape[1], chain.theta.size
             if g.shape[1] > self._n_g:
                 d = np.concatenate([d, slopes[points, self._n_g :]], axis=1)
-            by_q = _flat(d[..., n_x + n_z :]) @ dy[starts[i] :][: n_p * n_q].reshape(n_p, n_q)
+            by_q = _flatten_points(d[..., n_x + n_z :]) @ dy[starts[i] :][: n_p * n_q].reshape(n_p, n_q)
             by_q = by_q.reshape(*d.shape[:2], n_q)
             by_direction = d[..., :n_x] @ dx[i]
             by_q[..., shooting_data.moving[i]] += (
                 by_direction + d[..., n_x : n_x + n_z] @ dz[i] if n_z else by_direction
             )
-            chain_blocks = _flat(by_q[:, :n_r]), _flat(by_q[:, n_r:])
-            if not _finite(chain_blocks, (self._used_of[i], self._bounded_of[i])):
+            chain_blocks = _flatten_points(by_q[:, :n_r]), _flatten_points(by_q[:, n_r:])
+            if not _all_finite(chain_blocks, (self._used_rows_by_chain[i], self._bounded_by_chain[i])):
                 return None
             out.append(chain_blocks)
         return out
 
-    def _picked(self, picks: Index, dx: Sequence[Array]) -> list[tuple[Array, Array]] | None:
-        """Return the derivatives as `_chained` does, if all observed expressions are states."""
+    def _select_state_slopes(self, picks: Index, dx: Sequence[Array]) -> list[tuple[Array, Array]] | None:
+        """Return the derivatives as `_apply_chain_rule` does, if all observed expressions are states."""
         out = list[tuple["Array", "Array"]]()
         for i, (chain, layout_chain) in enumerate(
             zip(self._shooting_data.integration_plan.chains, self._shooting_data.layout.chains, strict=True)
@@ -552,18 +562,18 @@ class DenseSingleShooting:
                 by_direction, by_q = by_q, np.zeros((len(weight), picks.size, n_q))
                 by_q[..., self._shooting_data.moving[i]] = by_direction
             r, c = by_q[:, : weight.shape[1]] * weight[..., None], by_q[:, self._n_g :]
-            chain_blocks = _flat(r), _flat(c)
-            if not _finite(chain_blocks, (self._used_of[i], self._bounded_of[i])):
+            chain_blocks = _flatten_points(r), _flatten_points(c)
+            if not _all_finite(chain_blocks, (self._used_rows_by_chain[i], self._bounded_by_chain[i])):
                 return None
             out.append(chain_blocks)
         return out
 
-    def _assembled(self, v: Array, point_data: PointData, blocks: Sequence[tuple[Array, Array]]) -> DenseRows:
+    def _assemble_rows(self, v: Array, point_data: PointData, blocks: Sequence[tuple[Array, Array]]) -> DenseRows:
         """Assemble the dense rows: rows of priors first, then the measured rows."""
         row = point_data.prior.rows.size
         E = np.zeros((row + int(np.count_nonzero(self._mask)), v.size))
         E[:row] = point_data.prior.jacobian.dense
-        parts = zip(self._shooting_data.layout.chains, self._rows, self._used_of, blocks, strict=True)
+        parts = zip(self._shooting_data.layout.chains, self._rows, self._used_rows_by_chain, blocks, strict=True)
         for chain, rows, of_rows, (block, _) in parts:
             scaled_block = block * (
                 point_data.inverse[rows, None] if isinstance(point_data.inverse, np.ndarray) else point_data.inverse
@@ -571,7 +581,7 @@ class DenseSingleShooting:
             used = scaled_block[of_rows]
             E[row : row + len(used), chain.theta] = used
             row += len(used)
-        u = np.concatenate([point_data.prior.rows, point_data.r[self._used]])
+        u = np.concatenate([point_data.prior.rows, point_data.r[self._used_rows]])
         return DenseRows(v.copy(), point_data.cost, point_data.half_square, u, E)
 
 
@@ -579,24 +589,26 @@ _N_CACHED_COSTS = 4  # number of points whose costs are cached
 _NONE, _EMPTY, _NO_BLOCK = np.empty(0), np.empty((1, 0)), np.empty((1, 0, 0))
 
 
-def _chosen(mask: Mask) -> slice | Index:
+def _mask_index(mask: Mask) -> slice | Index:
     """Return an index of the entries at which a mask is True."""
     return slice(None) if mask.all() else np.flatnonzero(mask)
 
 
-def _flat(rows: Array) -> Array:
+def _flatten_points(rows: Array) -> Array:
     """Return the rows of all points (n, n_r, n_q) as one matrix."""
     return rows.reshape(rows.shape[0] * rows.shape[1], rows.shape[2])
 
 
-def _finite(arrays: Sequence[Array], selections: Sequence[slice | Index]) -> bool:
+def _all_finite(arrays: Sequence[Array], selections: Sequence[slice | Index]) -> bool:
     """Whether the chosen rows of all arrays are."""
     return all(
         bool(np.logical_and.reduce(np.isfinite(a[rows]), axis=None)) for a, rows in zip(arrays, selections, strict=True)
     )
 
 
-def _flights(shooting_data: ShootingData, ends: Index, n_y: int, starts: Index) -> tuple[_IntegrationGroup, ...]:
+def _build_integration_groups(
+    shooting_data: ShootingData, ends: Index, n_y: int, starts: Index
+) -> tuple[_IntegrationGroup, ...]:
     out: list[_IntegrationGroup] = []
     n_p = shooting_data.compiled_problem.model.system.p.numel()
     for group in shooting_data.integration_plan.rounds[0]:
@@ -637,7 +649,7 @@ def _flights(shooting_data: ShootingData, ends: Index, n_y: int, starts: Index) 
     return tuple(out)
 
 
-def _blocks(measurements: Sequence[MeasurementRows], ends: Index) -> tuple[_WeightedBlock, ...]:
+def _build_weighted_blocks(measurements: Sequence[MeasurementRows], ends: Index) -> tuple[_WeightedBlock, ...]:
     """Take the experiments together whose values are weighted and nothing else."""
     if len(measurements) > 1 and not any(m.slots for m in measurements):
         target, weight = (

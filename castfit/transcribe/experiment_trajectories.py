@@ -48,7 +48,7 @@ _MIN_NETWORK_MAGNITUDE_RATIO = 1e-12  # smallest magnitude relative to the large
 _MIN_NETWORK_STATES = 100  # number of states from which a model counts as one of many states with one unit
 _MIN_MAGNITUDE_RATIO = 1e-30  # smallest magnitude relative to the largest, in models of fewer states
 
-_STRAIGHT: PerObjectCache[Model, ca.Function | None] = PerObjectCache()
+_CONSTANT_RATES: PerObjectCache[Model, ca.Function | None] = PerObjectCache()
 """Rates of each model as a function of its parameters, where nothing else is in them."""
 
 _RATES: PerObjectCache[Model, BatchedFunction] = PerObjectCache()
@@ -117,11 +117,11 @@ def as_measured(inputs: Sequence[Input], times: Array, u: Array) -> Array:
 
 def straight_rates(model: Model, p: Array) -> Array | None:
     """Return the rates (n_x,) of a model whose states change evenly between events; None of other ones."""
-    function = _STRAIGHT.get(model, _straight)
+    function = _CONSTANT_RATES.get(model, _build_constant_rates)
     return None if function is None else np.asarray(cast("Any", function)(p), dtype=float).ravel()
 
 
-def _straight(model: Model) -> ca.Function | None:
+def _build_constant_rates(model: Model) -> ca.Function | None:
     system = model.system
     variables: ca.SX = ca.vertcat(system.t, system.x, system.z, system.u)
     if system.z.numel() or system.u.numel() or ca.depends_on(system.ode, variables):
@@ -146,7 +146,7 @@ def integrate_from_nodes(course: IntegrationCase, begins: Array, states: Array, 
     if table is not None and begins.size == 1 and times.size:
         rates = straight_rates(course.model, course.p)
         if rates is not None:
-            return _straight_on(course, table, rates, float(nodes[0]), states[0], times, events)
+            return _extrapolate_constant_rates(course, table, rates, float(nodes[0]), states[0], times, events)
     legs: list[_IntegrationLeg] = []
     for k, begin in enumerate(nodes.tolist()):
         n_past_events = 0
@@ -156,12 +156,12 @@ def integrate_from_nodes(course: IntegrationCase, begins: Array, states: Array, 
         legs.append(_IntegrationLeg(k, begin, states[k], times[(owner == k) & (times >= begin)], n_past_events))
     node_trajectories: list[NodeTrajectory] = []
     while legs:
-        stretches, cubics = zip(*(_stretch(course, leg, kinks, events) for leg in legs), strict=True)
+        stretches, cubics = zip(*(_integrate_stretch(course, leg, kinks, events) for leg in legs), strict=True)
         starts = np.array([leg.x for leg in legs])
-        _in_one_go(course, stretches, starts, cubics)
-        _step_by_step(course, stretches, starts, cubics)
+        _integrate_legs_together(course, stretches, starts, cubics)
+        _integrate_stepwise(course, stretches, starts, cubics)
         node_trajectories += stretches
-        next_legs = (_next(course, leg, stretch, events) for leg, stretch in zip(legs, stretches, strict=True))
+        next_legs = (_next_leg(course, leg, stretch, events) for leg, stretch in zip(legs, stretches, strict=True))
         legs = [leg for leg in next_legs if leg is not None]
     return sorted(node_trajectories, key=lambda stretch: stretch.node)  # stable: a node's stretches stay in order
 
@@ -177,7 +177,7 @@ class _IntegrationLeg:
     n_past_events: int
 
 
-def _straight_on(
+def _extrapolate_constant_rates(
     course: IntegrationCase, table: NumericSchedule, rates: Array, begin: float, x: Array, times: Array, events: Array
 ) -> list[NodeTrajectory]:
     """Compute the trajectory from event to event if states have constant rates in between, without an integrator."""
@@ -211,7 +211,7 @@ def _straight_on(
         n_past_events += 1
 
 
-def _stretch(
+def _integrate_stretch(
     course: IntegrationCase, leg: _IntegrationLeg, kinks: Array, events: Array
 ) -> tuple[NodeTrajectory, Array]:
     """Return the stretch up to the next event, still empty, and its inputs."""
@@ -228,7 +228,7 @@ def _stretch(
     return NodeTrajectory(t, x, z, u, p, leg.node), cubics
 
 
-def _next(
+def _next_leg(
     course: IntegrationCase, leg: _IntegrationLeg, stretch: NodeTrajectory, events: Array
 ) -> _IntegrationLeg | None:
     """Return the leg that follows the event at the end of a stretch; None if there is none."""
@@ -247,7 +247,7 @@ def _next(
     return _IntegrationLeg(leg.node, time, x, remaining_times, leg.n_past_events + 1)
 
 
-def _in_one_go(
+def _integrate_legs_together(
     course: IntegrationCase, stretches: Sequence[NodeTrajectory], states: Array, cubics: Sequence[Array]
 ) -> None:
     """Integrate long stretches, those of one grid together; what fails is left."""
@@ -269,7 +269,7 @@ def _in_one_go(
                 stretches[k].n_reached = stretches[k].times.size
 
 
-def _step_by_step(
+def _integrate_stepwise(
     course: IntegrationCase, stretches: Sequence[NodeTrajectory], states: Array, cubics: Sequence[Array]
 ) -> None:
     """Integrate the others from output to output; the first step has length zero and makes z consistent."""

@@ -125,7 +125,7 @@ class MultipleShooting:
         """Lay the problem out as stages, starting from theta (n_theta,)."""
         compiled = problem.posed
         self._check_events(compiled)
-        backward = self._backward(compiled)
+        backward = self._prefers_adjoint(compiled)
         trajectory = start_trajectory(compiled, theta, self.states, self.integrator)
         edges = [uniform_or_given(c, self.intervals, option_name="intervals") for c in compiled.conditions]
         if compiled.triggered and np.ndim(self.intervals) == 0 and not isinstance(self.intervals, str):
@@ -160,7 +160,7 @@ class MultipleShooting:
              for name, is_set in unsupported.items() if problem.triggered and is_set],
         )  # fmt: skip
 
-    def _backward(self, problem: CompiledProblem) -> bool:
+    def _prefers_adjoint(self, problem: CompiledProblem) -> bool:
         if self.derivatives == "auto":
             if problem.triggered:
                 return False

@@ -405,7 +405,7 @@ class NoisyChain:
         By v (K, n + m), by lam (K, n), and by the states of nodes, of data alone (K + 1, n).
         """
         K, n, m = self.shape
-        weights = C.reshape(K, -1), self._driven(M).reshape(K, -1)
+        weights = C.reshape(K, -1), self._mask_empty_stages(M).reshape(K, -1)
         stage_gradient = self.functions.trace(*self._stage_arguments(point), lam, *weights)[..., 0].copy()
         stage_gradient[list(self.jumps)] = 0.0
         rows = self.data.trace(*self._row_arguments(point), C_nodes[self.node].reshape(self.node.size, -1))[..., 0]
@@ -423,7 +423,7 @@ class NoisyChain:
         """
         K, _, _ = self.shape
         mu_v = np.concatenate([mu_x[:-1], mu_c], axis=1)
-        weights = C.reshape(K, -1), self._driven(M).reshape(K, -1)
+        weights = C.reshape(K, -1), self._mask_empty_stages(M).reshape(K, -1)
         stage_by_p = self.functions.by_p(*self._stage_arguments(point), lam[1:], *weights, mu_v, mu_lam[1:])[
             ..., 0
         ].copy()
@@ -446,7 +446,7 @@ class NoisyChain:
             gradient = gradient + of_e @ natural.de
         return gradient, rows[:, n_p:].sum(axis=0)
 
-    def _driven(self, M: Array) -> Array:
+    def _mask_empty_stages(self, M: Array) -> Array:
         """Return weights of F without those of stages of length zero."""
         if not self.jumps:
             return M

@@ -96,11 +96,11 @@ class ChainLikelihood:
             blocks = chain.blocks(point, lam[1:])
             if not (np.isfinite(blocks.f).all() and np.isfinite(blocks.F).all() and np.isfinite(blocks.cost)):
                 return None
-            exact_factor = self._factored(blocks, exact=True) if took_full_step or iteration == 0 else None
-            factor = exact_factor or self._factored(blocks, exact=False)
+            exact_factor = self._factorize(blocks, exact=True) if took_full_step or iteration == 0 else None
+            factor = exact_factor or self._factorize(blocks, exact=False)
             if factor is None:
                 return None
-            gaps = self._gaps(point, blocks.f)
+            gaps = self._matching_defects(point, blocks.f)
             h = np.concatenate([blocks.gradient[:-1], point.c], axis=1)
             step = factor.solve(h, blocks.gradient[-1], gaps, point.initial_deviations)
             size = max(
@@ -138,7 +138,7 @@ class ChainLikelihood:
                 candidate = replace(point, x=path[0], c=path[1], initial_deviations=path[2])
                 ends, cost = chain.values_at(candidate)
                 candidate_merit = self._cost(candidate, cost) + float(
-                    np.sum(penalty * np.abs(self._gaps(candidate, ends)))
+                    np.sum(penalty * np.abs(self._matching_defects(candidate, ends)))
                 )
                 if candidate_merit <= merit + _ARMIJO_FACTOR * length * min(predicted_decrease, 0.0) + 1e-9 * (
                     1.0 + abs(merit)
@@ -158,12 +158,12 @@ class ChainLikelihood:
     def _cost(self, point: ChainPoint, data: float) -> float:
         return data + 0.5 * (float(np.sum(point.c**2)) + float(point.initial_deviations @ point.initial_deviations))
 
-    def _gaps(self, point: ChainPoint, ends: Array) -> Array:
+    def _matching_defects(self, point: ChainPoint, ends: Array) -> Array:
         return np.concatenate(
             [(point.natural.a + self.S @ point.initial_deviations - point.x[0])[None], ends - point.x[1:]]
         )
 
-    def _factored(self, blocks: ChainBlocks, *, exact: bool) -> RiccatiFactor | None:
+    def _factorize(self, blocks: ChainBlocks, *, exact: bool) -> RiccatiFactor | None:
         """Factor with second derivatives, or without those of the model and with the positive ones of the data."""
         n, hessian = self.S.shape[0], blocks.hessian
         H = blocks.second_derivatives.copy() if exact else np.zeros_like(blocks.second_derivatives)

@@ -83,7 +83,8 @@ def element_errors(
     """
     integrator = integrator_of(staged.problem.model, [1.0], options)
     return tuple(
-        checked.errors(checked.integrated(integrator, np.arange(checked.k.size))) for checked in _all(staged, v)
+        checked.errors(checked.integrated(integrator, np.arange(checked.k.size)))
+        for checked in _build_checks(staged, v)
     )
 
 
@@ -99,7 +100,7 @@ def estimated_errors(
     if ca.depends_on(ca.vertcat(system.ode, system.alg), system.t):
         return element_errors(staged, v, options)
     errors: list[ElementErrors] = []
-    for checked in _all(staged, v):
+    for checked in _build_checks(staged, v):
         difference = checked.solved_again(staged.equations)
         failed_points = np.flatnonzero(~np.isfinite(difference).all(axis=1))
         if failed_points.size:
@@ -257,10 +258,10 @@ class _ElementCheck:
                 np.maximum.at(inside, self.k[self.last_points_start :], of_z[self.last_points_start :])
             else:
                 end = np.maximum(end, of_z[:stages])
-        return ElementErrors(_or_infinite(end), _or_infinite(inside), self.elements.table)
+        return ElementErrors(_replace_nan_by_inf(end), _replace_nan_by_inf(inside), self.elements.table)
 
 
-def _all(staged: CollocationProblem, v: Array) -> list[_ElementCheck]:
+def _build_checks(staged: CollocationProblem, v: Array) -> list[_ElementCheck]:
     checks: list[_ElementCheck] = []
     problem = staged.problem
     constrained = {s.name() for c in problem.constraints for s in ca.symvar(c.expression)}
@@ -299,5 +300,5 @@ def _all(staged: CollocationProblem, v: Array) -> list[_ElementCheck]:
     return checks
 
 
-def _or_infinite(errors: Array) -> Array:
+def _replace_nan_by_inf(errors: Array) -> Array:
     return np.where(np.isfinite(errors), errors, np.inf)

@@ -126,10 +126,10 @@ _GRAPHS: PerObjectCache[Model, ca.Function] = PerObjectCache()
 
 _COST_PER_DIRECTION = 0.1  # of the time of the states, where nothing is known: small models take half, large ones twice
 _Sort = tuple[str, bool, int, float]  # what, with nodes or not, of how many experiments, relative tolerance
-_TOOK: PerObjectCache[Model, dict[_Sort, tuple[float, ...]]] = PerObjectCache()
+_OPERATION_SECONDS: PerObjectCache[Model, dict[_Sort, tuple[float, ...]]] = PerObjectCache()
 """Seconds that the last two linearizations and gradients of a model took, without and with nodes, by experiments."""
 
-_ARRANGED: PerObjectCache[CompiledProblem, OrderedDict[tuple[Any, ...], Segments]] = PerObjectCache()
+_CACHED_SEGMENTS: PerObjectCache[CompiledProblem, OrderedDict[tuple[Any, ...], Segments]] = PerObjectCache()
 """How each experiment's data lie on the last few divisions into stages."""
 
 
@@ -164,21 +164,21 @@ class ShootingProblem(TranscribedProblem):
         self.problem = problem = problem.posed
         if not relaxed:
             options = _along_directions(problem, options, nodes=nodes, back=GradientEvaluation in gives)
-        self._choose(options)
+        self._set_options(options)
         self._nodes, self._backward, self.capabilities = nodes, backward, gives
-        self._returns = backward or GradientEvaluation in gives  # integrators go back over their steps
+        self._integrates_backward = backward or GradientEvaluation in gives  # integrators go back over their steps
         system = problem.model.system
         self._n_x, self._n_z, self._n_p = system.x.numel(), system.z.numel(), system.p.numel()
         self._n_s = self._n_x if nodes else 0
         self._relaxed = Relaxed.from_model(problem.model, options) if relaxed and nodes and self._n_z else None
         self._n_w = self._n_z if self._relaxed else 0
-        self._gains: list[Array] = []
+        self._equation_gains: list[Array] = []
         self._observer = Observer(problem, state_bounds=True)
         self._integration_plans: dict[tuple[int, ...], IntegrationPlan] = {}
-        self._happened: OrderedDict[bytes, list[Array]] = OrderedDict()
-        self._current_segments = [self._cut(i, division) for i, division in enumerate(divisions)]
+        self._event_times: OrderedDict[bytes, list[Array]] = OrderedDict()
+        self._current_segments = [self._cut_experiment(i, division) for i, division in enumerate(divisions)]
         self._edges = tuple(edges) if nodes and problem.triggered else ()
-        self._pieces = list(
+        self._current_pieces = list(
             self._current_segments
         )  # with nodes and triggers: the stages in pieces, as they were found last
         self._memory: OrderedDict[bytes, tuple[Evaluation, IntegratedPoints | PointData]] = OrderedDict()
@@ -189,10 +189,10 @@ class ShootingProblem(TranscribedProblem):
             len(problem.groups),
             relations_of(problem),
         )
-        self._pose(problem, layout, tuple(chain.measured.signal for chain in self._current_segments), theta)
-        self._taken_over = 0  # stages that another integrator took over at the last linearization ...
+        self._set_problem(problem, layout, tuple(chain.measured.signal for chain in self._current_segments), theta)
+        self._n_rescued_stages = 0  # stages that another integrator took over at the last linearization ...
         self._steps = np.zeros(2, dtype=np.intp)  # ... and its steps of the compiled one: all, and explicit ones
-        self._place(theta, trajectory)
+        self._set_start(theta, trajectory)
         with without_deadline():  # what states trigger at the start is found once; without it there is nothing to solve
             naturals = self._naturals(self.start)
         self.groups: tuple[SegmentGroup, ...] = _groups(self._arrange(naturals))
@@ -200,11 +200,11 @@ class ShootingProblem(TranscribedProblem):
         with suppress(StopRequested):  # no time to integrate: the solver will notice
             self._start_eliminated()
 
-    def _forget(self) -> None:
+    def _clear_cache(self) -> None:
         self._memory.clear()
 
-    def _worth(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
-        _, sweep = self._swept(v)
+    def _iterate_scaled_slopes(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
+        _, sweep = self._integrate_points(v)
         for i, (c, natural) in enumerate(zip(sweep.integration_plan.chains, self._naturals(v), strict=True)):
             p = self._projection.neutral(i, _at_points(c, natural.p, natural.e))
             slopes = self._observer.slopes(c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs)
@@ -212,16 +212,16 @@ class ShootingProblem(TranscribedProblem):
 
     def _copy_without_cache(self) -> ShootingProblem:
         other = copy(self)
-        other._integration_plans, other._current_segments, other._happened = (
+        other._integration_plans, other._current_segments, other._event_times = (
             dict(self._integration_plans),
             list(self._current_segments),
             OrderedDict(),
         )
-        other._pieces = list(self._pieces)
+        other._current_pieces = list(self._current_pieces)
         other._memory, other._linear = OrderedDict(), None
         return other
 
-    def _silently(self) -> AbstractContextManager[object]:
+    def _silence_integrators(self) -> AbstractContextManager[object]:
         """Silence CasADi's integrators, once for all: to redirect the streams costs as much as a short integration."""
         is_silent = method_of(self.options, self._n_x, self._n_z) in STEPPED  # those that take over silence themselves
         return nullcontext() if is_silent else capture_output()
@@ -234,10 +234,10 @@ class ShootingProblem(TranscribedProblem):
     @property
     def _arrays(self) -> DenseSingleShooting | None:
         """All values, and all derivatives, by moves of arrays, where nothing happens on the way."""
-        owner, cached = self._dense  # of a problem that this is a copy of, it would have other units
+        owner, cached = self._dense_cache  # of a problem that this is a copy of, it would have other units
         if owner is not self:
             cached = self._make_dense()
-            self._dense = self, cached
+            self._dense_cache = self, cached
         return cached
 
     def _make_dense(self) -> DenseSingleShooting | None:
@@ -248,8 +248,8 @@ class ShootingProblem(TranscribedProblem):
         plan = self._arrange(self._naturals(self.start))
         return DenseSingleShooting.from_shooting_data(
             ShootingData(
-                self.problem, self.layout, plan, self._observer.expressions, self._units, self._z_start, self._moving,
-                self.scale, (self.least_sigma, self._most_sigma),
+                self.problem, self.layout, plan, self._observer.expressions, self._units, self._z_start, self._moving_columns,
+                self.scale, (self.least_sigma, self._max_sigma),
             )
         )  # fmt: skip
 
@@ -270,20 +270,20 @@ class ShootingProblem(TranscribedProblem):
         other.problem, other._current_segments = problem, chains
         vars(other).pop("size_squares", None)
         other._integration_plans = {tuple(id(chain) for chain in chains): replace(plan, chains=tuple(chains))}
-        other._dense = other, dense.measuring(problem, chains)
+        other._dense_cache = other, dense.measuring(problem, chains)
         return other
 
-    def _choose(self, options: IntegratorOptions) -> None:
+    def _set_options(self, options: IntegratorOptions) -> None:
         self.options = options
-        self._paces = _TOOK.get(self.problem.model, lambda _: {})
-        self._dense: tuple[ShootingProblem | None, DenseSingleShooting | None] = None, None
-        self._coarser: tuple[ShootingProblem | None, ShootingProblem | None] = None, None
+        self._seconds_by_operation = _OPERATION_SECONDS.get(self.problem.model, lambda _: {})
+        self._dense_cache: tuple[ShootingProblem | None, DenseSingleShooting | None] = None, None
+        self._low_accuracy_problem: tuple[ShootingProblem | None, ShootingProblem | None] = None, None
         self._expects = False
         self.integration_rtol = 0.0 if options.method == "collocation" else options.relative_tolerance
 
-    def _cut(self, i: int, division: StageDivision) -> Segments:
+    def _cut_experiment(self, i: int, division: StageDivision) -> Segments:
         """Arrange one experiment on its pieces, as for the fits before where these have the same boundaries."""
-        segments_by_key = _ARRANGED.get(self.problem, lambda _: OrderedDict())
+        segments_by_key = _CACHED_SEGMENTS.get(self.problem, lambda _: OrderedDict())
         fixed = division.edges if self._nodes else division.edges[~division.moving]
         key = (i, self._nodes, self._backward, fixed.tobytes(), division.key)
         if key not in segments_by_key:
@@ -299,12 +299,12 @@ class ShootingProblem(TranscribedProblem):
             division = self._current_segments[i].division
             if not self._nodes and not division.valid(natural.e):
                 ends = np.array([condition.start, condition.end])
-                self._current_segments[i] = self._cut(i, divide(condition, ends, natural.e))
-            if self._edges and not self._pieces[i].division.valid(natural.e):
+                self._current_segments[i] = self._cut_experiment(i, divide(condition, ends, natural.e))
+            if self._edges and not self._current_pieces[i].division.valid(natural.e):
                 pieces = divide(condition, self._edges[i], natural.e)
                 stages = stages_of(condition.schedule, division, pieces)
-                self._pieces[i] = cut_segments(self.problem, i, pieces, nodes=True, stages=(stages, division))
-        segments = self._pieces if self._edges else self._current_segments
+                self._current_pieces[i] = cut_segments(self.problem, i, pieces, nodes=True, stages=(stages, division))
+        segments = self._current_pieces if self._edges else self._current_segments
         key = tuple(id(chain) for chain in segments)
         if key not in self._integration_plans:
             if len(self._integration_plans) >= _N_CACHED_EVALUATIONS:
@@ -367,13 +367,13 @@ class ShootingProblem(TranscribedProblem):
             ratios = [new / old for new, old in zip(changed, self._units, strict=True)]
             if all(((r > 1 / _MAGNITUDE_CHANGE_FACTOR) & (r < _MAGNITUDE_CHANGE_FACTOR)).all() for r in ratios):
                 break
-            self._units, self._dense, self._coarser = changed, (None, None), (None, None)
+            self._units, self._dense_cache, self._low_accuracy_problem = changed, (None, None), (None, None)
             self._memory.clear()
             rough = self if rough is self else rough.with_units(changed)
 
     def _magnitudes(self, v: Array) -> list[Array]:
         """Return the mean magnitudes of states and algebraic states at v, per condition; 0 where unknown."""
-        _, sweep = self._swept(v)
+        _, sweep = self._integrate_points(v)
         magnitudes = [
             mean_magnitude(np.concatenate([x, z], axis=2).reshape(-1, x.shape[2] + z.shape[2]))
             for x, z in zip(sweep.x, sweep.z, strict=True)
@@ -421,7 +421,7 @@ class ShootingProblem(TranscribedProblem):
             self._observer.constraint_names, chain.staging.times,
         )  # fmt: skip
 
-    def _place(self, theta: Array, trajectory: Trajectory) -> None:
+    def _set_start(self, theta: Array, trajectory: Trajectory) -> None:
         """Set start, bounds and scale of all variables."""
         problem, layout = self.problem, self.layout
         self.lower, self.upper = variable_bounds(problem, layout)
@@ -444,7 +444,7 @@ class ShootingProblem(TranscribedProblem):
         self.start = read_only_copy(layout.pack(theta, tuple(starts), inner))
         if self._relaxed is not None:
             for lanes, unit in zip(self._at_nodes(self.start, self._naturals(self.start)), self._units, strict=True):
-                self._gains.append(equation_scales(self._relaxed, lanes, unit[self._n_x :]))
+                self._equation_gains.append(equation_scales(self._relaxed, lanes, unit[self._n_x :]))
         self.lower, self.upper, self.scale = (
             read_only_copy(self.lower),
             read_only_copy(self.upper),
@@ -472,17 +472,17 @@ class ShootingProblem(TranscribedProblem):
         if not self.problem.triggered:
             return naturals
         key = v.tobytes()
-        if key not in self._happened:  # what states trigger is found by integration
+        if key not in self._event_times:  # what states trigger is found by integration
             conditions = zip(self.problem.conditions, naturals, self._units, strict=True)
-            self._happened[key] = [
+            self._event_times[key] = [
                 locate_triggered_events(
                     self.problem.model, c, natural, unit, self.options, c.end, self._node_values(i, v, natural)
                 ).e
                 for i, (c, natural, unit) in enumerate(conditions)
             ]
-            while len(self._happened) > _N_CACHED_EVALUATIONS:
-                self._happened.popitem(last=False)
-        return [replace(natural, e=e) for natural, e in zip(naturals, self._happened[key], strict=True)]
+            while len(self._event_times) > _N_CACHED_EVALUATIONS:
+                self._event_times.popitem(last=False)
+        return [replace(natural, e=e) for natural, e in zip(naturals, self._event_times[key], strict=True)]
 
     def _node_values(self, i: int, v: Array, natural: NaturalValues) -> tuple[Array, Array] | None:
         """Return the times and states of an experiment's nodes, (K,) and (K, n_x); None without nodes."""
@@ -504,27 +504,29 @@ class ShootingProblem(TranscribedProblem):
         if dense is not None and point_data is not None:
             if dense.integrations > n_integrations:
                 self._expects = False
-                self._noted("linearization" if with_sensitivities else "values", start_time)
-            return self._remembered(key, dense.evaluation(v, point_data), point_data)
+                self._record_seconds("linearization" if with_sensitivities else "values", start_time)
+            return self._store_evaluation(key, dense.evaluation(v, point_data), point_data)
         naturals = self._naturals(v)
-        with self._silently():
+        with self._silence_integrators():
             sweep = self._integrate(v, naturals)
-        self._noted("values", start_time)
+        self._record_seconds("values", start_time)
         if self.eliminated.size:
 
             def observe(of_p: Sequence[Array]) -> Iterator[tuple[MeasurementRows, Array]]:
-                return self._observed(sweep, [replace(natural, p=p) for natural, p in zip(naturals, of_p, strict=True)])
+                return self._iterate_integrated_observables(
+                    sweep, [replace(natural, p=p) for natural, p in zip(naturals, of_p, strict=True)]
+                )
 
             v = self._projection.projected(v, naturals, observe)
             naturals = self._naturals(v)
         values: list[ChainValues] = []
-        failures = [*self._unlinked(v, naturals), *sweep.failures]
+        failures = [*self._report_link_failures(v, naturals), *sweep.failures]
         for i, (chain, natural) in enumerate(zip(sweep.integration_plan.chains, naturals, strict=True)):
             p = _at_points(chain, natural.p, natural.e)
             observed = self._observer.values(
                 chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], p, chain.inputs
             )
-            failures += self._unobservable(
+            failures += self._report_nonfinite_rows(
                 i, failures, np.isfinite(observed.r), np.isfinite(observed.c), "", observed.g
             )
             stages = chain.staging.duration.size
@@ -538,9 +540,11 @@ class ShootingProblem(TranscribedProblem):
                     observed.excess,
                 )
             )
-        return self._remembered(key, self._evaluation(v, values, failures), sweep)
+        return self._store_evaluation(key, self._evaluation(v, values, failures), sweep)
 
-    def _remembered(self, key: bytes, evaluation: Evaluation, integration: IntegratedPoints | PointData) -> Evaluation:
+    def _store_evaluation(
+        self, key: bytes, evaluation: Evaluation, integration: IntegratedPoints | PointData
+    ) -> Evaluation:
         self._memory[key] = (evaluation, integration)
         while len(self._memory) > _N_CACHED_EVALUATIONS:
             self._memory.popitem(last=False)
@@ -550,7 +554,7 @@ class ShootingProblem(TranscribedProblem):
         self.evaluate(v)
         return self._memory[self._projection.key(v)]
 
-    def _swept(self, v: Array) -> tuple[Evaluation, IntegratedPoints]:
+    def _integrate_points(self, v: Array) -> tuple[Evaluation, IntegratedPoints]:
         evaluation, integration = self._recall_integration(v)
         if isinstance(integration, IntegratedPoints):
             return evaluation, integration
@@ -559,11 +563,11 @@ class ShootingProblem(TranscribedProblem):
 
     def steps(self, v: Array) -> int:
         """Return the number of steps of a simulation; 0 if the integrator does not report it."""
-        return sum(run.trajectories.steps for run in self._swept(v)[1].runs)
+        return sum(run.trajectories.steps for run in self._integrate_points(v)[1].runs)
 
     def visited(self, v: Array, max_points: int) -> Iterator[tuple[float, Array, Array, Array, Array]]:
         """Return time, states, algebraic states, p and inputs at up to `max_points` points of every experiment."""
-        _, sweep = self._swept(v)
+        _, sweep = self._integrate_points(v)
         for i, (chain, natural) in enumerate(zip(sweep.integration_plan.chains, self._naturals(v), strict=True)):
             p = np.broadcast_to(_at_points(chain, natural.p, natural.e), (*chain.staging.times.shape, self._n_p))
             points = list(np.ndindex(chain.staging.times.shape))
@@ -589,7 +593,7 @@ class ShootingProblem(TranscribedProblem):
             try:
                 self._linear = self._linearize(v)
             finally:  # cut off it would have taken longer
-                self._noted("linearization", start_time, is_continuation=has_sensitivities)
+                self._record_seconds("linearization", start_time, is_continuation=has_sensitivities)
             self._expects = True  # at the next new point, too
         return self._linear
 
@@ -600,32 +604,37 @@ class ShootingProblem(TranscribedProblem):
         """
         if self._linear is not None and same_point(self._linear.v, v):
             return 0.0
-        return self._expected("linearization")
+        return self._expected_seconds("linearization")
 
-    def _expected(self, operation: str) -> float:
-        seconds_by_sort, key = self._took(operation)
+    def _expected_seconds(self, operation: str) -> float:
+        seconds_by_sort, key = self._timing_record(operation)
         if key in seconds_by_sort:
             return min(seconds_by_sort[key])
         looser = [min(took) for sort, took in seconds_by_sort.items() if sort[:3] == key[:3] and sort[3] > key[3]]
-        state_seconds = min(seconds_by_sort.get(self._took("values")[1], ()), default=0.0)
+        state_seconds = min(seconds_by_sort.get(self._timing_record("values")[1], ()), default=0.0)
         if operation != "linearization" or self._backward:
             state_seconds = 0.0
         directions = max((chain.theta.size for chain in self.layout.chains), default=0)  # of one experiment
         return max(*looser, state_seconds * (1.0 + _COST_PER_DIRECTION * directions), 0.0)
 
-    def _took(self, operation: str) -> tuple[dict[_Sort, tuple[float, ...]], _Sort]:
+    def _timing_record(self, operation: str) -> tuple[dict[_Sort, tuple[float, ...]], _Sort]:
         """Return the seconds that such things took, and under which key they are kept."""
-        return self._paces, (operation, self._nodes, len(self._current_segments), self.options.relative_tolerance)
+        return self._seconds_by_operation, (
+            operation,
+            self._nodes,
+            len(self._current_segments),
+            self.options.relative_tolerance,
+        )
 
-    def _noted(self, operation: str, start_time: float, *, is_continuation: bool = False) -> None:
+    def _record_seconds(self, operation: str, start_time: float, *, is_continuation: bool = False) -> None:
         """Record the seconds that an operation took, or add them to its last record if `is_continuation`."""
-        seconds_by_sort, key = self._took(operation)
+        seconds_by_sort, key = self._timing_record(operation)
         took, seconds = seconds_by_sort.get(key, ()), time.perf_counter() - start_time
         seconds_by_sort[key] = (*took[:-1], took[-1] + seconds) if is_continuation and took else (*took[-1:], seconds)
 
     def _start_operation(self, operation: str) -> float:
         """Begin nothing that will take longer than there is time, as it did before; return when it begins."""
-        expected = self._expected(operation)
+        expected = self._expected_seconds(operation)
         if expected > _MIN_DEADLINE_SECONDS:
             check_deadline(expected)
         return time.perf_counter()
@@ -644,10 +653,10 @@ class ShootingProblem(TranscribedProblem):
         from castfit.transcribe.adjoint import gradient_by_adjoint  # which other fits do not need
 
         v = self.evaluate(v).v if self.eliminated.size else v
-        evaluation, sweep = self._swept(v)
+        evaluation, sweep = self._integrate_points(v)
         naturals = self._naturals(v)
         factor = np.ones(self.layout.n_groups + 1) if weight is None else weight
-        unlinked = [] if evaluation.failures else self._unlinked(v, naturals, slopes=True)
+        unlinked = [] if evaluation.failures else self._report_link_failures(v, naturals, slopes=True)
         failures = [*evaluation.failures, *unlinked]
         gradient = np.zeros(self.layout.n_v)
         gradient[: self.layout.n_theta] = factor[-1] * (evaluation.prior_jacobian.T @ evaluation.prior)
@@ -664,16 +673,16 @@ class ShootingProblem(TranscribedProblem):
                 gradient[layout_chain.theta] += ((r @ observation.r_p) @ dp).sum(axis=(0, 1, 2))
             seeds = [
                 self._seeds(c, natural, m)
-                for c, natural, m in zip(sweep.integration_plan.chains, naturals, self._moving, strict=True)
+                for c, natural, m in zip(sweep.integration_plan.chains, naturals, self._moving_columns, strict=True)
             ]
             start_time = self._start_operation("gradient")
             try:
-                with self._silently():
+                with self._silence_integrators():
                     result, adjoint_failures = gradient_by_adjoint(
-                        sweep, self.layout.chains, naturals, seeds, self._moving, point_derivatives
+                        sweep, self.layout.chains, naturals, seeds, self._moving_columns, point_derivatives
                     )
             finally:
-                self._noted("gradient", start_time)
+                self._record_seconds("gradient", start_time)
             failures += adjoint_failures
             for layout_chain, part in zip(self.layout.chains, result, strict=True):
                 np.add.at(gradient, layout_chain.theta, part)
@@ -691,15 +700,15 @@ class ShootingProblem(TranscribedProblem):
         )
         measured = [chain.measured for chain in self._current_segments]
         if dense_result is not None:  # rows of it are standardised, and nothing is eliminated
-            dense_jacobians, self._taken_over, self._steps = dense_result
-            information = self._reweighing(measured, lambda: self._iterate_observables(evaluation.v))
+            dense_jacobians, self._n_rescued_stages, self._steps = dense_result
+            information = self._information_function(measured, lambda: self._iterate_observables(evaluation.v))
             return evaluation.extended(Linearization, jacobians=dense_jacobians, information=information)
-        evaluation, sweep = self._swept(v)
+        evaluation, sweep = self._integrate_points(v)
         naturals = self._naturals(v)
-        with self._silently():
+        with self._silence_integrators():
             slopes = self._slopes(sweep, naturals, directions)
         dx, dz, end = slopes.x, slopes.z, slopes.end
-        unlinked = [] if evaluation.failures else self._unlinked(v, naturals, slopes=True)
+        unlinked = [] if evaluation.failures else self._report_link_failures(v, naturals, slopes=True)
         failures = [*unlinked, *slopes.failures]
         jacobians: list[Jacobians] = []
         for i, (chain, natural) in enumerate(zip(sweep.integration_plan.chains, naturals, strict=True)):
@@ -712,20 +721,22 @@ class ShootingProblem(TranscribedProblem):
                 j = self._with_defects(i, evaluation.v, natural, j)
             rows = (np.concatenate(b, axis=2) for b in ((j.R_s, j.R_q), (j.C_s, j.C_q)))
             r, c = (np.logical_and.reduce(np.isfinite(b), axis=2) for b in rows)
-            failures += self._unobservable(i, [*evaluation.failures, *failures], r, c, "a derivative of ")
+            failures += self._report_nonfinite_rows(i, [*evaluation.failures, *failures], r, c, "a derivative of ")
             jacobians.append(j)
-        return self._linearization(evaluation, jacobians, failures, measured, lambda: self._observed(sweep, naturals))
+        return self._linearization(
+            evaluation, jacobians, failures, measured, lambda: self._iterate_integrated_observables(sweep, naturals)
+        )
 
     def _iterate_observables(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
         evaluation, integration = self._recall_integration(v)
         if isinstance(integration, IntegratedPoints):
-            return self._observed(integration, self._naturals(evaluation.v))
+            return self._iterate_integrated_observables(integration, self._naturals(evaluation.v))
         assert self._arrays is not None
         return zip(
             (chain.measured for chain in self._current_segments), self._arrays.observed(integration), strict=True
         )
 
-    def _observed(
+    def _iterate_integrated_observables(
         self, sweep: IntegratedPoints, naturals: list[NaturalValues]
     ) -> Iterator[tuple[MeasurementRows, Array]]:
         for i, (c, natural) in enumerate(zip(sweep.integration_plan.chains, naturals, strict=True)):
@@ -741,7 +752,7 @@ class ShootingProblem(TranscribedProblem):
         """
         stages, points = dx.shape[:2]
         n_s, n_w, n_q = self._n_s, self._n_w, natural.dp.shape[1]
-        n_node, moving = n_s + n_w, self._moving[i]
+        n_node, moving = n_s + n_w, self._moving_columns[i]
 
         def rows(d_x: Array, d_z: Array, d_p: Array) -> tuple[Array, Array, Array]:
             n = d_x.shape[2]
@@ -792,7 +803,7 @@ class ShootingProblem(TranscribedProblem):
         """Return the scaled residuals of the algebraic equations at the nodes of condition i, (K, n_w)."""
         assert self._relaxed is not None
         lanes = self._at_nodes(v, [natural if k == i else other for k, other in enumerate(self._naturals(v))])[i]
-        return self._gains[i] * self._relaxed.residual(lanes, 0)
+        return self._equation_gains[i] * self._relaxed.residual(lanes, 0)
 
     def _with_defects(self, i: int, v: Array, natural: NaturalValues, jacobians: Jacobians) -> Jacobians:
         """Add the derivatives of the residuals of the algebraic equations at the nodes."""
@@ -808,10 +819,10 @@ class ShootingProblem(TranscribedProblem):
         )
         d_start = np.zeros((stages, n_s + n_w + n_q))
         d_start[:, quantity_columns] = (division.weight @ natural.de)[:-1]
-        d = self._gains[i][:, None] * self._relaxed.residual_slopes(lanes, 0, dx, dz, dp, d_start)
+        d = self._equation_gains[i][:, None] * self._relaxed.residual_slopes(lanes, 0, dx, dz, dp, d_start)
         return replace(jacobians, D_s=d[..., :n_s], D_w=d[..., n_s : n_s + n_w], D_q=d[..., quantity_columns])
 
-    def _unobservable(
+    def _report_nonfinite_rows(
         self, i: int, failures: Sequence[Failure], r: Mask, c: Mask, prefix: str, g: Array | None = None
     ) -> list[Failure]:
         """Report rows that are not finite (where r, c are False) although their stage could be integrated."""
@@ -837,7 +848,7 @@ class ShootingProblem(TranscribedProblem):
         return out
 
     @cached_property
-    def _moving(self) -> list[NDArray[np.intp]]:
+    def _moving_columns(self) -> list[NDArray[np.intp]]:
         """Per condition, the columns of q that need a sensitivity direction: not a node's own initial state."""
         links = [c.link for c in self.problem.conditions]
         return [np.flatnonzero(link.moving if self._nodes else link.moving | link.starting) for link in links]
@@ -873,7 +884,7 @@ class ShootingProblem(TranscribedProblem):
                 lanes = self._lanes(chains, parts, edges, parameters, start_states, start_algebraic)
                 if self._relaxed is not None:
                     lanes = self._relaxed.lanes(lanes, int(group.integrator.grid[0] == 0.0))
-                trajectories = group.integrator.values(lanes, keep=self._returns)
+                trajectories = group.integrator.values(lanes, keep=self._integrates_backward)
                 runs.append(Integration(group.integrator, member, parts, lanes, trajectories))
                 for part in parts:
                     i, lane_slice = part.condition, part.lanes
@@ -913,7 +924,7 @@ class ShootingProblem(TranscribedProblem):
             duration=np.concatenate([edges[i][pieces + 1] - edges[i][pieces] for i, pieces, _ in locations]),
             x0=np.concatenate([start_states[i][stages] for i, _, stages in locations]),
             p=np.concatenate([parameters[i][pieces] for i, pieces, _ in locations]),
-            u=np.concatenate([_shifted(chains[part.condition], part, edges[part.condition]) for part in parts]),
+            u=np.concatenate([_shift_inputs(chains[part.condition], part, edges[part.condition]) for part in parts]),
             z0=np.concatenate([start_algebraic[i][stages] for i, _, stages in locations]),
             unit=np.concatenate([np.repeat(self._units[i][None], stages.size, axis=0) for i, _, stages in locations]),
         )
@@ -927,23 +938,23 @@ class ShootingProblem(TranscribedProblem):
 
         seeds = [
             self._seeds(c, natural, m)
-            for c, natural, m in zip(sweep.integration_plan.chains, naturals, self._moving, strict=True)
+            for c, natural, m in zip(sweep.integration_plan.chains, naturals, self._moving_columns, strict=True)
         ]
-        return by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, directions)
+        return by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving_columns, directions)
 
     def _sensitivities(self, sweep: IntegratedPoints, naturals: list[NaturalValues]) -> DirectionalDerivatives:
         """Differentiate what a sweep found, by forward sensitivities."""
         n_s, n_node, chains = self._n_s, self._n_s + self._n_w, sweep.integration_plan.chains
-        widths = [n_node + columns.size for columns in self._moving]
+        widths = [n_node + columns.size for columns in self._moving_columns]
         shapes = [(*c.staging.tau.shape, w) for c, w in zip(chains, widths, strict=True)]
         dx = [np.full((k, m, self._n_x, w), np.nan) for k, m, w in shapes]
         dz = [np.full((k, m, self._n_z, w), np.nan) for k, m, w in shapes]
         end = [np.full((k, self._n_x, w), np.nan) for k, _, w in shapes]
-        seeds = [self._seeds(chains[i], natural, self._moving[i]) for i, natural in enumerate(naturals)]
+        seeds = [self._seeds(chains[i], natural, self._moving_columns[i]) for i, natural in enumerate(naturals)]
         # How the rows of events, and with them the boundaries of pieces, move along the directions.
         of_e = [
             np.pad(source.de[:, columns], ((0, 0), (n_node, 0)))
-            for source, columns in zip(naturals, self._moving, strict=True)
+            for source, columns in zip(naturals, self._moving_columns, strict=True)
         ]
         of_edges = [
             c.division.weight @ de if c.division.moving.any() else None for c, de in zip(chains, of_e, strict=True)
@@ -951,7 +962,7 @@ class ShootingProblem(TranscribedProblem):
         failures: list[Failure] = []
         broken: set[tuple[int, int]] = set()
         requests: list[SensitivityRequest] = []
-        self._taken_over, self._steps = 0, np.zeros(2, dtype=np.intp)
+        self._n_rescued_stages, self._steps = 0, np.zeros(2, dtype=np.intp)
         for run in sweep.runs:
             count, width = len(run.members), max(widths[i] for i, _ in run.members)
             dx0, dp = np.zeros((count, self._n_x, width)), np.zeros((count, self._n_p, width))
@@ -967,7 +978,7 @@ class ShootingProblem(TranscribedProblem):
                 if moves is not None:
                     start_slopes, end_slopes = moves[part.pieces], moves[part.pieces + 1]
                     spans[:, lane_slice, :w] = start_slopes, end_slopes - start_slopes
-                theta = self.scale[self.layout.chains[i].theta][self._moving[i]]
+                theta = self.scale[self.layout.chains[i].theta][self._moving_columns[i]]
                 units = self._units[i][:n_s], self._units[i][self._n_x :][: self._n_w]
                 size[lane_slice, 0, :w] = np.concatenate([*units, theta])
             if broken:
@@ -997,7 +1008,7 @@ class ShootingProblem(TranscribedProblem):
                     u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
                     if crossing.instants[0].trigger is not None:
                         previous_crossing = chains[i].division.at_once_before(j)
-                        end_slopes = self._at_trigger(
+                        end_slopes = self._differentiate_trigger(
                             run, lane, crossing, previous_crossing, end_slopes, naturals[i].e, of_e[i], u, du
                         )
                         of_edges[i] = chains[i].division.weight @ of_e[i]
@@ -1005,7 +1016,7 @@ class ShootingProblem(TranscribedProblem):
                     end_slopes = by_x @ end_slopes + by_e @ of_e[i]
                     end[i][piece.stage] = end_slopes
                 seeds[i].x[part.stages] = end[i][part.stages]
-            self._taken_over += len({*run.trajectories.rescued_lanes, *sensitivities.rescued_lanes})
+            self._n_rescued_stages += len({*run.trajectories.rescued_lanes, *sensitivities.rescued_lanes})
             self._steps += sensitivities.steps
             failed_stages = sweep.find_failed_stages(run, sensitivities.failures, self.layout.chains, "sensitivities")
             failures += [
@@ -1016,7 +1027,7 @@ class ShootingProblem(TranscribedProblem):
             dx[i][k], dz[i][k], end[i][k] = np.nan, np.nan, np.nan
         return DirectionalDerivatives(dx, dz, end, tuple(failures), tuple(requests))
 
-    def _at_trigger(
+    def _differentiate_trigger(
         self, run: Integration, lane: int, crossing: StageEndUpdate, previous_crossing: StageEndUpdate | None, dx: Array, e: Array, de: Array,
         u: Array, du: Array,
     ) -> Array:  # fmt: skip
@@ -1060,7 +1071,7 @@ class ShootingProblem(TranscribedProblem):
         """
         if self._edges:
             return None  # stages have several pieces
-        _, sweep = self._swept(v)
+        _, sweep = self._integrate_points(v)
         naturals, chains = self._naturals(v), sweep.integration_plan.chains
         out = tuple(np.zeros((mask.size, self._n_x, self._n_x)) for mask in stages)
         for run in sweep.runs:
@@ -1086,7 +1097,7 @@ class ShootingProblem(TranscribedProblem):
 
     def collect_sensitivity_requests(self, v: Array) -> tuple[SensitivityRequest, ...]:
         """Return the sensitivity requests of a linearization at v, for benchmarks."""
-        _, sweep = self._swept(v)
+        _, sweep = self._integrate_points(v)
         with capture_output():
             return self._slopes(sweep, self._naturals(v), None).requests
 
@@ -1104,9 +1115,9 @@ class ShootingProblem(TranscribedProblem):
         message = f"{share} integrator steps were explicit; no stiffness was detected in them." if n_explicit else ""
         if GradientEvaluation in self.capabilities and self.options.relative_tolerance == _GRADIENT_RTOL:
             message += f" The integrator uses the relative tolerance {_GRADIENT_RTOL:g}; gradients are exact derivatives of its steps up to rounding."
-        if self._taken_over == 0:
+        if self._n_rescued_stages == 0:
             return message.strip()
-        count = "1 stage was" if self._taken_over == 1 else f"{self._taken_over} stages were"
+        count = "1 stage was" if self._n_rescued_stages == 1 else f"{self._n_rescued_stages} stages were"
         integrator = self.groups[0].integrator
         return f"{count} integrated by {integrator.rescued_by}, because {integrator.method} failed. {message}".strip()
 
@@ -1115,16 +1126,16 @@ class ShootingProblem(TranscribedProblem):
         options = self.options
         if options.relative_tolerance >= COARSE_RTOL or options.method == "collocation":
             return self
-        owner, cached = self._coarser  # of a problem that this is a copy of, it would have other bounds
+        owner, cached = self._low_accuracy_problem  # of a problem that this is a copy of, it would have other bounds
         if owner is not self or cached is None:
-            cached = self.integrated_by(_coarser(options))
-            self._coarser = self, cached
+            cached = self.integrated_by(_loosen_tolerances(options))
+            self._low_accuracy_problem = self, cached
         return cached
 
     def integrated_by(self, options: IntegratorOptions) -> ShootingProblem:
         """Return the problem with other integrators."""
         dense, other = self._arrays, self._copy_without_cache()
-        other._choose(options)
+        other._set_options(options)
         other._integration_plans = {}
         if not self.problem.triggered:  # when states trigger something is found by these integrators
             plan = self._arrange(self._naturals(self.start))
@@ -1133,13 +1144,13 @@ class ShootingProblem(TranscribedProblem):
         other_plan = other._arrange(other._naturals(other.start))
         other.groups = _groups(other_plan)
         if dense is not None and all(group.integrator.method in STEPPED for group in other.groups):
-            other._dense = other, dense.integrated_by(other_plan)
+            other._dense_cache = other, dense.integrated_by(other_plan)
         return other
 
     def describe_failure(self, v: Array) -> str:
         """Describe where and why the integration or another evaluation failed at v; empty if none failed."""
-        _, sweep = self._swept(v)
-        unlinked = self._unlinked(v, self._naturals(v))  # from what is not there nothing can be integrated
+        _, sweep = self._integrate_points(v)
+        unlinked = self._report_link_failures(v, self._naturals(v))  # from what is not there nothing can be integrated
         for run in [] if unlinked else sweep.runs:
             for failure in run.trajectories.failures:
                 i, _ = run.members[failure.lane]
@@ -1149,7 +1160,7 @@ class ShootingProblem(TranscribedProblem):
 
 
 @cache
-def _coarser(options: IntegratorOptions) -> IntegratorOptions:
+def _loosen_tolerances(options: IntegratorOptions) -> IntegratorOptions:
     absolute = min(options.absolute_tolerance * (COARSE_RTOL / options.relative_tolerance), COARSE_RTOL)
     return replace(options, relative_tolerance=COARSE_RTOL, absolute_tolerance=absolute)
 
@@ -1164,7 +1175,7 @@ def _at_points(chain: Segments, of_p: Array, of_e: Array) -> Array:
     return chain.division.stage_parameters(of_p, of_e)[chain.of_point]
 
 
-def _shifted(chain: Segments, part: LaneGroup, edges: Array) -> Array:
+def _shift_inputs(chain: Segments, part: LaneGroup, edges: Array) -> Array:
     """Return the inputs on some pieces, about the beginnings of intervals where the boundaries are now (K + 1,)."""
     shifts = (edges - chain.division.edges)[part.pieces]
     if not shifts.any():

@@ -243,7 +243,7 @@ class StageDivision:
     def stage_parameters(self, p: Array, e: Array) -> Array:
         """Return the parameters of each stage, (K, n_p), or their derivatives (K, n_p, n) from those of p and e."""
         out = np.repeat(p[None], len(self.levels), axis=0)
-        for stage, parameter, height, sets in self._raised:
+        for stage, parameter, height, sets in self._level_actions:
             if sets:
                 out[stage, parameter] = e[height]
             else:
@@ -251,7 +251,7 @@ class StageDivision:
         return out
 
     @cached_property
-    def _raised(self) -> list[tuple[Index, Index, Index, bool]]:
+    def _level_actions(self) -> list[tuple[Index, Index, Index, bool]]:
         """Return stages, parameters and rows of e of the levels that set a parameter, then of those that add to it."""
         all_levels = [(k, level) for k, active in enumerate(self.levels) for level in active]
         actions: list[tuple[Index, Index, Index, bool]] = []
@@ -265,7 +265,7 @@ class StageDivision:
     def level_weights(self, by_p: Array, n_e: int) -> tuple[Array, Array]:
         """Return the weights of the second derivatives of p (n_p,) and e (n_e,), from those of each stage (K, n_p)."""
         remaining, by_e = by_p.copy(), np.zeros(n_e)
-        for stage, parameter, height, sets in self._raised:
+        for stage, parameter, height, sets in self._level_actions:
             np.add.at(by_e, height, by_p[stage, parameter])
             if sets:
                 remaining[stage, parameter] = 0.0
@@ -378,7 +378,7 @@ class _Divider:
         self.boundaries = merge(np.array([start, end]), condition.times, condition.breakpoints, inside)
         if self.schedule.triggers:  # nodes stay where they are
             self.boundaries = merge(self.boundaries, edges)
-        self.followed = self._followed()
+        self.followed = self._find_followed_times()
         self.n_e = e.size
 
     def division(self) -> StageDivision:
@@ -387,7 +387,7 @@ class _Divider:
         cells: dict[tuple[float, float], list[int]] = {}
         cell_rows: list[tuple[int, float, float, float]] = []
         absent: list[tuple[int, bool]] = []
-        for i in schedule.order(self._e()):
+        for i in schedule.order(self._event_rows()):
             if not instants[i].moves:
                 continue
             cell = self._cell(i)
@@ -406,17 +406,17 @@ class _Divider:
             cell = next((c for c in cells if c[0] == time), None)
             if cell is not None:
                 between = fixed[(fixed > cell[0]) & (fixed < cell[1])]
-                boundaries += self._inside(cell, cells[cell], between)
+                boundaries += self._build_cell_boundaries(cell, cells[cell], between)
                 if cell[0] == cell[1]:
-                    boundaries.append(self._fixed(time))
+                    boundaries.append(self._fixed_boundary(time))
         return self._assemble(boundaries, np.array(cell_rows).reshape(-1, 4), tuple(absent))
 
-    def _e(self) -> Array:
+    def _event_rows(self) -> Array:
         e = np.zeros(self.n_e)
         e[self.schedule.rows] = self.times
         return e
 
-    def _followed(self) -> dict[int, float]:
+    def _find_followed_times(self) -> dict[int, float]:
         """Return the known times of changes that conditions follow at once, by instant.
 
         What is measured at such a time, after the change, is measured after what it makes true as well.
@@ -452,7 +452,9 @@ class _Divider:
         c = int(np.searchsorted(b, time, side="right"))
         return float(b[c - 1]), float(b[c])
 
-    def _fixed(self, time: float, instants: tuple[int, ...] = (), *, measured_after: bool = False) -> _StageBoundary:
+    def _fixed_boundary(
+        self, time: float, instants: tuple[int, ...] = (), *, measured_after: bool = False
+    ) -> _StageBoundary:
         return _StageBoundary(time, time, np.zeros(self.n_e), instants, measured_after)
 
     def _build_boundaries(self, time: float) -> list[_StageBoundary]:
@@ -461,20 +463,22 @@ class _Divider:
         jumps = tuple(i for i in indices if self.schedule.instants[i].change is not None)
         measured_after = any(self.schedule.instants[i].is_measured_after for i in jumps)
         if self.starts and not measured_after and (jumps or time == self.end) and time > self.start:
-            return [self._fixed(time), self._fixed(time, indices)]
+            return [self._fixed_boundary(time), self._fixed_boundary(time, indices)]
         if not jumps or (time == self.end and not measured_after):
-            return [self._fixed(time, indices)]
-        first_marks = [self._fixed(time, measured_after=measured_after)] if time == self.start else []
-        last_marks = [self._fixed(time, measured_after=True)] if measured_after else []
-        return [*first_marks, self._fixed(time, indices, measured_after=measured_after), *last_marks]
+            return [self._fixed_boundary(time, indices)]
+        first_marks = [self._fixed_boundary(time, measured_after=measured_after)] if time == self.start else []
+        last_marks = [self._fixed_boundary(time, measured_after=True)] if measured_after else []
+        return [*first_marks, self._fixed_boundary(time, indices, measured_after=measured_after), *last_marks]
 
-    def _inside(self, cell: tuple[float, float], moving_events: list[int], inner_edges: Array) -> list[_StageBoundary]:
+    def _build_cell_boundaries(
+        self, cell: tuple[float, float], moving_events: list[int], inner_edges: Array
+    ) -> list[_StageBoundary]:
         """Return the marks in a cell: estimated times, and between them boundaries that move along."""
-        left = self._fixed(cell[0])
+        left = self._fixed_boundary(cell[0])
         boundaries: list[_StageBoundary] = []
-        for indices in [*self._at_once(moving_events), ()]:
+        for indices in [*self._group_simultaneous(moving_events), ()]:
             if not indices:
-                right = self._fixed(cell[1])
+                right = self._fixed_boundary(cell[1])
             else:
                 weight = np.zeros(self.n_e)
                 weight[self.schedule.instants[indices[0]].time] = 1.0
@@ -492,7 +496,7 @@ class _Divider:
             left = right
         return boundaries
 
-    def _at_once(self, moving_events: list[int]) -> list[tuple[int, ...]]:
+    def _group_simultaneous(self, moving_events: list[int]) -> list[tuple[int, ...]]:
         """Group conditions that became true at exactly the same time, if their changes can be united."""
         out: list[tuple[int, ...]] = []
         for i in moving_events:

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 _INVERSIONS: PerObjectCache[CompiledProblem, tuple[tuple[tuple[int, int, ca.Function], ...], bool]] = PerObjectCache()
 """What each problem's outputs show, built once however many fits ask."""
 
-_MEASURED: PerObjectCache[CompiledProblem, bool] = PerObjectCache()
+_ALL_STATES_MEASURED: PerObjectCache[CompiledProblem, bool] = PerObjectCache()
 
-_SHOWN: PerObjectCache[CompiledProblem, OrderedDict[tuple[str, bool, bytes], dict[str, tuple[Array, Array]]]] = (
+_STATE_DATA: PerObjectCache[CompiledProblem, OrderedDict[tuple[str, bool, bytes], dict[str, tuple[Array, Array]]]] = (
     PerObjectCache()
 )
 """What data show of the states of each experiment, by name, smoothed or not, and parameters."""
@@ -108,7 +108,7 @@ def start_trajectory(problem: CompiledProblem, theta: Array, states: States, opt
         times = _table_times(condition)
         try:
             if condition.schedule.triggers:
-                initial = _happened(problem, condition, replace(initial, a=a), initial_units, options)
+                initial = _locate_events(problem, condition, replace(initial, a=a), initial_units, options)
                 state_data = state_data if isinstance(states, Mapping) or len(state_data) == a.size else {}
             table = _fill_spans(problem, condition, times, initial, a, state_data, initial_units, options)
         except StopRequested:  # no time to simulate: the solver will notice, and returns its start
@@ -119,7 +119,7 @@ def start_trajectory(problem: CompiledProblem, theta: Array, states: States, opt
     return Trajectory(tuple(tables), tuple(units))
 
 
-def _happened(
+def _locate_events(
     problem: CompiledProblem, condition: Condition, natural: NaturalValues, unit: Array, options: IntegratorOptions
 ) -> NaturalValues:
     """Return a point with the times at which states trigger events, as far as they may happen."""
@@ -228,7 +228,7 @@ def _curve(value: Any) -> tuple[Array, Array] | None:
 
 def every_state_measured(problem: CompiledProblem) -> bool:
     """Whether data show every differential state of every experiment, at three times at least."""
-    return _MEASURED.get(problem, _every_state_measured)
+    return _ALL_STATES_MEASURED.get(problem, _every_state_measured)
 
 
 def _every_state_measured(problem: CompiledProblem) -> bool:
@@ -247,16 +247,16 @@ def _measured_states(
     Several starts of one fit, and all fits where c0 and c1 do not depend on parameters, find the same.
     """
     inversions, scaled = _INVERSIONS.get(problem, _inversions)
-    cache = _SHOWN.get(problem, lambda _: OrderedDict())
+    cache = _STATE_DATA.get(problem, lambda _: OrderedDict())
     key = (condition.name, smooth, p.tobytes() if scaled else b"")
     if key not in cache:
-        cache[key] = _shown_states(problem, condition, inversions, p, smooth=smooth)
+        cache[key] = _invert_outputs(problem, condition, inversions, p, smooth=smooth)
         while len(cache) > _N_CACHED_TRAJECTORIES * len(problem.conditions):
             cache.popitem(last=False)
     return dict(cache[key])
 
 
-def _shown_states(
+def _invert_outputs(
     problem: CompiledProblem,
     condition: Condition,
     inversions: tuple[tuple[int, int, ca.Function], ...],
@@ -295,7 +295,7 @@ def _inversions(problem: CompiledProblem) -> tuple[tuple[tuple[int, int, ca.Func
     inversions: list[tuple[int, int, ca.Function]] = []
     scaled = False
     for j, name in enumerate(problem.outputs):
-        if not _calibrated(problem, name):
+        if not _is_calibrated(problem, name):
             continue
         graph = problem.model.outputs[name]
         rows, columns = ca.jacobian_sparsity(graph, ca.vertcat(system.x, system.z)).get_triplet()
@@ -309,7 +309,7 @@ def _inversions(problem: CompiledProblem) -> tuple[tuple[tuple[int, int, ca.Func
     return tuple(inversions), scaled
 
 
-def _calibrated(problem: CompiledProblem, output: str) -> bool:
+def _is_calibrated(problem: CompiledProblem, output: str) -> bool:
     """Whether scale and offset of an output, if it has any, are numbers, or have a guess."""
     scaling = problem.model.scalings.get(output)
     free = {q.symbol_name for q in problem.quantities if q.kind == "parameter"}

@@ -56,15 +56,15 @@ class TranscribedProblem(StagedProblem):
 
     problem: CompiledProblem
     _projection: Projection
-    _most_sigma: Array
+    _max_sigma: Array
 
-    def _pose(self, problem: CompiledProblem, layout: Layout, signal: tuple[Array, ...], theta: Array) -> None:
+    def _set_problem(self, problem: CompiledProblem, layout: Layout, signal: tuple[Array, ...], theta: Array) -> None:
         """Set the attributes that follow from the problem; eliminated quantities without data stay at theta."""
         layout = _with_whitening(problem, layout)
         if layout.correlated:  # second derivatives are those of stages alone
             self.capabilities = tuple(kind for kind in self.capabilities if kind is not HessianBlocks)
         self.problem, self.layout, self.signal = problem, layout, signal
-        self.least_sigma, self._most_sigma = sigma_limits(problem, layout, signal)
+        self.least_sigma, self._max_sigma = sigma_limits(problem, layout, signal)
         self.least_squares, self.tolerates_failures = problem.least_squares, problem.forgiving
         self.logarithmic = problem.log
         self._projection = projection_of(problem, theta)
@@ -75,8 +75,8 @@ class TranscribedProblem(StagedProblem):
         if not self.eliminated.size:
             return
         with np.errstate(all="ignore"):
-            self._projection = self._projection.noticing(self._worth(self.start))
-            self._forget()
+            self._projection = self._projection.noticing(self._iterate_scaled_slopes(self.start))
+            self._clear_cache()
             start_point = self.evaluate(self.start).v
         scale = self.scale.copy()
         scale[: self.layout.n_theta] = parameter_scale(self.problem, self.layout.theta(start_point))
@@ -102,11 +102,11 @@ class TranscribedProblem(StagedProblem):
         """Return a copy with a memory of its own."""
 
     @abstractmethod
-    def _forget(self) -> None:
+    def _clear_cache(self) -> None:
         """Clear the results cached at any point."""
 
     @abstractmethod
-    def _worth(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
+    def _iterate_scaled_slopes(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
         """Yield the derivatives of observed expressions at v by states, times their magnitudes, per experiment."""
 
     @abstractmethod
@@ -134,7 +134,7 @@ class TranscribedProblem(StagedProblem):
                 replace(chain_values, r=c.whitened(chain_values.r))
                 for c, chain_values in zip(layout.chains, values, strict=True)
             ]
-        rows = profile_sigma(layout, tuple(values), self.least_sigma, self._most_sigma)
+        rows = profile_sigma(layout, tuple(values), self.least_sigma, self._max_sigma)
         return Evaluation(
             v.copy(),
             rows.values,
@@ -165,11 +165,11 @@ class TranscribedProblem(StagedProblem):
             jacobians=standardize_derivatives(
                 self.layout, self._projection.silenced(self.layout, tuple(jacobians)), evaluation.sigma
             ),
-            information=self._reweighing(measured, observe),
+            information=self._information_function(measured, observe),
         )
 
     @staticmethod
-    def _reweighing(
+    def _information_function(
         measured: Iterable[MeasurementRows], observe: Callable[[], Iterable[tuple[MeasurementRows, Array]]]
     ) -> Callable[[], tuple[Array, ...]] | None:
         """Return the function for `Linearization.information`; None if no rows are reweighted for statistics."""
@@ -177,7 +177,9 @@ class TranscribedProblem(StagedProblem):
             return None
         return lambda: tuple(m.information(g) for m, g in observe())
 
-    def _unlinked(self, v: Array, naturals: Sequence[NaturalValues], *, slopes: bool = False) -> list[Failure]:
+    def _report_link_failures(
+        self, v: Array, naturals: Sequence[NaturalValues], *, slopes: bool = False
+    ) -> list[Failure]:
         """Report parameters and initial states that cannot be computed from theta, or whose derivatives cannot."""
         reasons = [
             (c.name, c.failure(v[c.theta], natural, slopes=slopes))
@@ -185,7 +187,7 @@ class TranscribedProblem(StagedProblem):
         ]
         return [Failure(name, 0, "not_finite", reason) for name, reason in reasons if reason]
 
-    def _relations_bent(self, v: Array, multipliers: Array | None) -> Array:
+    def _relations_hessian(self, v: Array, multipliers: Array | None) -> Array:
         """Return the Hessian of relations, see `HessianBlocks`."""
         if multipliers is None or not multipliers.size:
             return np.zeros((self.layout.n_theta, self.layout.n_theta))

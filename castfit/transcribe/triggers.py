@@ -183,13 +183,13 @@ class _TriggerWatch:
     def __post_init__(self) -> None:
         self.e = self.natural_values.e.copy()
         self.triggers: tuple[Trigger, ...] = self.condition.schedule.triggers
-        self._left = [deque(self.condition.schedule.rows_of(trigger)) for trigger in self.triggers]
+        self._remaining_rows = [deque(self.condition.schedule.rows_of(trigger)) for trigger in self.triggers]
         self._counts = [0] * len(self.triggers)
         self._crossings: dict[tuple[int, ...], StageEndUpdate] = {}
         self._truths: dict[tuple[int, bytes], bool] = {}
         self._draws: dict[int, np.random.Generator] = {}
         self._slopes: tuple[Array, Array, Array] | None = None
-        self._even: tuple[object, Array, tuple[Array, Array] | None] | None = None
+        self._constant_rates_cache: tuple[object, Array, tuple[Array, Array] | None] | None = None
         self._last_event_time = -np.inf
         self._last_node_index = -1
 
@@ -205,26 +205,28 @@ class _TriggerWatch:
         if self.nodes is not None:
             stop_times, x = np.append(stop_times, self.nodes[0]), self.nodes[1][0]
         stop_times = np.unique(stop_times)
-        self._look(t, x)
+        self._update_signs(t, x)
         due = [i for i, holds in enumerate(self.is_condition_true) if holds and self.triggers[i].at_start]
         later: list[int] = []
         while True:
             check_deadline()  # where nothing is to be integrated, nothing else does
             if self.nodes is not None and t > self.condition.start and t in self.nodes[0]:
                 early_events = [
-                    i for i in due if self.triggers[i] in self._late
+                    i for i in due if self.triggers[i] in self._late_triggers
                 ]  # at the end of the stage that ends here
-                x, due = self._happen(early_events, t, x), [i for i in due if i not in early_events]
+                x, due = self._apply_events(early_events, t, x), [i for i in due if i not in early_events]
             while n_past_events < table.times.size and table.times[n_past_events] <= t:
                 crossing = table.crossings[n_past_events]
                 if crossing is not None:
-                    values_before, self._last_event_time = self._all(t, x), t
+                    values_before, self._last_event_time = self._evaluate_all(t, x), t
                     x = crossing.values(x, table.e, self._inputs(t)[0])
-                    due = [*self._made_true(values_before, self._all(t, x)), *due]
+                    due = [*self._find_newly_true(values_before, self._evaluate_all(t, x)), *due]
                 n_past_events += 1
-            x = self._from_node([*due, *later], t, x)
-            x = self._happen(due, t, x)  # after what is known, as everywhere
-            x = self._happen([i for i in later if self.triggers[i].truth is None or self.is_condition_true[i]], t, x)
+            x = self._restart_at_node([*due, *later], t, x)
+            x = self._apply_events(due, t, x)  # after what is known, as everywhere
+            x = self._apply_events(
+                [i for i in later if self.triggers[i].truth is None or self.is_condition_true[i]], t, x
+            )
             if t >= self.end:
                 return
             b = float(min(t + lookahead, stop_times[np.searchsorted(stop_times, t, side="right")]))
@@ -232,7 +234,7 @@ class _TriggerWatch:
             if step_result is None:  # the integration itself will say why
                 return
             zeros, next_time, x, z = step_result
-            due, later = self._passed(zeros)
+            due, later = self._sort_crossed_events(zeros)
             # What lies behind an event was integrated in vain.
             lookahead = min(
                 max_lookahead,
@@ -242,10 +244,10 @@ class _TriggerWatch:
             )
             t = next_time
 
-    def _look(self, t: float, x: Array, due: Sequence[int] = ()) -> None:
+    def _update_signs(self, t: float, x: Array, due: Sequence[int] = ()) -> None:
         """See where conditions are true, but for those that are due."""
-        signs = np.sign(self._all(t, x))
-        is_true = [self._holds(i, signs[rows]) for i, rows in enumerate(self._difference_slices)]
+        signs = np.sign(self._evaluate_all(t, x))
+        is_true = [self._is_true(i, signs[rows]) for i, rows in enumerate(self._difference_slices)]
         for i in due:
             signs[self._difference_slices[i]], is_true[i] = (
                 self.signs[self._difference_slices[i]],
@@ -253,7 +255,7 @@ class _TriggerWatch:
             )
         self.signs, self.is_condition_true = signs, is_true
 
-    def _from_node(self, due: Sequence[int], t: float, x: Array) -> Array:
+    def _restart_at_node(self, due: Sequence[int], t: float, x: Array) -> Array:
         """Return the states from which integration goes on: of the last node here, if there is one."""
         if self.nodes is None:
             return x
@@ -264,52 +266,52 @@ class _TriggerWatch:
             node_indices[-1]
         )  # once: a node at which a condition changes sign would be left again and again
         x = self.nodes[1][self._last_node_index]
-        self._look(t, x, due)
+        self._update_signs(t, x, due)
         return x
 
     @cached_property
-    def _ordered(self) -> frozenset[int]:
+    def _ordered_events(self) -> frozenset[int]:
         """The events that happen in their turn."""
         return frozenset(i for i, trigger in enumerate(self.triggers) if trigger.ordered)
 
     @cached_property
-    def _late(self) -> set[Trigger]:
+    def _late_triggers(self) -> set[Trigger]:
         """The triggers of events after which a value of their very time is measured."""
         return {i.trigger for i in self.condition.schedule.instants if i.trigger is not None and i.is_measured_after}
 
     # What happens
 
-    def _happen(self, events: Sequence[int], t: float, x: Array) -> Array:
+    def _apply_events(self, events: Sequence[int], t: float, x: Array) -> Array:
         """Apply events, then the events whose conditions these make true, and so on; return the states."""
-        waiting, values_before = list(events), self._all(t, x) if events else np.empty(0)
+        waiting, values_before = list(events), self._evaluate_all(t, x) if events else np.empty(0)
         while waiting:
             self._last_event_time = (
                 t if self._last_event_time < t else float(np.nextafter(self._last_event_time, np.inf))
             )
-            next_events = self._next(waiting, t, x)
+            next_events = self._select_next_events(waiting, t, x)
             for i in next_events:  # once: it may wait twice
                 waiting.remove(i)
-            x = self._changed(next_events, t, x)
-            values_after = self._all(t, x)
-            newly_true = self._made_true(values_before, values_after)
-            waiting = [i for i in waiting if not self._called_off(i, values_before, values_after)] + newly_true
+            x = self._apply_simultaneous_events(next_events, t, x)
+            values_after = self._evaluate_all(t, x)
+            newly_true = self._find_newly_true(values_before, values_after)
+            waiting = [i for i in waiting if not self._is_cancelled(i, values_before, values_after)] + newly_true
             values_before = values_after
         return x
 
-    def _changed(self, events: Sequence[int], t: float, x: Array) -> Array:
+    def _apply_simultaneous_events(self, events: Sequence[int], t: float, x: Array) -> Array:
         """Apply simultaneous events, and return the states."""
         u = self._inputs(t)[0]
         if self.rounds is None:
             rows: list[int] = []
             for i in events:
-                if not self._left[i] or self.triggers[i].forbidden:
+                if not self._remaining_rows[i] or self.triggers[i].forbidden:
                     raise _EventLimitReached(self.triggers[i])
-                rows.append(self._left[i].popleft())
+                rows.append(self._remaining_rows[i].popleft())
             self.e[rows] = self._last_event_time
             return self.condition.schedule.crossing_at(rows).values(x, self.e, u)
         key = tuple(events)
         if key not in self._crossings:
-            rows = [self._left[i][0] for i in events]
+            rows = [self._remaining_rows[i][0] for i in events]
             self._crossings[key] = self.condition.schedule.crossing_at(rows)
         for i in events:
             self._counts[i] += 1
@@ -318,9 +320,9 @@ class _TriggerWatch:
         self.rounds.append(TriggeredRound(self._last_event_time, self._crossings[key]))
         return self._crossings[key].apply_at_time(self._last_event_time, x, self.e, u)
 
-    def _next(self, waiting: Sequence[int], t: float, x: Array) -> list[int]:
+    def _select_next_events(self, waiting: Sequence[int], t: float, x: Array) -> list[int]:
         """Return the next events among those that wait: all of them, or the one with the highest priority."""
-        if self._ordered.isdisjoint(waiting):
+        if self._ordered_events.isdisjoint(waiting):
             return list(waiting)
         u = self._inputs(t)[0]
         ranks = [self.triggers[i].rank(t, x, u, self.e) for i in waiting]
@@ -333,7 +335,7 @@ class _TriggerWatch:
             self._draws[seed] = np.random.default_rng(seed)
         return [highest_ranked[int(self._draws[seed].integers(len(highest_ranked)))]]
 
-    def _called_off(self, i: int, values_before: Array, values_after: Array) -> bool:
+    def _is_cancelled(self, i: int, values_before: Array, values_after: Array) -> bool:
         """Check whether a jump changed a condition to false and so cancels its waiting event."""
         rows = self._difference_slices[i]
         return not (
@@ -342,14 +344,14 @@ class _TriggerWatch:
             or np.array_equal(values_before[rows], values_after[rows])
         )
 
-    def _holds(self, i: int, signs: Array) -> bool:
+    def _is_true(self, i: int, signs: Array) -> bool:
         """Check whether a condition is true for these signs of its differences; results are cached."""
         key = i, signs.tobytes()
         if key not in self._truths:
             self._truths[key] = self.triggers[i].holds(signs)
         return self._truths[key]
 
-    def _made_true(self, values_before: Array, values_after: Array) -> list[int]:
+    def _find_newly_true(self, values_before: Array, values_after: Array) -> list[int]:
         """Return the conditions that a jump made true; differences that it left alone keep their signs."""
         newly_true: list[int] = []
         changed_rows: Index = np.flatnonzero(values_after != values_before)
@@ -362,13 +364,13 @@ class _TriggerWatch:
         for i in dict.fromkeys(owners):
             was_true, self.is_condition_true[i] = (
                 self.is_condition_true[i],
-                self._holds(i, self.signs[self._difference_slices[i]]),
+                self._is_true(i, self.signs[self._difference_slices[i]]),
             )
             if self.is_condition_true[i] and not was_true:
                 newly_true.append(i)
         return newly_true
 
-    def _passed(self, zeros: Sequence[_TriggerCrossing]) -> tuple[list[int], list[int]]:
+    def _sort_crossed_events(self, zeros: Sequence[_TriggerCrossing]) -> tuple[list[int], list[int]]:
         """Return the events at zero crossings: those true at the crossing, and those true right after it."""
         due, later = list[int](), list[int]()
         for i in dict.fromkeys(zero.trigger for zero in zeros):
@@ -382,8 +384,8 @@ class _TriggerWatch:
                 if old_signs[0] != 0.0 and trigger.direction * old_signs[0] <= 0:
                     due.append(i)
                 continue
-            was_true, self.is_condition_true[i] = self.is_condition_true[i], self._holds(i, new_signs)
-            at_zero = self._holds(i, signs_at_zero)
+            was_true, self.is_condition_true[i] = self.is_condition_true[i], self._is_true(i, new_signs)
+            at_zero = self._is_true(i, signs_at_zero)
             if at_zero and not was_true:
                 due.append(i)
             elif self.is_condition_true[i] and not at_zero:
@@ -397,10 +399,10 @@ class _TriggerWatch:
 
         Where integration fails before b, up to where it does.
         """
-        evaluation, noise = self._evaluated(step.t, step.x, self._inputs(step.t)[0])
-        even_rates = self._even_rates(step.p, evaluation[1])
+        evaluation, noise = self._evaluate_with_errors(step.t, step.x, self._inputs(step.t)[0])
+        even_rates = self._constant_rates(step.p, evaluation[1])
         if even_rates is not None:
-            return self._straight(step, b, even_rates, evaluation[0], noise)
+            return self._find_linear_crossings(step, b, even_rates, evaluation[0], noise)
         shortest = (b - step.t) / _MAX_SUBDIVISIONS
         while (dense := step.dense(b)) is None:
             if b - step.t <= shortest:
@@ -411,23 +413,23 @@ class _TriggerWatch:
             dense, self.cubics(dense.times), self.e[self._rows], evaluation, self.signs, noise
         )
         for begin, end in candidates.intervals.tolist():
-            zeros = self._zeros(dense, begin, end)
+            zeros = self._find_zeros(dense, begin, end)
             if zeros:
-                return self._at_once(step, dense, zeros)
+                return self._locate_simultaneous_crossings(step, dense, zeros)
         if not step.t < candidates.end < b:
             return [], b, dense.x[-1], dense.z[-1]
         return [], candidates.end, dense.interpolate(candidates.end)[0], dense.z[dense.part(candidates.end)]
 
-    def _even_rates(self, p: Array, slopes: Array) -> tuple[Array, Array] | None:
+    def _constant_rates(self, p: Array, slopes: Array) -> tuple[Array, Array] | None:
         """Return the rates (n_x,) and (m,) where states, and differences that move, change evenly; None elsewhere."""
-        cached = self._even
+        cached = self._constant_rates_cache
         if cached is None or cached[0] is not self._slopes or not np.array_equal(p, cached[1]):
             f = straight_rates(self.model, p)
             rates = None if f is None else self._differences.even(f, slopes)
-            self._even = cached = self._slopes, p, None if f is None or rates is None else (f, rates)
+            self._constant_rates_cache = cached = self._slopes, p, None if f is None or rates is None else (f, rates)
         return cached[2]
 
-    def _straight(
+    def _find_linear_crossings(
         self, step: _Step, b: float, even_rates: tuple[Array, Array], g: Array, noise: Array
     ) -> tuple[list[_TriggerCrossing], float, Array, Array]:
         """Return the first zero crossings as `_first` does, if states and differences change at constant rates."""
@@ -451,7 +453,7 @@ class _TriggerWatch:
                 zeros.append(_TriggerCrossing(step.t + first_delay, i, k - self._begins[i], sign))
         return zeros, step.t + first_delay, step.x + f * first_delay, step.z
 
-    def _at_once(
+    def _locate_simultaneous_crossings(
         self, step: _Step, dense: DenseOutput, zeros: Sequence[_TriggerCrossing]
     ) -> tuple[list[_TriggerCrossing], float, Array, Array] | None:
         """Return the first of some zeros, with others at its time, that time and the states there.
@@ -470,7 +472,7 @@ class _TriggerWatch:
                 if integrated is None:
                     return None
                 states = integrated
-            g, rates, _ = self._every_rate(dense, time, states[0])
+            g, rates, _ = self._evaluate_rates(dense, time, states[0])
             correction = (
                 -float(g[row]) / float(rates[row]) if rates[row] != 0.0 and self._differences.smooth[row] else 0.0
             )
@@ -481,7 +483,7 @@ class _TriggerWatch:
                 width, self.usual
             ):  # the states are those of so much earlier or later
                 break
-        g, rates, _ = self._every_rate(dense, time, states[0])
+        g, rates, _ = self._evaluate_rates(dense, time, states[0])
         is_near_zero: Mask = np.abs(g) <= np.abs(rates) * _SIMULTANEOUS_RTOL * self.usual
         at_once = [
             zero
@@ -495,10 +497,10 @@ class _TriggerWatch:
         ]
         return at_once, time, *states
 
-    def _zeros(self, dense: DenseOutput, a: float, b: float) -> list[_TriggerCrossing]:
+    def _find_zeros(self, dense: DenseOutput, a: float, b: float) -> list[_TriggerCrossing]:
         """Return the first zeros of all differences in (a, b]."""
-        g0, rate0, by_x = self._every_rate(dense, a)
-        g1, rate1, _ = self._every_rate(dense, b)
+        g0, rate0, by_x = self._evaluate_rates(dense, a)
+        g1, rate1, _ = self._evaluate_rates(dense, b)
         signs, time_tolerance = self.signs, _SIMULTANEOUS_RTOL * self.usual
         is_resting = np.maximum(np.abs(g0), np.abs(g1)) <= np.abs(by_x) @ self._noise  # at zero but for errors
         turns_back = (signs * rate0 < 0) & (signs * rate1 > 0)
@@ -512,7 +514,7 @@ class _TriggerWatch:
                 zeros.append(_TriggerCrossing(b, i, row, -sign))  # with what passes zero right here
                 continue
             tolerance = _UNCORRECTED_TIME_RTOL if self._differences.smooth[k] else _EVENT_TIME_RTOL
-            zero = _search(self._build_difference_function(dense, a, i, row), sign, b - a, *ends, tolerance)
+            zero = _find_crossing_time(self._build_difference_function(dense, a, i, row), sign, b - a, *ends, tolerance)
             if zero is not None:
                 zeros.append(_TriggerCrossing(a + zero[0], i, row, zero[1]))
         return zeros
@@ -524,18 +526,18 @@ class _TriggerWatch:
 
         def evaluate(s: float) -> tuple[float, Callable[[], float]]:
             g = self._values(i, a + s, dense.interpolate(a + s)[0])
-            return float(g[row]), lambda: float(self._every_rate(dense, a + s)[1][self._difference_slices[i]][row])
+            return float(g[row]), lambda: float(self._evaluate_rates(dense, a + s)[1][self._difference_slices[i]][row])
 
         return evaluate
 
     def _values(self, i: int, t: float, x: Array) -> Array:
         return self.triggers[i].values(t, x, self._inputs(t)[0], self.e)
 
-    def _all(self, t: float, x: Array) -> Array:
+    def _evaluate_all(self, t: float, x: Array) -> Array:
         """Return the differences of all triggers."""
         return self._joint_differences.values(t, x, self._inputs(t)[0], self.e[self._rows])
 
-    def _evaluated(self, t: float, x: Array, u: Array) -> tuple[tuple[Array, Array], Array]:
+    def _evaluate_with_errors(self, t: float, x: Array, u: Array) -> tuple[tuple[Array, Array], Array]:
         """Return the differences of all triggers, their derivatives, and how large errors of the states make them.
 
         Derivatives that nothing moves are those of before; the others are written over, and so lost at the next call.
@@ -580,13 +582,13 @@ class _TriggerWatch:
             np.arange(len(self._difference_slices)), [rows.stop - rows.start for rows in self._difference_slices]
         )
 
-    def _every_rate(self, dense: DenseOutput, t: float, x: Array | None = None) -> tuple[Array, Array, Array]:
+    def _evaluate_rates(self, dense: DenseOutput, t: float, x: Array | None = None) -> tuple[Array, Array, Array]:
         """Return differences of all triggers, how fast they change, and their derivatives by states.
 
         The states are those of the polynomials, or x; they change as the polynomials do.
         """
         (u, du), (state, f) = self._inputs(t), dense.interpolate(t)
-        (g, derivatives), _ = self._evaluated(t, state if x is None else x, u)
+        (g, derivatives), _ = self._evaluate_with_errors(t, state if x is None else x, u)
         by_x = derivatives[:, 1 : 1 + f.size].copy()
         rates = derivatives[:, 0] + by_x @ f + derivatives[:, 1 + f.size : 1 + f.size + u.size] @ du
         return g, rates, by_x
@@ -625,7 +627,7 @@ class _TriggerWatch:
         return c @ powers, c @ slopes
 
 
-def _search(
+def _find_crossing_time(
     evaluate: Callable[[float], tuple[float, Callable[[], float]]],
     sign: float,
     right: float,
@@ -649,12 +651,12 @@ def _search(
     if sign == 0.0:
         if g1 == 0.0:
             return None
-        low, high, sign_after = _border(value, 0.0, right, float(np.sign(g1)), lambda g: g == 0.0)
+        low, high, sign_after = _bisect_change(value, 0.0, right, float(np.sign(g1)), lambda g: g == 0.0)
         return (0.0 if low == 0.0 else high), sign_after
     if sign * g1 > 0:
         if not (sign * rate0 < 0 < sign * rate1):
             return None
-        right = _turn(evaluate, right, sign)  # nearest to zero in between
+        right = _find_turning_time(evaluate, right, sign)  # nearest to zero in between
         g1 = value(right)
         if sign * g1 > 0:
             return None
@@ -664,14 +666,14 @@ def _search(
         if low == right:
             return 0.0, -sign
     if g1 == 0.0:
-        return _border(value, low, right, 0.0, lambda g: sign * g > 0)[1:]  # it leaves its sign as by a jump
+        return _bisect_change(value, low, right, 0.0, lambda g: sign * g > 0)[1:]  # it leaves its sign as by a jump
     if sign * value(right) >= 0:  # integrated by itself this step ends before zero, by less than its errors
         return right, -sign
     root: Any = scipy.optimize.brentq(value, low, right, xtol=tolerance * right)
     return float(root), -sign
 
 
-def _border(
+def _bisect_change(
     value: Callable[[float], float], low: float, high: float, sign_after: float, is_before: Callable[[float], bool]
 ) -> tuple[float, float, float]:
     """Return places next to each other where a difference is still, and no longer, as `is_before`; and its sign then.
@@ -685,7 +687,9 @@ def _border(
     return low, high, sign_after
 
 
-def _turn(evaluate: Callable[[float], tuple[float, Callable[[], float]]], right: float, sign: float) -> float:
+def _find_turning_time(
+    evaluate: Callable[[float], tuple[float, Callable[[], float]]], right: float, sign: float
+) -> float:
     """Return a time in (0, right) at which a difference has changed its sign or is nearest to zero."""
     low, high = 0.0, right
     for _ in range(_MAX_BISECTIONS):

@@ -125,7 +125,9 @@ class Projection:
         out[self.entries] = self.default[self.entries]
         with np.errstate(all="ignore"):  # wild trial points overflow
             for block in self.blocks:
-                rows = [self._independent(use, block, p[use.condition], *observed[use.condition]) for use in block.uses]
+                rows = [
+                    self._decorrelate_rows(use, block, p[use.condition], *observed[use.condition]) for use in block.uses
+                ]
                 A, b = (np.concatenate([part[k] for part in rows]) for k in range(2))
                 entries = list(block.entries)
                 defaults = self.default[entries]
@@ -136,7 +138,7 @@ class Projection:
                 out[entries] = np.where(np.isfinite(solution), solution, defaults)
         return out
 
-    def _independent(
+    def _decorrelate_rows(
         self, use: ScaledOutputUse, block: ScaleBlock, p: Array, measured: MeasurementRows, g: Array
     ) -> tuple[Array, Array]:
         """Return the rows of one output, independent ones."""

@@ -25,7 +25,7 @@ def staged_of(problem: cf.Problem | CompiledProblem) -> ShootingProblem:
 
 def one_by_one(problem: cf.Problem | CompiledProblem) -> ShootingProblem:
     staged = staged_of(problem)
-    staged._dense = staged, None
+    staged._dense_cache = staged, None
     return staged
 
 
@@ -147,7 +147,7 @@ def test_path_constraints_are_values_of_the_same_moves(path: bool) -> None:
     joint_problem, staged = staged_of(problem), one_by_one(problem)
     assert joint_problem.dense_evaluator is None
     assert joint_problem._arrays is not None
-    assert (joint_problem._arrays._picks is None) == path
+    assert (joint_problem._arrays._observed_states is None) == path
     rng = np.random.default_rng(4)
     for _ in range(3):
         v = joint_problem.start * np.exp(0.3 * rng.standard_normal(joint_problem.start.size))
@@ -314,7 +314,7 @@ def test_states_are_kept_where_only_outputs_and_noise_move():
 def test_what_a_linearization_takes_is_guessed_from_the_states_alone_until_one_is_known():
     problem = several(sigma=0.1)
     staged = staged_of(problem)
-    durations, key = staged._took("values")
+    durations, key = staged._timing_record("values")
     durations[key] = 4.0, 3.0
     n = staged.layout.n_theta
     assert staged.seconds_to_linearize(staged.start) == pytest.approx(3.0 * (1 + 0.1 * n))

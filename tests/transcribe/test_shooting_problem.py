@@ -441,7 +441,7 @@ def test_sensitivities_of_some_stages_to_their_nodes():
 def test_lanes_that_move_as_arrays_are_those_of_a_loop(transcription):
     problem = everything().posed
     staged = transcription.transcribe(problem, problem.guess)
-    evaluation, sweep = staged._swept(staged.start)
+    evaluation, sweep = staged._integrate_points(staged.start)
     assert evaluation.ok
     assert sum(len(run.members) for run in sweep.runs) == sum(
         len(chain.pieces) for chain in sweep.integration_plan.chains

@@ -112,7 +112,7 @@ def test_derivatives_are_those_of_differences(pose, intervals):
     problem = pose()
     staged = cf.MultipleShooting(intervals, states="simulation", integrator=TIGHT).transcribe(problem, problem.guess)
     v = staged.start + 1e-3 * np.random.default_rng(1).uniform(-1, 1, staged.start.size)
-    assert sum(len(c.pieces) - c.staging.duration.size for c in staged._pieces) > 0
+    assert sum(len(c.pieces) - c.staging.duration.size for c in staged._current_pieces) > 0
     (jacobians,) = staged.linearize(v).jacobians
     rows, ends = differences(staged, v)
     chain, n_theta = staged.layout.chains[0], staged.layout.n_theta
