@@ -18,7 +18,7 @@ from castfit.problem.observables import parameter_of, unknowns
 from castfit.problem.prior_rows import SmoothnessPenalty
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable, constraint_table
-from castfit.result.covariance import WRITTEN_OUT, Statistics, neg2loglik, quantile, statistics
+from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES, Statistics, neg2loglik, quantile, statistics
 from castfit.result.goodness_of_fit import NO_OPTIMUM, UNKNOWN, Criteria, Goodness, goodness
 from castfit.result.identifiability import judge, no_verdict
 from castfit.result.residuals import ResidualTable, series
@@ -73,7 +73,7 @@ def build_result(
     ):
         constraints = constraint_table(compiled_problem, staged, evaluation, success=status.success)
     solution_statistics = fit_statistics if status.success else None
-    undefined_matrix, is_small = nan_matrix(names), n_theta <= WRITTEN_OUT
+    undefined_matrix, is_small = nan_matrix(names), n_theta <= MAX_WRITTEN_OUT_QUANTITIES
     covariance, standard_errors, numerical_errors = undefined_matrix, np.full(n_theta, np.nan), np.full(n_theta, np.nan)
     if solution_statistics is not None:
         with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
@@ -277,7 +277,7 @@ def _effective(
 def nan_matrix(names: tuple[str, ...]) -> Array:
     """Return a matrix of NaN over the quantities, which takes no memory if there are many."""
     n = len(names)
-    if n <= WRITTEN_OUT:
+    if n <= MAX_WRITTEN_OUT_QUANTITIES:
         return np.full((n, n), np.nan)
     indices, is_undefined = np.arange(n), np.ones(n, dtype=np.bool_)
     no_columns, no_indices = np.empty((n, 0)), np.empty(0, dtype=np.intp)

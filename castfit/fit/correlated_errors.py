@@ -31,7 +31,7 @@ import scipy
 from castfit._support.status import Status
 from castfit.densities.noise.correlation import CorrelationEstimates, CrossOutputCorrelation, TimeCorrelation
 from castfit.fit.refinement import RefinedFit, RefinementProblem
-from castfit.result.covariance import WRITTEN_OUT
+from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES
 from castfit.result.residuals import groups
 from castfit.result.result import Result
 
@@ -210,7 +210,7 @@ def inflate_covariance(
 ) -> Result:
     """Return the result with the uncertainty of a time constant included in its covariance."""
     free = np.flatnonzero([name not in answer.active for name in answer.names])
-    if not free.size or len(answer.names) > WRITTEN_OUT:
+    if not free.size or len(answer.names) > MAX_WRITTEN_OUT_QUANTITIES:
         return answer
     covariance: Array = np.array(answer.covariance, dtype=float)
     free_covariance = covariance[np.ix_(free, free)]

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 # matplotlib's stubs leave keyword arguments unknown, so figures are drawn on without their types.
 Canvas = Axes = Any
 
-_DECADES = 1000.0  # from the smallest to the largest value that are log-spaced
-_ELLIPSE_POINTS = 181
-_LOW = 0.1  # of the largest value, below which half of such values are
+_LOG_AXIS_RATIO = 1000.0  # Ratio of the largest to the smallest value from which on an axis may be logarithmic.
+_ELLIPSE_POINTS = 181  # Points of an ellipse.
+_LOG_AXIS_MEDIAN = 0.1  # Median of the values, as a fraction of the largest, up to which an axis may be logarithmic.
 
 _unseen: ContextVar[bool] = ContextVar("unseen", default=False)
 
@@ -188,7 +188,8 @@ def log_spaced(values: Iterable[ArrayLike]) -> bool:
     if finite_values.size < 4 or finite_values[0] <= 0.0:
         return False
     return bool(
-        finite_values[-1] >= _DECADES * finite_values[0] and np.median(finite_values) <= _LOW * finite_values[-1]
+        finite_values[-1] >= _LOG_AXIS_RATIO * finite_values[0]
+        and np.median(finite_values) <= _LOG_AXIS_MEDIAN * finite_values[-1]
     )
 
 

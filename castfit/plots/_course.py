@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 _SHARES = (0.0, 0.2, 0.5, 1.0)  # of all iterations, where snapshots are taken: the first ones change most
 _MOST_ROWS, _MOST_SNAPSHOTS = 6, 8
-_BEYOND = 0.5  # of the data's span, up to which a trajectory that leaves them is followed
-_DOTS = 60  # more nodes than that are not marked, and more data get smaller dots
-_SMALLEST = 1e-16  # below it gaps are drawn as this: there is no logarithm of zero
+# Margin about the range of the data within which trajectories are drawn, as a fraction of the range.
+_RANGE_MARGIN = 0.5
+_MAX_LARGE_MARKS = 60  # Nodes up to which each is marked, and data up to which dots are large.
+_MIN_GAP = 1e-16  # Smallest gap on a logarithmic axis.
 _SOFTENED = "#F5E6C8"
 
 
@@ -47,7 +48,9 @@ class OutputRow:
         low, high = float(self.values.min()), float(self.values.max())
         span = high - low or abs(high) or 1.0
         curves = [piece.values[:, self.output] for pieces in snapshots for piece in pieces[self.experiment]]
-        clipped = np.clip(np.concatenate([self.values, *curves]), low - _BEYOND * span, high + _BEYOND * span)
+        clipped = np.clip(
+            np.concatenate([self.values, *curves]), low - _RANGE_MARGIN * span, high + _RANGE_MARGIN * span
+        )
         low, high = float(np.nanmin(clipped)), float(np.nanmax(clipped))
         return low - 0.05 * (high - low), high + 0.05 * (high - low)
 
@@ -173,14 +176,14 @@ class OutputTrace:
     def on(cls, axes: Axes, row: OutputRow, stages: int) -> OutputTrace:
         """Draw the data, and make ready for a trajectory."""
         tidy(axes)
-        size = 3.2 if row.times.size <= _DOTS else 1.8
+        size = 3.2 if row.times.size <= _MAX_LARGE_MARKS else 1.8
         (data,) = axes.plot(row.times, row.values, "o", color="0.65", markersize=size, markeredgewidth=0, zorder=2)
         (curve,) = axes.plot([], [], color=BLUE, linewidth=1.3, solid_capstyle="butt", zorder=4)
         (gaps,) = axes.plot([], [], color=RED, linewidth=1.0, solid_capstyle="butt", zorder=3)
         nodes = None
         label = "trajectory, stage by stage" if stages > 1 else "trajectory"
         handles = {"data": data, label: curve}
-        if 1 < stages <= _DOTS:
+        if 1 < stages <= _MAX_LARGE_MARKS:
             (nodes,) = axes.plot(
                 [], [], "o", color="white", markeredgecolor=BLUE, markersize=2.8, markeredgewidth=0.8, zorder=5
             )
@@ -241,7 +244,7 @@ class ConvergenceCurves:
         # A step's factor is drawn where the step arrived; none arrives at the start.
         curves = {
             "cost, ½ Σ r²": np.array([0.5 * course.chi2(k) for k in range(len(states))]),
-            "largest gap": np.maximum(course.gaps, _SMALLEST),
+            "largest gap": np.maximum(course.gaps, _MIN_GAP),
             "damping λ": np.array([np.nan, *(state.damping for state in states[1:])]),
         }
         if not course.has_gaps:

@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter
 from matplotlib.transforms import Bbox
 
-_MOST_TICKS = 9  # that matplotlib chooses for an axis, whatever its length
-_SHARP = 2.0  # pixels of the picture to one of the page, for screens that have so many
+_MAX_TICKS = 9  # Ticks that matplotlib chooses for an axis at most.
+_PIXEL_RATIO = 2.0  # Pixels of the image per pixel of the page.
 
 
 class ManagedFigure(Figure):
@@ -75,7 +75,7 @@ class ManagedFigure(Figure):
         return self._render_png()
 
     def _repr_html_(self) -> str:  # the older hook, which documentation tools ask for
-        width, _ = self.get_size_inches() * self.dpi / _SHARP
+        width, _ = self.get_size_inches() * self.dpi / _PIXEL_RATIO
         data = base64.b64encode(self._render_png()).decode()
         style = f"width: {width:.0f}px; max-width: 100%; height: auto;"
         return f'<img alt="figure" style="{style}" src="data:image/png;base64,{data}">'
@@ -149,7 +149,7 @@ def _reaching(axes: Any, measure: Any) -> Callable[..., Any]:
     margins: dict[tuple[int, ...], Any] = {}
 
     def around(*arguments: Any, **options: Any) -> Any:
-        tick_room = tuple(min(axis.get_tick_space(), _MOST_TICKS) for axis in (axes.xaxis, axes.yaxis))
+        tick_room = tuple(min(axis.get_tick_space(), _MAX_TICKS) for axis in (axes.xaxis, axes.yaxis))
         axes_extent = axes.get_window_extent().extents
         if tick_room in margins:
             return Bbox.from_extents(*(axes_extent + margins[tick_room]))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _MOST_COLUMNS, _MOST_PANELS = 4, 12
 _WIDTHS = (6.4, 4.6, 3.6, 2.9)  # of a panel in inches, by the number of columns
-_LETTERS = 13  # of a heading per inch
-_UNLIKE = 6.0  # ratio of the ranges of panels from which on each has its own scale
+_LETTERS_PER_INCH = 13  # Letters of a heading per inch.
+_MAX_SHARED_RANGE_RATIO = 6.0  # Ratio of the ranges of panels up to which the panels share a scale.
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def outputs_on_one_scale(grid: Grid) -> set[int]:
     for panel in grid.panels:
         values = panel.condition.points.values[:, panel.output]
         ranges.setdefault(panel.output, []).append(float(np.ptp(values[np.isfinite(values)])))
-    return {j for j, sizes in ranges.items() if max(sizes) <= _UNLIKE * min(sizes)}
+    return {j for j, sizes in ranges.items() if max(sizes) <= _MAX_SHARED_RANGE_RATIO * min(sizes)}
 
 
 def panels(canvas: Canvas, grid: Grid, problem: Posable, shared: set[int]) -> list[PanelAxes]:
@@ -118,7 +118,7 @@ def panels(canvas: Canvas, grid: Grid, problem: Posable, shared: set[int]) -> li
         below = canvas.add_subplot(cells[2 * panel.row + 1, panel.column], sharex=above, sharey=residual)
         has_several = len(problem.conditions) > 1
         label = f"{compiled_problem.label(output)}, {name}" if has_several else compiled_problem.label(output)
-        folded = textwrap.fill(escape_text(label), int(_LETTERS * grid.width / grid.columns))
+        folded = textwrap.fill(escape_text(label), int(_LETTERS_PER_INCH * grid.width / grid.columns))
         add_title(above, folded, pad=4)
         for axes in (above, below):
             tidy(axes)

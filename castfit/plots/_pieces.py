@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from castfit.solve.staged import Array
 
 _ACCURACY = IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8)  # finer than any line is drawn
-_CURVE_POINTS = 1000
-_AFTER = 1e-9  # of the horizon: where the other side of a jump is seen
-_FEWEST = 6  # points of a piece
+_CURVE_POINTS = 1000  # Points of the curves of an experiment, about.
+_JUMP_OFFSET = 1e-9  # Time after a jump at which its other side is evaluated, as a fraction of the horizon.
+_MIN_PIECE_POINTS = 6  # Points of a piece at least.
 _SHORT_OF_STOP = 0.999  # so much is drawn of a piece that cannot be integrated to its end
 
 
@@ -54,7 +54,7 @@ class StageIntegrator:
 
     def __init__(self, problem: Posable, edges: Sequence[Array]) -> None:
         self._problem, self._edges = problem, edges
-        self._points = max(_FEWEST, _CURVE_POINTS // max(e.size - 1 for e in edges))
+        self._points = max(_MIN_PIECE_POINTS, _CURVE_POINTS // max(e.size - 1 for e in edges))
         model = problem.posed.model
         self._observe: Any = model.system.function("outputs", ca.densify(ca.vertcat(*model.outputs.values())))
 
@@ -81,7 +81,7 @@ class StageIntegrator:
         natural = locate_triggered_events(model, condition, natural, unit, _ACCURACY, float(edges[-1]))
         course = IntegrationCase(model, condition.inputs, natural.p, z, unit, _ACCURACY, condition.timetable(natural))
         inner = np.linspace(edges[:-1], edges[1:], self._points, axis=1)[:, 1:-1].ravel()
-        kinks, offset = condition.breakpoints, _AFTER * float(edges[-1] - edges[0])
+        kinks, offset = condition.breakpoints, _JUMP_OFFSET * float(edges[-1] - edges[0])
         times = np.unique(np.concatenate([inner, edges[1:], kinks + offset]))
         stretches = integrate_from_nodes(course, edges[:-1], states, times)
         pieces: list[StagePiece] = []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from castfit.result.result import Result
 
 
-CURVE_POINTS = 600
+CURVE_POINTS = 600  # Points of a curve.
 
 
 def owner(result: Result) -> Posable:

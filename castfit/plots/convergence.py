@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT = 3.0, 1.5  # of a snapshot's panel, in inches
 _FRAME_WIDTH, _FRAME_HEIGHT, _FRAME_COLUMNS = 3.6, 1.9, 3
 _HEADING, _STRIP = 0.8, 1.5  # heights above the panels, and of the curves below them
-_PAUSE = 8  # times longer than the others the last frame of an animation is seen
-_FASTEST = 50  # frames per second; the format counts hundredths of seconds
-_DOTS_PER_INCH = 100
-_LEAST = 1e-16  # below it nothing is drawn on a logarithmic axis
+_LAST_FRAME_FACTOR = 8  # Duration of the last frame of an animation, in durations of the other frames.
+_MAX_FRAMES_PER_SECOND = 50  # Frames per second at most: the file format counts hundredths of seconds.
+_DOTS_PER_INCH = 100  # Dots per inch of an animation.
+_MIN_LOG_VALUE = 1e-16  # Smallest gap that is drawn on a logarithmic axis.
 
 
 def iterations(
@@ -139,8 +139,10 @@ def animate(
     >>> figure = cf.plots.animate(states, problem, multiple, "course.gif")
     """
     mistakes = [] if Path(path).suffix.lower() == ".gif" else [f"path is '{path}'; animations end in .gif"]
-    if not 0 < frames_per_second <= _FASTEST:
-        mistakes.append(f"frames_per_second is {frames_per_second}; give a number between 0 and {_FASTEST}")
+    if not 0 < frames_per_second <= _MAX_FRAMES_PER_SECOND:
+        mistakes.append(
+            f"frames_per_second is {frames_per_second}; give a number between 0 and {_MAX_FRAMES_PER_SECOND}"
+        )
     raise_if_mistakes("plots.animate", mistakes)
     course = SolveHistory.from_states(states, problem, transcription)
     columns = min(len(course.rows), _FRAME_COLUMNS if len(course.rows) > 4 else 2)
@@ -189,7 +191,7 @@ def _write_animation(
         images.append(Image.fromarray(np.array(figure.canvas.buffer_rgba())[..., :3]))
     for artist in moving:
         artist.set_animated(False)
-    durations = [round(duration)] * (count - 1) + [round(_PAUSE * duration)]
+    durations = [round(duration)] * (count - 1) + [round(_LAST_FRAME_FACTOR * duration)]
     images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0)
 
 
@@ -234,11 +236,11 @@ def history(result: Result, path: str | Path | None = None) -> Figure:
     raise_if_mistakes("plots.history", [] if rows else ["the result knows no iterations; there is nothing to show"])
     cost, largest_gaps = (np.array([row[key] for row in rows]) for key in ("cost", "infeasibility"))
     iteration_numbers = np.arange(len(rows))
-    has_gaps = bool(np.max(largest_gaps) > _LEAST)
+    has_gaps = bool(np.max(largest_gaps) > _MIN_LOG_VALUE)
     figure: Any = new_figure(6.4, 3.6 if has_gaps else 2.2)
     panels = tidy_panels(figure, 2 if has_gaps else 1, 1, sharex=True)[:, 0]
     above = np.maximum(cost - min(float(cost.min()), result.cost), 0.0)
-    floor = max(_LEAST, 1e-12 * float(above.max(initial=1.0)))
+    floor = max(_MIN_LOG_VALUE, 1e-12 * float(above.max(initial=1.0)))
     for axes, values, title, colour, marker in zip(
         panels,
         (above, largest_gaps),

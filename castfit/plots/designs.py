@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.drive.design.proposal import Design
 
-_POINTS = 200
-_MOST = 4  # panels of predictions
+_N_CURVE_POINTS = 200  # Points of a curve.
+_MAX_PANELS = 4  # Panels of predictions or inputs at most.
 _BUDGETS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _WIDTH, _HEIGHT = 3.0, 2.4
-_KNOWN = 1.0  # relative standard deviation of a band that is worth drawing
-_TWO = 1.96
+_MAX_RELATIVE_SD = 1.0  # Relative standard deviation up to which a band is drawn.
+_NORMAL_QUANTILE_975 = 1.96  # Half-width of a 95 % band in standard deviations.
 SHADES = (0.18, 0.45)  # of bands before and after
-_ONE_COLUMN = 4  # names in a legend
-_ROW = 0.09  # of the height of a panel, for each schedule
+_MAX_LEGEND_ROWS = 4  # Names in one column of a legend.
+_SCHEDULE_HEIGHT = 0.09  # Height of a schedule, as a fraction of the height of the panel.
 
 
 def design(found: Design, path: str | Path | None = None) -> Figure:
@@ -77,9 +77,9 @@ def predicted(proposal: Design, k: int, times: Array, outputs: list[str]) -> tup
     mu, slopes = proposal.known.slopes(proposal.known.labels[k], times, outputs)
     bands: dict[str, Array] = {}
     for when, covariance in zip(("before", "after"), _covariances(proposal), strict=True):
-        if np.sqrt(np.diag(covariance).max()) < _KNOWN:
+        if np.sqrt(np.diag(covariance).max()) < _MAX_RELATIVE_SD:
             squares = np.einsum("tqi,ij,tqj->tq", slopes, covariance, slopes)
-            bands[when] = _TWO * np.sqrt(np.maximum(squares, 0.0))
+            bands[when] = _NORMAL_QUANTILE_975 * np.sqrt(np.maximum(squares, 0.0))
     return mu, bands
 
 
@@ -87,7 +87,7 @@ def _panels(proposal: Design) -> list[tuple[int, int]]:
     """Return candidates and outputs that are measured; of several schedules of a group the first."""
     if proposal.known.subjects:
         first_schedules = {_schedules_with(proposal, int(k))[0][0]: None for k in np.flatnonzero(proposal.counts > 0)}
-        return [(k, j) for k in first_schedules for j in range(len(proposal.bought.values[0][k].outputs))][:_MOST]
+        return [(k, j) for k in first_schedules for j in range(len(proposal.bought.values[0][k].outputs))][:_MAX_PANELS]
     return [
         (k, j)
         for k, values in enumerate(proposal.bought.values[0])
@@ -95,7 +95,7 @@ def _panels(proposal: Design) -> list[tuple[int, int]]:
         if np.any(
             proposal.table["output"][proposal.table["candidate"] == proposal.known.labels[k]] == values.outputs[j]
         )
-    ][:_MOST]
+    ][:_MAX_PANELS]
 
 
 def _chosen(proposal: Design) -> list[tuple[int, str]]:
@@ -106,7 +106,7 @@ def _chosen(proposal: Design) -> list[tuple[int, str]]:
         for n, v in inputs.items()
         if np.ndim(v)
     ]
-    return chosen_inputs[:_MOST]
+    return chosen_inputs[:_MAX_PANELS]
 
 
 def _steps(axes: Any, proposal: Design, k: int, name: str) -> None:
@@ -137,7 +137,7 @@ def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:
         information.condition(k).start,
         max(float(values.times[-1]), *(t.max() for _, _, t, _ in rows), -np.inf),
     )
-    times = np.linspace(start, end_time, _POINTS) if end_time > start else values.times
+    times = np.linspace(start, end_time, _N_CURVE_POINTS) if end_time > start else values.times
     mu, bands = predicted(proposal, k, times, [output])
     middle = mu[:, 0]
     for (when, reach), alpha in zip(bands.items(), SHADES[2 - len(bands) :], strict=True):
@@ -147,7 +147,7 @@ def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:
     name = output if len(information.labels) == 1 else f"{output}, {label}"
     if information.subjects:
         name = escape_text(f"{output}, {information.experiment(k).name}")
-        reach = _TWO * information.values(k, times).deviation[:, j]
+        reach = _NORMAL_QUANTILE_975 * information.values(k, times).deviation[:, j]
         axes.fill_between(times, middle - reach, middle + reach, color=INK, alpha=0.08, linewidth=0)
         _rows(axes, rows)
     is_shown = (
@@ -173,7 +173,7 @@ def _schedules_with(proposal: Design, k: int) -> list[tuple[int, int, Array, flo
 def _rows(axes: Any, schedules: list[tuple[int, int, Array, float]]) -> None:
     """Draw schedules below the curve, a row for each, with the number of subjects."""
     low, high = axes.get_ylim()
-    step = _ROW * (high - low)
+    step = _SCHEDULE_HEIGHT * (high - low)
     axes.set_ylim(low - step * (len(schedules) + 0.5), high)
     for row, (_, place, times, count) in enumerate(schedules):
         y = low - step * (row + 0.5)
@@ -226,11 +226,11 @@ def _ellipses(axes: Any, proposal: Design) -> None:
         axes.axis("off")
         return
     pair = information.problem_positions[:2]
-    angle = np.linspace(0, 2 * np.pi, _POINTS)
+    angle = np.linspace(0, 2 * np.pi, _N_CURVE_POINTS)
     circle = np.stack([np.cos(angle), np.sin(angle)])
     for covariance, colour in zip(_covariances(proposal), (SOFT, BLUE), strict=True):
         part = covariance[np.ix_(pair, pair)]
-        if np.sqrt(np.diag(part).max()) < _KNOWN:
+        if np.sqrt(np.diag(part).max()) < _MAX_RELATIVE_SD:
             x, y = 100 * np.sqrt(5.991) * np.linalg.cholesky(part) @ circle
             axes.plot(x, y, color=colour, linewidth=1.3)
     add_title(axes, "before and after (95 %)" if len(axes.lines) > 1 else "after (95 %)", pad=4)
@@ -261,7 +261,7 @@ def _budgets(axes: Any, proposal: Design) -> None:
     for name, error_curve in zip(information.quantities, np.array(errors).T, strict=True):
         axes.plot(range(len(sizes)), error_curve, marker="o", markersize=3, linewidth=1.0, label=name)
     axes.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
-    has_many = len(information.quantities) > _ONE_COLUMN
+    has_many = len(information.quantities) > _MAX_LEGEND_ROWS
     axes.set_ylim(0, (1.6 if has_many else 1.1) * np.max(errors))  # room for the names
     axes.legend(fontsize=6 if has_many else 7, frameon=False, ncols=2 if has_many else 1, loc="upper right")
     add_title(axes, "standard deviation (%)", pad=4)

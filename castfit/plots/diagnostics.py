@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from castfit.result.result import Result
 
 
-_MOST_OUTPUTS = 8
-_MOST_LAGS = 15
-_MOST_EXPERIMENTS = 12  # that are told apart
+_MAX_OUTPUTS = 8  # Outputs with a panel of their own at most.
+_MAX_LAGS = 15  # Lags of an autocorrelation function at most.
+_MAX_MARKED_EXPERIMENTS = 12  # Experiments up to which each is a series of its own.
 _PANEL = (2.7, 2.0)  # inches
 _TITLES = ("in time", "by size of the prediction", "quantiles of the normal distribution", "autocorrelation by lag")
 
@@ -74,7 +74,7 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
     diagnostics, table = result.diagnostics, result.residual_table()
     residual = whiten_residuals(owner(result).posed, result.normalised_residuals)
     compiled_problem = owner(result).posed
-    outputs = [output for output in compiled_problem.outputs if output in diagnostics.outputs][:_MOST_OUTPUTS]
+    outputs = [output for output in compiled_problem.outputs if output in diagnostics.outputs][:_MAX_OUTPUTS]
     experiments = list(dict.fromkeys(table["experiment"].tolist()))
     place = {name: k for k, name in enumerate(experiments)}
     of_experiment = np.array([place[name] for name in table["experiment"].tolist()])
@@ -91,7 +91,9 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
         rows_by_experiment = np.split(
             output_rows, np.flatnonzero(np.diff(of_experiment[output_rows])) + 1
         )  # by experiment, as the table stands
-        for group_rows in filter(len, rows_by_experiment if len(experiments) <= _MOST_EXPERIMENTS else [output_rows]):
+        for group_rows in filter(
+            len, rows_by_experiment if len(experiments) <= _MAX_MARKED_EXPERIMENTS else [output_rows]
+        ):
             i = int(of_experiment[group_rows[0]])
             series_name = experiments[i] if group_rows is not output_rows else "residuals"
             colour, marker = (BLUE, *BEHIND)[i % (1 + len(BEHIND))], MARKERS[i % len(MARKERS)]
@@ -154,7 +156,7 @@ def _autocorrelation(axes: Axes, series: list[Array]) -> None:
     """Plot the correlation of residuals that are so many places apart within their experiment."""
     n = sum(r.size for r in series)
     squares = sum(float(r @ r) for r in series)
-    lags = range(1, min(_MOST_LAGS, max((r.size for r in series), default=0) - 1) + 1)
+    lags = range(1, min(_MAX_LAGS, max((r.size for r in series), default=0) - 1) + 1)
     if n == 0 or not lags or not squares > 0:
         axes.text(0.5, 0.5, "too few values", ha="center", va="center", color=SOFT, transform=axes.transAxes)
         return

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.drive.uncertainty.draws import DrawsResult
 
-_COLUMNS = 4
+_N_COLUMNS = 4  # Columns of histograms.
 _PANEL = (2.4, 2.0)  # inches
-_MOST = 12  # quantities in pairs, or pictures become too small to read
-_DOTS = 2000
-_TWO = 5.991464547107979  # quantile 0.95 of chi2 with two degrees of freedom
+_MAX_PAIRED_QUANTITIES = 12  # Quantities in a figure of pairs at most.
+_MAX_DOTS = 2000  # Draws that a panel shows, about.
+_CHI2_QUANTILE_95 = 5.991464547107979  # 0.95 quantile of chi2 with two degrees of freedom.
 _STYLES = ("--", "-.", ":")
 
 
@@ -61,7 +61,7 @@ def histograms(draws: DrawsResult, path: str | Path | None = None, *, names: Seq
     >>> figure = cf.plots.histograms(cf.bootstrap(result, samples=20, rng=0))
     """
     chosen = _chosen("histograms", draws, names)
-    figure, panels = tile_panels(len(chosen), _COLUMNS, _PANEL, (0.0, 0.5))
+    figure, panels = tile_panels(len(chosen), _N_COLUMNS, _PANEL, (0.0, 0.5))
     handles: dict[str, Any] = {}
     level = f"{100 * draws.result.confidence_level:g} %"
     for axes, name in zip(panels.ravel(), chosen, strict=False):
@@ -105,9 +105,11 @@ def pairs(draws: DrawsResult, path: str | Path | None = None, *, names: Sequence
     >>> figure = cf.plots.pairs(cf.bootstrap(result, samples=20, rng=0))
     """
     chosen = _chosen("pairs", draws, names)
-    if names is not None and len(chosen) > _MOST:
-        raise InputError("plots.pairs", [f"{len(chosen)} quantities are too many to be read; name {_MOST} at most"])
-    chosen = chosen[:_MOST]
+    if names is not None and len(chosen) > _MAX_PAIRED_QUANTITIES:
+        raise InputError(
+            "plots.pairs", [f"{len(chosen)} quantities are too many to be read; name {_MAX_PAIRED_QUANTITIES} at most"]
+        )
+    chosen = chosen[:_MAX_PAIRED_QUANTITIES]
     count = len(chosen)
     size = 1.3 * count + 1.0
     figure = new_figure(size, size)
@@ -136,7 +138,7 @@ def pairs(draws: DrawsResult, path: str | Path | None = None, *, names: Sequence
 
 def _pair(axes: Axes, draws: DrawsResult, horizontal: str, vertical: str) -> None:
     x, y = draws.values[horizontal], draws.values[vertical]
-    step = max(1, x.size // _DOTS)
+    step = max(1, x.size // _MAX_DOTS)
     axes.plot(x[::step], y[::step], "o", color=BLUE, markersize=1.6, alpha=0.35, markeredgewidth=0, zorder=2)
     result = draws.result
     indices = [result.names.index(horizontal), result.names.index(vertical)]
@@ -146,7 +148,7 @@ def _pair(axes: Axes, draws: DrawsResult, horizontal: str, vertical: str) -> Non
     if not np.isfinite(covariance).all():
         return
     axes.plot(
-        *(centre[:, None] + np.sqrt(_TWO) * confidence_ellipse(covariance)),
+        *(centre[:, None] + np.sqrt(_CHI2_QUANTILE_95) * confidence_ellipse(covariance)),
         color=RED,
         linewidth=1.0,
         linestyle="--",

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from castfit.result.result import Result
 
 WIDTH, HEIGHT = 5.0, 2.2
-_MOST = 8
-_COLUMNS = 3
-_BAND = 3.0  # of the estimate's span: as much of a wide band is shown
+_MAX_INPUTS = 8  # Estimated inputs that are drawn at most.
+_N_COLUMNS = 3  # Columns of panels.
+_MAX_BAND_MARGIN = 3.0  # Part of a wide band that is shown on each side, in units of the range of the estimate.
 
 
 def inputs(result: Result, path: str | Path | None = None) -> Figure:
@@ -40,7 +40,7 @@ def inputs(result: Result, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.inputs(result)
     """
     count = panels(result)
-    figure = new_figure(WIDTH * min(max(count, 1), _COLUMNS), HEIGHT * -(-max(count, 1) // _COLUMNS))
+    figure = new_figure(WIDTH * min(max(count, 1), _N_COLUMNS), HEIGHT * -(-max(count, 1) // _N_COLUMNS))
     draw(figure, result)
     return save_or_show(figure, path)
 
@@ -52,7 +52,7 @@ def panels(result: Result) -> int:
 
 def rows(result: Result) -> int:
     """Return the number of rows of panels."""
-    return -(-panels(result) // _COLUMNS)
+    return -(-panels(result) // _N_COLUMNS)
 
 
 def _collect_inputs(result: Result) -> list[tuple[str, Placeholder]]:
@@ -63,7 +63,7 @@ def _collect_inputs(result: Result) -> list[tuple[str, Placeholder]]:
             if isinstance(u, Placeholder):
                 owner = condition.name if u.spec.per_experiment else ""
                 inputs_by_name.setdefault((u.spec.label(u.input_name), owner), (condition.name, u))
-    return list(inputs_by_name.values())[:_MOST]
+    return list(inputs_by_name.values())[:_MAX_INPUTS]
 
 
 def draw(canvas: Canvas, result: Result) -> None:
@@ -72,7 +72,7 @@ def draw(canvas: Canvas, result: Result) -> None:
     assert result.problem is not None
     compiled_problem = result.problem.posed
     shown_inputs, has_several = _collect_inputs(result), len(compiled_problem.conditions) > 1
-    columns = min(len(shown_inputs), _COLUMNS)
+    columns = min(len(shown_inputs), _N_COLUMNS)
     axes = tidy_panels(canvas, -(-len(shown_inputs) // columns), columns).ravel()
     for panel, (experiment, u) in zip(axes, shown_inputs, strict=False):
         table = curves[experiment]
@@ -84,7 +84,7 @@ def draw(canvas: Canvas, result: Result) -> None:
         knots = u.spec.knots[(u.spec.knots >= t[0]) & (u.spec.knots <= t[-1])]
         panel.plot(knots, np.interp(knots, t, y), "o", color=BLUE, markersize=2.5)
         span = float(np.ptp(y)) or float(np.abs(y).max()) or 1.0
-        bottom, top = float(y.min()) - _BAND * span, float(y.max()) + _BAND * span
+        bottom, top = float(y.min()) - _MAX_BAND_MARGIN * span, float(y.max()) + _MAX_BAND_MARGIN * span
         ends = np.nan_to_num(np.concatenate([low, high, y]), nan=float(y.mean()), posinf=top, neginf=bottom)
         panel.set_ylim(max(bottom, float(ends.min()) - 0.05 * span), min(top, float(ends.max()) + 0.05 * span))
         label = u.spec.label(u.input_name)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from castfit.result.path_result import PathResult
 
 WIDTH, HEIGHT = 4.2, 1.9
-_MOST = 4  # experiments
-_REACH = 2.0  # standard deviations between which most innovations lie
+_MAX_EXPERIMENTS = 4  # Experiments that are drawn by default at most.
+_INNOVATION_BAND_SD = 2.0  # Half-width of the band of innovations in standard deviations.
 
 
 def paths(
@@ -71,7 +71,7 @@ def paths(
     """
     compiled_problem = result.owner("plots.paths").posed
     conditions_by_name = {c.name: c for c in compiled_problem.conditions}
-    experiment_names = list(conditions_by_name)[:_MOST] if experiments is None else list(experiments)
+    experiment_names = list(conditions_by_name)[:_MAX_EXPERIMENTS] if experiments is None else list(experiments)
     measured = dict.fromkeys(n for name in result.tracks for n in result.innovations[name].outputs)
     shown_outputs = (
         list(dict.fromkeys((*measured, *compiled_problem.model.own_states))) if outputs is None else list(outputs)
@@ -102,7 +102,7 @@ def paths(
                 add_title(axes, escape_text(name), size=8, pad=3)
         if innovations:
             axes = panels[-1, column]
-            shade_band(axes, _REACH)
+            shade_band(axes, _INNOVATION_BAND_SD)
             for j, output in enumerate(innovation_series.outputs):
                 axes.plot(innovation_series.times, innovation_series.standardised[:, j], MARKERS[j % len(MARKERS)], markersize=2.5, color=BLUE,
                           label=escape_text(output))  # fmt: skip

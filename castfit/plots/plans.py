@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 6.0, 1.6
 
-_ONE_BELOW_THE_OTHER = 5  # panels; more stand in two columns
+_MAX_COLUMN_PANELS = 5  # Panels up to which a figure has one column.
 
 
 def plan(found: Plan, path: str | Path | None = None, *, names: Sequence[str] | None = None) -> Figure:
@@ -55,7 +55,7 @@ def plan(found: Plan, path: str | Path | None = None, *, names: Sequence[str] | 
         "plots.plan",
         [f"'{n}' is no state or input: {suggest(n, available_names)}" for n in shown_names if n not in available_names],
     )
-    columns = 1 if len(shown_names) <= _ONE_BELOW_THE_OTHER else 2
+    columns = 1 if len(shown_names) <= _MAX_COLUMN_PANELS else 2
     rows = -(-len(shown_names) // columns)
     figure = new_figure(WIDTH * (1 + 0.5 * (columns - 1)), HEIGHT * rows + 0.3)
     panels = tidy_panels(figure, rows, columns, sharex="col").T.ravel()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from castfit.drive.population.result import MixedEffectsResult
 
 _MOST, _COLUMNS = 12, 4
-_TIMES = 120
+_N_CURVE_POINTS = 120  # Points of a curve.
 
 
 def individuals(
@@ -110,4 +110,4 @@ def individuals(
 
 
 def _times(start: float, end: float) -> Any:
-    return np.linspace(start, end, _TIMES)
+    return np.linspace(start, end, _N_CURVE_POINTS)

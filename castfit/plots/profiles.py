@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from castfit.drive.uncertainty.profile.contours import Contours
     from castfit.drive.uncertainty.profile.result import Profile, Profiles
 
-_COLUMNS = 3
+_N_COLUMNS = 3  # Columns of panels.
 _PANEL = (2.7, 2.1)  # inches
-_CURVE_POINTS = 400
-_ABOVE = 1.35  # the top of a panel, in units of the highest threshold
+_CURVE_POINTS = 400  # Points of a curve.
+_PANEL_TOP_FACTOR = 1.35  # Top of a panel in units of the highest threshold.
 _DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 1, 1, 1)))
 
 
@@ -54,7 +54,7 @@ def profiles(found: Profiles, path: str | Path | None = None) -> Figure:
     rows = list(found.profiles.values())
     if not rows:
         raise InputError("plots.profiles", ["nothing was followed, so there is nothing to draw"])
-    figure, panels = tile_panels(len(rows), _COLUMNS, _PANEL, (0.4, 0.4))
+    figure, panels = tile_panels(len(rows), _N_COLUMNS, _PANEL, (0.4, 0.4))
     for axes, profile in zip(panels.ravel(), rows, strict=False):
         _panel(axes, profile)
     for axes in panels[:, 0]:
@@ -63,7 +63,7 @@ def profiles(found: Profiles, path: str | Path | None = None) -> Figure:
 
 
 def _panel(axes: Axes, profile: Profile) -> None:
-    top = _ABOVE * profile.threshold()
+    top = _PANEL_TOP_FACTOR * profile.threshold()
     values = profile.values
     if profile.scale == "log":
         axes.set_xscale("log")

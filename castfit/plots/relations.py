@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from castfit.result.confidence_region import ConfidenceRegion
     from castfit.result.result import Result
 
-_MOST_WRITTEN = 12  # a larger correlation matrix shows signs instead of numbers
-_WEAK = 0.3  # correlations whose sign does not matter
-_MOST_PAIRED = 6
-_SMALL = 0.05  # weights in a direction that are not shown
+_MAX_NUMBERED_QUANTITIES = 12  # Quantities up to which a correlation matrix shows numbers instead of signs.
+_MIN_SIGNED_CORRELATION = 0.3  # Absolute correlation from which on its sign is shown.
+_MAX_PAIRED_QUANTITIES = 6  # Quantities of which all pairs are drawn by default.
+_MIN_SHOWN_WEIGHT = 0.05  # Absolute weight in a direction from which on a quantity is shown.
 
 
 def correlation(result: Result, path: str | Path | None = None) -> Figure:
@@ -81,9 +81,9 @@ def correlation(result: Result, path: str | Path | None = None) -> Figure:
         colour = "white" if abs(coefficients[i, j]) > 0.6 else INK
         number = f"{coefficients[i, j]:.2f}".replace("-", "−")
         sign = (
-            "" if abs(coefficients[i, j]) < _WEAK else "+" if coefficients[i, j] > 0 else "−"
+            "" if abs(coefficients[i, j]) < _MIN_SIGNED_CORRELATION else "+" if coefficients[i, j] > 0 else "−"
         )  # both ends are dark in grey
-        written = number if count <= _MOST_WRITTEN else sign
+        written = number if count <= _MAX_NUMBERED_QUANTITIES else sign
         axes.text(j, i, written, ha="center", va="center", color=colour, fontsize=8)
     bar = figure.colorbar(picture, ax=axes, shrink=0.7, aspect=24, ticks=[-1, -0.5, 0, 0.5, 1])
     bar.set_label("correlation", size=9)
@@ -122,7 +122,9 @@ def directions(result: Result, path: str | Path | None = None, *, most: int = 6)
     )
     region = result.confidence_region()
     axes_of = region.axes[::-1][:most]
-    names = [n for n in region.names if any(abs(a.weights.get(n, 0.0)) > _SMALL for a in axes_of)] or [*region.names]
+    names = [n for n in region.names if any(abs(a.weights.get(n, 0.0)) > _MIN_SHOWN_WEIGHT for a in axes_of)] or [
+        *region.names
+    ]
     longest = max(map(len, names))
     height = 0.55 + 0.2 * len(names)
     figure = new_figure(7.4, max(len(axes_of), 1) * height + 0.4)
@@ -195,9 +197,9 @@ def ellipses(
     absent = [pair for pair in lines if not {*pair} <= {*selected_names}]
     mistakes += [f"contours hold {' and '.join(map(str, pair))}, which are not among names" for pair in absent]
     raise_if_mistakes("plots.ellipses", mistakes)
-    if names is None and len(selected_names) > _MOST_PAIRED:
+    if names is None and len(selected_names) > _MAX_PAIRED_QUANTITIES:
         strongest = np.nanmax(np.where(np.eye(len(region.names)) > 0, 0.0, np.abs(region.correlation)), axis=1)
-        order = sorted(selected_names, key=lambda n: -strongest[region.names.index(n)])[:_MOST_PAIRED]
+        order = sorted(selected_names, key=lambda n: -strongest[region.names.index(n)])[:_MAX_PAIRED_QUANTITIES]
         selected_names = [n for n in selected_names if n in order]
     if len(selected_names) < 2:
         return _nothing(new_figure(4.4, 2.2), "There are no pairs of quantities with standard errors.", path)

@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 
 _BAND_POINTS = 150  # where every draw is simulated
-_MOST_NODES = 100  # more ticks than that would be a bar
-_MANY_POINTS = 60  # smaller dots, and behind the curve
-_HEIGHT = 2.4  # of data and residuals together
-_HEADING = 0.6
+_MAX_NODES = 100  # Nodes up to which each is marked by a tick.
+_MAX_LARGE_DOTS = 60  # Data up to which dots are large and in front of the curve.
+_ROW_HEIGHT = 2.4  # Height of the data and residuals of one row in inches.
+_HEADING_HEIGHT = 0.6  # Height of the heading in inches.
 
 
 @accept_old_names(level="confidence_level")
@@ -125,7 +125,7 @@ def fit(
     mistakes += collect_mistakes(lambda: result.predict({}, **band)) if banded else rng_mistakes(rng)
     raise_if_mistakes("plots.fit", mistakes)
     grid = Grid.from_problem(owner(result))
-    height, below = grid.rows * _HEIGHT + _HEADING, input_rows(result) * INPUT_HEIGHT
+    height, below = grid.rows * _ROW_HEIGHT + _HEADING_HEIGHT, input_rows(result) * INPUT_HEIGHT
     figure = above = new_figure(grid.width, height + below)
     if below:
         above, beneath = figure.subfigures(2, 1, height_ratios=[height, below])
@@ -191,7 +191,7 @@ def gallery(groups: Mapping[str, Mapping[str, Result]], path: str | Path | None 
     )
     grids = [Grid.from_problem(owner(next(iter(results.values())))) for results in groups.values()]
     widths = [grid.width for grid in grids]
-    figure = new_figure(sum(widths), max(grid.rows for grid in grids) * _HEIGHT + _HEADING)
+    figure = new_figure(sum(widths), max(grid.rows for grid in grids) * _ROW_HEIGHT + _HEADING_HEIGHT)
     parts = figure.subfigures(1, len(grids), width_ratios=widths, squeeze=False)[0]
     for part, grid, (title, results) in zip(parts, grids, groups.items(), strict=True):
         _draw(part, grid, results, title)
@@ -262,7 +262,7 @@ def _draw(
         times = first_result.trajectories[pair.panel.condition.name].times
         if pair.above.get_xscale() == "log":  # which begins behind the first nodes
             times = times[times >= pair.above.get_xlim()[0]]
-        if 1 < times.size <= _MOST_NODES:
+        if 1 < times.size <= _MAX_NODES:
             handles["nodes"] = _plot_nodes(pair, times)
             figure.label_artists("nodes", handles["nodes"])
 
@@ -277,7 +277,7 @@ def _plot_data(pair: PanelAxes, result: Result) -> Any:
     points, j = pair.panel.condition.points, pair.panel.output
     measured = points.mask[:, j] & (_find_censoring_sides(pair) == 0)
     deviation = arrange_on_points(result, data_sigmas(result))[pair.panel.condition.name][measured, j]
-    has_many = np.count_nonzero(measured) > _MANY_POINTS
+    has_many = np.count_nonzero(measured) > _MAX_LARGE_DOTS
     return pair.above.errorbar(
         points.times[measured],
         points.values[measured, j],
@@ -336,7 +336,7 @@ def _plot_model(pair: PanelAxes, result: Result, curves: Prediction, style: Styl
     line_style = {"color": style.colour, "linewidth": style.width, "drawstyle": draw_style}
     (line,) = pair.above.plot(times, heights, zorder=3, **line_style)
     residuals = arrange_on_points(result, result.normalised_residuals)[condition.name][:, j]
-    size = style.size * (0.6 if np.count_nonzero(np.isfinite(residuals)) > _MANY_POINTS else 1.0)
+    size = style.size * (0.6 if np.count_nonzero(np.isfinite(residuals)) > _MAX_LARGE_DOTS else 1.0)
     shape = {"marker": style.marker, "markersize": size, "markeredgewidth": 0, "linestyle": "none"}
     (dots,) = pair.below.plot(condition.points.times, residuals, color=style.colour, zorder=3, **shape)
     return line, dots

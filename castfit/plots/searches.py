@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from castfit.drive.search.multistart.result import MultistartResult
     from castfit.drive.search.scatter.result import BestSoFar
 
-_LETTERS = 11  # of a heading in an inch
+_LETTERS_PER_INCH = 11  # Letters of a heading per inch.
 _OTHER = "0.7"  # optima beyond the palette
 _PALETTE = (BLUE, *BEHIND)
-_SAME = 1e-3  # relative range of a quantity up to which all starts agree
-_NAMED = 4  # optima in the legend
-_FLAT = 0.05
-_SPAN = 100.0  # chi2 that span more than this factor are drawn on a logarithmic axis
+_SAME_VALUE_RTOL = 1e-3  # Relative range of a quantity up to which all starts agree.
+_MAX_LEGEND_OPTIMA = 4  # Optima in the legend at most.
+_MIN_AXIS_RANGE = 0.05  # Range of the objectives, relative for chi2, below which differences are rounding.
+_LOG_AXIS_RATIO = 100.0  # Ratio of chi2 values, or of values of a quantity, above which an axis is logarithmic.
 _METHODS = (BLUE, RED, *BEHIND)
-_ROOM = 1.5  # factor of time left of the first find and right of the last
-_FLOOR = 1e-30  # of chi2 on a logarithmic axis
+_TIME_MARGIN_FACTOR = 1.5  # Factor between the first or last success and the end of the time axis.
+_MIN_CHI2 = 1e-30  # Smallest chi2 on a logarithmic axis.
 
 
 def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figure:
@@ -73,7 +73,7 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
         positions = [i for i, row in enumerate(rows) if row.index in optimum.starts]
         label = (
             f"{objective_symbol(result.measure)} = {optimum.objective:.6g}: {_count(len(positions))}"
-            if k < _NAMED
+            if k < _MAX_LEGEND_OPTIMA
             else None
         )
         marker = MARKERS[k % len(MARKERS)]
@@ -88,12 +88,14 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
     squares = result.measure == CHI2
     values = [row.objective for row in rows if row.objective > 0 or not squares]
     span = max(values, default=0.0) - min(values, default=0.0)
-    if squares and values and max(values) > _SPAN * min(values):
+    if squares and values and max(values) > _LOG_AXIS_RATIO * min(values):
         axes.set_yscale("log")
-    elif not squares and span > _SPAN**2:  # a likelihood has no zero: the best is at the bottom
-        axes.set_yscale("symlog", linthresh=max(abs(min(values)), _SPAN))
-    elif values and span < (_FLAT * max(values) if squares else _FLAT):  # rounding, which is not to be seen
-        room = _FLAT * max(values) if squares else 1.0
+    elif not squares and span > _LOG_AXIS_RATIO**2:  # a likelihood has no zero: the best is at the bottom
+        axes.set_yscale("symlog", linthresh=max(abs(min(values)), _LOG_AXIS_RATIO))
+    elif values and span < (
+        _MIN_AXIS_RANGE * max(values) if squares else _MIN_AXIS_RANGE
+    ):  # rounding, which is not to be seen
+        room = _MIN_AXIS_RANGE * max(values) if squares else 1.0
         axes.set_ylim(min(values) - room, max(values) + room)
     axes.xaxis.get_major_locator().set_params(integer=True)
     labels(axes, "starts, sorted", objective_symbol(result.measure))
@@ -172,8 +174,8 @@ class _ValueRange:
     def __init__(self, name: str, rows: Any) -> None:
         values = np.array([row.values[name] for row in rows])
         self.low, self.high = float(values.min()), float(values.max())
-        self.log = self.low > 0 and self.high > _SPAN * self.low
-        self.single = self.high - self.low <= _SAME * max(abs(self.low), abs(self.high))
+        self.log = self.low > 0 and self.high > _LOG_AXIS_RATIO * self.low
+        self.single = self.high - self.low <= _SAME_VALUE_RTOL * max(abs(self.low), abs(self.high))
 
     @property
     def ends(self) -> list[tuple[float, float, str]]:
@@ -206,7 +208,9 @@ def _title(axes: Axes, result: MultistartResult, missing: int, missing_reason: s
         best_text = f"best {objective_symbol(result.measure)} = {best_optimum.objective:.6g} found {len(best_optimum.starts)} times"
     missing_text = f", {missing} {missing_reason}" if missing else ""
     width = axes.figure.get_figure(root=True).get_size_inches()[0]  # which is narrow where quantities are few
-    add_title(axes, textwrap.fill(f"{total} starts: {best_text}{missing_text}", int(_LETTERS * width)), size=10)
+    add_title(
+        axes, textwrap.fill(f"{total} starts: {best_text}{missing_text}", int(_LETTERS_PER_INCH * width)), size=10
+    )
 
 
 def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
@@ -258,7 +262,7 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("{x:g}")
     axes.tick_params(which="minor", labelsize=8, labelcolor=INK)
-    axes.set_xlim(shortest_time / _ROOM, longest_time * _ROOM)
+    axes.set_xlim(shortest_time / _TIME_MARGIN_FACTOR, longest_time * _TIME_MARGIN_FACTOR)
     axes.set_ylim(-3, 103)
     labels(axes, "time per start in s", "found the global optimum in %")
     legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -339,6 +343,6 @@ def curves(
 def _steps(search: SearchHistory, progress_field: str, end: float) -> tuple[Array, Array]:
     """Return the positions and values at which the objective decreased, extended to the end of the search."""
     positions = [float(getattr(moment, progress_field)) for moment in search.history]
-    floor = _FLOOR if search.measure == CHI2 else -np.inf
+    floor = _MIN_CHI2 if search.measure == CHI2 else -np.inf
     values = [max(moment.objective, floor) for moment in search.history]
     return np.array([*positions, max(end, positions[-1])]), np.array([*values, values[-1]])

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from castfit.drive.model_comparison.selection_result import SelectionResult
 
-_MOST = 12  # bars in a panel
-_LINEAR = 10.0  # differences up to which the axis is linear
-_LONG = 28  # letters of a name
+_MAX_BARS = 12  # Bars in a panel at most.
+_LINEAR_RANGE = 10.0  # Difference of the criterion up to which the axis is linear.
+_MAX_NAME_LETTERS = 28  # Letters of a name at most.
 
 
 def selection(found: SelectionResult, path: str | Path | None = None) -> Figure:
@@ -42,8 +42,8 @@ def selection(found: SelectionResult, path: str | Path | None = None) -> Figure:
     >>> found = cf.select(problem, choices={"k": [0, cf.estimated], "m": [0, cf.estimated]})
     >>> figure = cf.plots.selection(found)
     """
-    importance = dict(sorted(found.importance.items(), key=lambda each: -each[1])[:_MOST])
-    weights = {n: found.weights[n] for n in found.names[:_MOST]}
+    importance = dict(sorted(found.importance.items(), key=lambda each: -each[1])[:_MAX_BARS])
+    weights = {n: found.weights[n] for n in found.names[:_MAX_BARS]}
     figure = new_figure(10.0, 1.4 + 0.22 * max(len(importance), len(weights), 8))
     left, middle, right = tidy_panels(figure, 1, 3)[0]
     delta = {n: d for n, d in found.delta.items() if np.isfinite(d)}
@@ -61,8 +61,8 @@ def selection(found: SelectionResult, path: str | Path | None = None) -> Figure:
     )
     if found.names and found.names[0] in delta:
         left.plot(sizes[found.names[0]], 0.0, "o", color=RED, markersize=6, label="best")
-    left.set_yscale("symlog", linthresh=_LINEAR)
-    left.set_ylim(bottom=-0.05 * _LINEAR)
+    left.set_yscale("symlog", linthresh=_LINEAR_RANGE)
+    left.set_ylim(bottom=-0.05 * _LINEAR_RANGE)
     left.xaxis.get_major_locator().set_params(integer=True)
     labels(left, "estimated", f"{found.criterion}, less the best")
     if path_names:
@@ -71,7 +71,9 @@ def selection(found: SelectionResult, path: str | Path | None = None) -> Figure:
         positions = np.arange(len(bars))[::-1]
         axes.barh(positions, list(bars.values()), color=BLUE, height=0.6)
         axes.set_yticks(
-            positions, [escape_text(n if len(n) <= _LONG else f"{n[: _LONG - 3]}...") for n in bars], color=INK
+            positions,
+            [escape_text(n if len(n) <= _MAX_NAME_LETTERS else f"{n[: _MAX_NAME_LETTERS - 3]}...") for n in bars],
+            color=INK,
         )
         axes.set_xlim(0.0, 1.02)
         axes.grid(visible=False, axis="y")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from castfit.result.result import Result
 
-_POINTS = 200
-_MOST_LINES = 8
+_N_CURVE_POINTS = 200  # Points of a curve.
+_MAX_LINES = 8  # Lines in a panel at most.
 _PALETTE = (BLUE, RED, *BEHIND[3:4], *BEHIND[:3], "0.2")
 _HEIGHT, _HEADING = 2.0, 0.7
 
@@ -60,7 +60,9 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
         compiled_problem.log, 1.0, np.where(values != 0.0, np.abs(values), 1.0)
     )  # d theta of a relative change of 1
     times = {
-        c.name: dense(c, _POINTS) for c in compiled_problem.conditions if any(p.condition is c for p in grid.panels)
+        c.name: dense(c, _N_CURVE_POINTS)
+        for c in compiled_problem.conditions
+        if any(p.condition is c for p in grid.panels)
     }
     slopes_by_name = {
         c.name: slopes(result.theta, compiled_problem, c, times[c.name], result.integrator) * unit
@@ -71,7 +73,7 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
     peaks = np.max(
         [np.max(np.abs(s), axis=(0, 1)) / max(float(np.abs(s).max()), 1e-300) for s in slopes_by_name.values()], 0
     )
-    chosen = sorted(np.argsort(-peaks, kind="stable")[:_MOST_LINES].tolist())
+    chosen = sorted(np.argsort(-peaks, kind="stable")[:_MAX_LINES].tolist())
     cells = figure.add_gridspec(grid.rows, grid.columns)
     handles: dict[str, Any] = {}
     for panel in grid.panels:

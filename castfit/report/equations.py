@@ -18,7 +18,7 @@ from castfit.report.mathml_names import Spelling, is_letter, name, number, visua
 
 # How firmly the parts of a formula hold together; a weaker one gets brackets.
 _SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
-_LONG = 12  # operations from which on what appears twice gets a name
+_MIN_SHARED_OPERATIONS = 12  # Operations from which on a subexpression that occurs twice gets a name.
 _LETTERS = ("v", "w", "q", "h", "z", "u", "definition")  # of what gets a name: the first that the model does not use
 _INPUTS = (ca.OP_INPUT, ca.OP_PARAMETER)
 _SUMS = (ca.OP_ADD, ca.OP_SUB, ca.OP_NEG)
@@ -105,7 +105,7 @@ class Typesetter:
         numbers = range(1, len(self._nodes) + 1)
         letter = next(a for a in _LETTERS if not any(visual_key(name(f"{a}{k}")) in used_symbols for k in numbers))
         for i, node in enumerate(self._nodes):
-            if uses[i] > 1 and sizes[i] >= _LONG and node.op != ca.OP_IF_ELSE_ZERO:
+            if uses[i] > 1 and sizes[i] >= _MIN_SHARED_OPERATIONS and node.op != ca.OP_IF_ELSE_ZERO:
                 terms = tuple(self._terms(i))
                 self._named[i] = name(f"{letter}{len(self.definitions) + 1}")
                 self.definitions.append(Equation(self._named[i], terms))

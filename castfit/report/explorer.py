@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.quantities import Quantity
 
-_TOLERANCE = 1e-7  # of a step, relative to the states: curves are then exact to 1e-4 of their scale
-_GRID = 200  # points of a curve
-_FACTOR = 100.0  # up and down, to which a slider goes where no bounds are given
-_LARGEST = 300  # states
+_STEP_RTOL = 1e-7  # Error of a step relative to the states: curves are accurate to 1e-4 of their scale.
+_N_CURVE_POINTS = 200  # Points of a curve.
+_SLIDER_FACTOR = 100.0  # Factor between the guess and the ends of a slider without bounds.
+_MAX_STATES = 300  # Number of states that a page integrates at most.
 
 
 def explore(found: Problem | Result, path: str | Path, *, title: str = "") -> Path:
@@ -97,8 +97,8 @@ def _obstacles(compiled_problem: CompiledProblem) -> list[str]:
     model = compiled_problem.model
     obstacles = [f"'{n}' is an algebraic state, which the page cannot solve for" for n in model.algebraic_states]
     obstacles += [f"'{n}' is white noise, which the page does not draw" for n in model.noises]
-    if len(model.states) > _LARGEST:
-        obstacles.append(f"the model has {len(model.states)} states; a page integrates up to {_LARGEST}")
+    if len(model.states) > _MAX_STATES:
+        obstacles.append(f"the model has {len(model.states)} states; a page integrates up to {_MAX_STATES}")
     for c in compiled_problem.conditions:
         if c.is_steady_state or any(not isinstance(part, MappedExpressions) for part in c.link.parts):
             obstacles.append(f"{c.name} is at rest before it starts or is measured there, which the page cannot find")
@@ -184,7 +184,7 @@ def _specification(
         "extra": len(further_outputs),
         "groups": list(compiled_problem.groups),
         "measure": "chi2" if has_known_sigma else "-2 log L",
-        "tolerance": _TOLERANCE,
+        "tolerance": _STEP_RTOL,
         "experiments": [
             _experiment(compiled_problem, c, place, functions) | {"size": sizes[c.name]}
             for c in compiled_problem.conditions
@@ -215,7 +215,7 @@ def _slider(q: Quantity) -> dict[str, Any]:
     """Return the name, value, range and scale of a slider, in natural values."""
     log = q.guess > 0.0 and (q.scale == "log" or q.lower >= 0.0)
     reach = 2.0 * (abs(q.guess) or 1.0)
-    low, high = (q.guess / _FACTOR, q.guess * _FACTOR) if log else (q.guess - reach, q.guess + reach)
+    low, high = (q.guess / _SLIDER_FACTOR, q.guess * _SLIDER_FACTOR) if log else (q.guess - reach, q.guess + reach)
     low, high = max(low, q.lower), min(high, q.upper)
     return {"name": q.name, "value": q.guess, "low": low, "high": high, "log": log and low > 0.0}
 
@@ -255,7 +255,7 @@ def _experiment(
             for v in c.schedule.levels
         ],
         "times": times.tolist(),
-        "grid": np.linspace(c.start, end, _GRID).tolist(),
+        "grid": np.linspace(c.start, end, _N_CURVE_POINTS).tolist(),
         "data": [d for j in range(len(compiled_problem.outputs)) for d in _series(c, j, times, place, functions)],
     }
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-_PIXELS = 112  # per inch: text of 8 points is then 12 pixels high
-_LARGEST = 600_000  # characters of a vector graphic; beyond that a figure becomes an image
-_OF_MARK = 60  # of them, at least, one mark of a series takes
-_FINE = 110  # dots per inch of such an image
+_PIXELS_PER_INCH = 112  # Pixels of the page per inch of a figure: text of 8 points is 12 pixels high.
+_MAX_SVG_CHARACTERS = 600_000  # Characters of a vector graphic at most; a larger figure becomes an image.
+_CHARACTERS_PER_MARK = 60  # Characters that one mark of a series needs at least.
+_IMAGE_DOTS_PER_INCH = 110  # Dots per inch of an image.
 _LABELLED = re.compile(r'\b(id|xlink:href|href)="(#?)([^"]+)"')
 _STYLE = re.compile(r"<style[^>]*>.*?</style>|<metadata>.*?</metadata>", re.DOTALL)
 
@@ -38,7 +38,7 @@ def figure(picture: Figure, number: int, caption: Content) -> Markup:
     width, _ = matplotlib_figure.get_size_inches()
     return framed(
         _vector(matplotlib_figure, number) or _image(matplotlib_figure),
-        width * _PIXELS,
+        width * _PIXELS_PER_INCH,
         _names(matplotlib_figure),
         number,
         caption,
@@ -82,7 +82,9 @@ def _vector(picture: Any, number: int) -> Markup | None:
     from castfit.plots._figure import arrange, ticks_once
 
     lines = (line for axes in picture.axes for line in axes.lines if line.get_marker() not in ("None", "", None))
-    if _OF_MARK * sum(len(line.get_xdata()) for line in lines) > _LARGEST:  # before all of it is written
+    if (
+        _CHARACTERS_PER_MARK * sum(len(line.get_xdata()) for line in lines) > _MAX_SVG_CHARACTERS
+    ):  # before all of it is written
         return None
     library: Any = import_module("matplotlib")
     buffer = io.StringIO()
@@ -90,7 +92,7 @@ def _vector(picture: Any, number: int) -> Markup | None:
         arrange(picture)
         picture.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
     text = buffer.getvalue()
-    if len(text) > _LARGEST:
+    if len(text) > _MAX_SVG_CHARACTERS:
         return None
     text = _STYLE.sub("", text[text.index("<svg") :])
     series = set(_names(picture).values())
@@ -110,5 +112,5 @@ def _vector(picture: Any, number: int) -> Markup | None:
 
 def _image(picture: Any) -> Markup:
     buffer = io.BytesIO()
-    picture.savefig(buffer, format="png", dpi=_FINE, facecolor="white")
+    picture.savefig(buffer, format="png", dpi=_IMAGE_DOTS_PER_INCH, facecolor="white")
     return tag("img", alt="figure", src=f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}")

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from castfit.report.sketch import SketchPanel
     from castfit.result.result import Result
 
-_VALUES = 3  # that could be measured
-_TIMES = 60  # among which to choose
-_POINTS = 81  # of a curve
+_N_PROPOSED_VALUES = 3  # Further measurements of which the section reports the effect.
+_N_CANDIDATE_TIMES = 60  # Candidate times of the further measurements.
+_N_CURVE_POINTS = 81  # Points of a curve.
 _MOST_PANELS = 4
 _MOST_SLOPES = 60  # states times quantities, so that a page is not kept waiting
 _MOST_EXPERIMENTS = 4
-_HARDLY = 10.0  # relative standard deviation beyond which a number says nothing
+_MAX_RELATIVE_SD = 10.0  # Relative standard deviation above which a change is not reported.
 
 
 def measured_next(result: Result, figures: Figures) -> Markup:
@@ -55,10 +55,12 @@ def _proposal(result: Result, problem: Problem) -> Design:
     from castfit.drive.design.design import design
 
     first_experiment = problem.experiments[0]
-    times = np.linspace(first_experiment.start, first_experiment.end, _TIMES + 1)[1:]
+    times = np.linspace(first_experiment.start, first_experiment.end, _N_CANDIDATE_TIMES + 1)[1:]
     interval_outputs = {memory.output for memory in problem.own_model.memories}  # of which single values are no offer
     outputs = [n for n in first_experiment.measured if n not in interval_outputs] or None
-    return design(result, Candidate(times, outputs, same=True, name=f"more of {first_experiment.name}"), budget=_VALUES)
+    return design(
+        result, Candidate(times, outputs, same=True, name=f"more of {first_experiment.name}"), budget=_N_PROPOSED_VALUES
+    )
 
 
 def _panels(proposal: Design) -> list[SketchPanel]:
@@ -70,7 +72,7 @@ def _panels(proposal: Design) -> list[SketchPanel]:
     information, table = proposal.known, proposal.table
     (values,) = proposal.bought.values[0]
     panels: list[SketchPanel] = []
-    times = np.linspace(float(information.condition(0).start), float(values.times[-1]), _POINTS)
+    times = np.linspace(float(information.condition(0).start), float(values.times[-1]), _N_CURVE_POINTS)
     measured = [o for o in values.outputs if o in table["output"]]
     mu, bands = predicted(proposal, 0, times, measured)
     axis = escape_text(information.extended.label("time"))
@@ -90,11 +92,11 @@ def _describe_proposal(result: Result, problem: Problem, proposal: Design) -> st
     changes = [
         f"{name} from ±{100 * error_before:.3g} % to ±{100 * proposal.after[name]:.3g} %"
         for name, error_before in proposal.before.items()
-        if error_before < _HARDLY and proposal.after[name] < _HARDLY and result.values[name] != 0.0
+        if error_before < _MAX_RELATIVE_SD and proposal.after[name] < _MAX_RELATIVE_SD and result.values[name] != 0.0
     ]
     experiment_text = f" of {problem.experiments[0].name}" if len(problem.experiments) > 1 else ""
     sentences = [
-        f"If {_VALUES} more values{experiment_text} could be measured, as accurate as those that were and within their times, "
+        f"If {_N_PROPOSED_VALUES} more values{experiment_text} could be measured, as accurate as those that were and within their times, "
         f"these would tell most of all quantities together (D): {instruction[0].lower()}{instruction[1:]}",
         f"The standard deviations would change as follows: {join_limited(changes)}." if changes else "",
         f"The efficiency of this design is at least {np.floor(1000 * proposal.efficiency) / 10:g} %.",

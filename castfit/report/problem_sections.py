@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from castfit.problem.quantities import Quantity
 
 
-_LISTED = 6  # names in a sentence
+_MAX_NAMES_LISTED = 6  # Names in a sentence at most.
 
 
 def question(problem: Posable) -> Markup:
@@ -76,9 +76,9 @@ def _summary(compiled_problem: CompiledProblem) -> str:
 
 def some(names: Sequence[str]) -> str:
     """List names, of many the first ones."""
-    if len(names) <= _LISTED + 1:
+    if len(names) <= _MAX_NAMES_LISTED + 1:
         return ", ".join(names)
-    return f"{', '.join(names[:_LISTED])} and {len(names) - _LISTED} more"
+    return f"{', '.join(names[:_MAX_NAMES_LISTED])} and {len(names) - _MAX_NAMES_LISTED} more"
 
 
 def experiments(compiled_problem: CompiledProblem) -> Markup:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 WIDTH, _HEIGHT = 336, 250  # of a panel
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 26, 40
 _DARK = "#404040"
-_TICKS = 5
-_ROOM = 0.08  # of the height, above and below
+_MAX_TICKS = 5  # Intervals between the ticks of an axis, about.
+_AXIS_MARGIN = 0.08  # Margin above and below the data, as a fraction of their range.
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class SketchPanel:
         """Return the parts of the panel, moved to the right."""
         ends = np.concatenate([self.y, *(self.y + sign * reach for reach, _ in self.bands for sign in (-1, 1))])
         low, high = float(ends.min()), float(ends.max())
-        margin = _ROOM * ((high - low) or abs(high) or 1.0)
+        margin = _AXIS_MARGIN * ((high - low) or abs(high) or 1.0)
         low, high, first_x, last_x = low - margin, high + margin, float(self.x[0]), float(self.x[-1])
         plot_width, plot_height, left_edge = WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM, offset + _LEFT
 
@@ -76,7 +76,7 @@ class SketchPanel:
 
 def ticks(low: float, high: float) -> Array:
     """Return round numbers between two."""
-    raw = (high - low) / _TICKS or 1.0
+    raw = (high - low) / _MAX_TICKS or 1.0
     size = float(10.0 ** np.floor(np.log10(raw)))
     step = size * next(k for k in (1.0, 2.0, 2.5, 5.0, 10.0) if k * size >= raw * (1 - 1e-9))
     positions = step * np.arange(int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9)) + 1, dtype=float)

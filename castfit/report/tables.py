@@ -11,7 +11,7 @@ from castfit.report.markup import Content, Markup, joined, tag
 if TYPE_CHECKING:
     from castfit._support.text_tables import TextTable
 
-_LONG = 40  # letters from which on a cell is broken into lines
+_MAX_CELL_LETTERS = 40  # Letters from which on a cell is broken into lines.
 _NUMBER = re.compile(r"[-+−]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
 
 
@@ -59,7 +59,7 @@ def _cell(content: Content, numeric: bool) -> Markup:
         words = {"inf": "1e308", "-inf": "-1e308", "never": "1e308"}
         sort = number_match[0].replace("−", "-") if number_match else words.get(content.strip())
     cell_markup = joined(_format_cell(content))
-    kind = "number" if numeric else "text" if len(re.sub(r"<[^>]*>", "", cell_markup)) > _LONG else None
+    kind = "number" if numeric else "text" if len(re.sub(r"<[^>]*>", "", cell_markup)) > _MAX_CELL_LETTERS else None
     return tag("td", cell_markup, class_=kind, data_sort=sort)
 
 

@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import CompiledProblem
 
-_MOST = 1000  # draws that are simulated, evenly chosen among all
-_VALUES = 10  # new measured values per draw
-_ASTRAY = 1e-3  # of an output's largest value, by which simulations of the estimate may differ
-_POINTS = 200  # of the curve of an estimated input
+_MAX_SIMULATED_DRAWS = 1000  # Parameter draws that are simulated at most, evenly chosen among all draws.
+_N_NEW_VALUES = 10  # New measured values that are drawn for each parameter draw.
+# Largest accepted deviation of a simulation from the estimate, as a fraction of the largest output.
+_MAX_SIMULATION_DEVIATION = 1e-3
+_N_INPUT_POINTS = 200  # Intervals of the time grid of an estimated input.
 
 Columns = Mapping[str, Any]
 """What is predicted of an experiment: ``{"time": (n,), output: (n,), ...}``."""
@@ -230,7 +231,9 @@ def quantile_bands(
     """
     times = {name: columns["time"] for name, columns in prediction.items()}
     _require_stable(compiled_problem, theta, prediction, times, options)
-    draw_indices = np.unique(np.linspace(0, len(draws.thetas) - 1, min(len(draws.thetas), _MOST)).astype(int))
+    draw_indices = np.unique(
+        np.linspace(0, len(draws.thetas) - 1, min(len(draws.thetas), _MAX_SIMULATED_DRAWS)).astype(int)
+    )
     simulations: dict[str, list[Mapping[str, Any] | None]] = {name: [] for name in prediction}
     for i in draw_indices:
         for name, experiment_times in times.items():
@@ -252,7 +255,7 @@ def quantile_bands(
                         noise_and_spread = _noise_of(sigmas, compiled_problem, condition, output, d)
                         samples.append(_measured(noise_and_spread, np.asarray(d[output], dtype=float), rng))
                 values = np.concatenate(samples) if samples else values
-            low, high = _limits(values, failed * (1 if unbiased is None else _VALUES), level)
+            low, high = _limits(values, failed * (1 if unbiased is None else _N_NEW_VALUES), level)
             bands[name] |= {output: np.asarray(columns[output]), f"{output} lower": low, f"{output} upper": high}
     return bands
 
@@ -282,19 +285,21 @@ def _require_stable(
         for output in compiled_problem.model.output_names:
             expected = np.asarray(prediction[name][output])
             scale = float(np.abs(expected).max(initial=0.0))
-            if simulation is None or float(np.abs(simulation[output] - expected).max(initial=0.0)) > _ASTRAY * (
-                scale or 1.0
-            ):
+            if simulation is None or float(
+                np.abs(simulation[output] - expected).max(initial=0.0)
+            ) > _MAX_SIMULATION_DEVIATION * (scale or 1.0):
                 message = f"'{name}' is unstable: samples cannot be simulated from the initial states"
                 raise InputError("predict", [f"{message}; use bands='linear' or shorter times"])
 
 
 def _measured(noise_and_spread: tuple[Noise, Array] | None, mu: Array, rng: np.random.Generator) -> Array:
-    """Draw new measured values about predictions (n,), (_VALUES, n); NaN if no noise is specified."""
+    """Draw new measured values about predictions (n,), (_N_NEW_VALUES, n); NaN if no noise is specified."""
     if noise_and_spread is None:
-        return np.full((_VALUES, mu.size), np.nan)
+        return np.full((_N_NEW_VALUES, mu.size), np.nan)
     noise, spread = noise_and_spread
-    return noise.sample(rng, np.broadcast_to(mu, (_VALUES, mu.size)), np.broadcast_to(spread, (_VALUES, mu.size)))
+    return noise.sample(
+        rng, np.broadcast_to(mu, (_N_NEW_VALUES, mu.size)), np.broadcast_to(spread, (_N_NEW_VALUES, mu.size))
+    )
 
 
 def _limits(values: Array, failed: int, level: float) -> tuple[Array, Array]:
@@ -351,7 +356,7 @@ def input_bands(
 def _times(condition: Condition, inputs: list[Placeholder], requested_times: Any, mistakes: list[str]) -> Array:
     first_time, last_time = max(u.spec.span[0] for u in inputs), min(u.spec.span[1] for u in inputs)
     if requested_times is None:
-        grid = np.linspace(condition.start, condition.end, _POINTS + 1)
+        grid = np.linspace(condition.start, condition.end, _N_INPUT_POINTS + 1)
         knots = np.concatenate([u.spec.knots for u in inputs])
         return np.unique(np.concatenate([grid, knots[(knots >= condition.start) & (knots <= condition.end)]]))
     t = read_reals(requested_times)

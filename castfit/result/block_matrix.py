@@ -27,7 +27,7 @@ from castfit._support.records import dataclass
 from castfit._support.reprs import one_line
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 
-LARGEST = 3000
+MAX_WRITTEN_OUT_SIZE = 3000
 """Quantities up to which a matrix is written out: 72 megabytes."""
 
 
@@ -300,7 +300,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
             For more than 3,000 quantities.
         """
         n = len(self)
-        if n > LARGEST:
+        if n > MAX_WRITTEN_OUT_SIZE:
             remedy = "ask for blocks: matrix.of(names), matrix[rows, columns], or for matrix.diagonal()"
             raise InputError(
                 "BlockMatrix", [f"a matrix of {n} quantities needs {8e-9 * n * n:.2g} gigabytes; {remedy}"]

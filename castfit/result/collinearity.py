@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
 
 
-POOR = 10.0  # gamma above which a subset counts as not identifiable together; Brun et al. say 5 to 20
-_MANY = 20_000  # subsets that are worth trying all
-_ZERO = 1e-14  # eigenvalues below are rounding
-_BATCH = 4096
+# Collinearity index gamma above which a subset is not identifiable; Brun et al. use 5 to 20.
+MAX_COLLINEARITY_INDEX = 10.0
+_MAX_N_SUBSETS = 20_000  # Number of subsets up to which all subsets of one size are examined.
+_MIN_EIGENVALUE = 1e-14  # Eigenvalues of a normalised matrix below this value are rounding errors.
+_SUBSET_BATCH_SIZE = 4096  # Number of subsets whose eigenvalues are computed in one call.
 
 
 def normalised(information: Array) -> Array:
@@ -50,7 +51,9 @@ def collinearity(information: Array, subset: Sequence[int] | Index) -> float:
 
 def _gammas(matrices: Array) -> Array:
     min_eigenvalues = np.linalg.eigvalsh(matrices)[:, 0]
-    return np.where(min_eigenvalues > _ZERO, 1.0 / np.sqrt(np.maximum(min_eigenvalues, _ZERO)), np.inf)
+    return np.where(
+        min_eigenvalues > _MIN_EIGENVALUE, 1.0 / np.sqrt(np.maximum(min_eigenvalues, _MIN_EIGENVALUE)), np.inf
+    )
 
 
 def most_collinear(information: Array, size: int, count: int) -> list[tuple[Index, float]]:
@@ -59,7 +62,7 @@ def most_collinear(information: Array, size: int, count: int) -> list[tuple[Inde
     Subsets whose smallest eigenvalues agree to rounding keep the order of the quantities.
     """
     sensitive_indices = np.flatnonzero(np.diag(information) > 0.0)
-    if not 1 < size <= sensitive_indices.size or comb(sensitive_indices.size, size) > _MANY:
+    if not 1 < size <= sensitive_indices.size or comb(sensitive_indices.size, size) > _MAX_N_SUBSETS:
         return []
     subsets, gammas = _all(normalised(information), sensitive_indices, size)
     order = stable_order(1.0 / gammas**2, scale=1.0)[:count]  # by eigenvalues of matrices with entries 1
@@ -67,7 +70,7 @@ def most_collinear(information: Array, size: int, count: int) -> list[tuple[Inde
 
 
 def largest_subset(information: Array, magnitudes: Array) -> Index:
-    """Return the largest subset (k,) with gamma <= POOR; among several, the one with the largest rho_K.
+    """Return the largest subset (k,) with gamma <= MAX_COLLINEARITY_INDEX; among several, the one with the largest rho_K.
 
     If rho_K agrees to rounding, the first subset in the order of the quantities is returned.
     rho_K counts changes in units of `magnitudes` (n,).  Among more than 20,000 subsets of a size not all are tried:
@@ -76,11 +79,11 @@ def largest_subset(information: Array, magnitudes: Array) -> Index:
     sensitive_indices = np.flatnonzero(np.diag(information) > 0.0)
     S = normalised(information)
     for size in range(sensitive_indices.size, 0, -1):
-        if comb(sensitive_indices.size, size) > _MANY:
+        if comb(sensitive_indices.size, size) > _MAX_N_SUBSETS:
             changes = magnitudes[sensitive_indices] * np.sqrt(np.diag(information)[sensitive_indices])
             return _greedy(S, sensitive_indices[stable_order(changes, descending=True)])
         subsets, gammas = _all(S, sensitive_indices, size)
-        valid_subsets = subsets[gammas <= POOR]
+        valid_subsets = subsets[gammas <= MAX_COLLINEARITY_INDEX]
         if valid_subsets.size:
             # det(S_K^T S_K) with columns in units of the magnitudes; the logarithm adds up.
             lengths = np.log(magnitudes[valid_subsets]) + 0.5 * np.log(np.diag(information)[valid_subsets])
@@ -93,12 +96,12 @@ def _all(S: Array, sensitive_indices: Index, size: int) -> tuple[Index, Array]:
     subsets = sensitive_indices[
         np.array(list(itertools.combinations(range(sensitive_indices.size), size)), dtype=np.intp)
     ]
-    batches = [subsets[i : i + _BATCH] for i in range(0, subsets.shape[0], _BATCH)]
+    batches = [subsets[i : i + _SUBSET_BATCH_SIZE] for i in range(0, subsets.shape[0], _SUBSET_BATCH_SIZE)]
     return subsets, np.concatenate([_gammas(S[k[:, :, None], k[:, None, :]]) for k in batches])
 
 
 def _greedy(S: Array, sensitive_indices: Index) -> Index:
-    """Add the most orthogonal quantity to the subset repeatedly, while gamma does not exceed POOR (Yao et al. 2003).
+    """Add the most orthogonal quantity to the subset repeatedly, while gamma does not exceed MAX_COLLINEARITY_INDEX (Yao et al. 2003).
 
     The first of `sensitive_indices` is where it begins.
     """
@@ -113,7 +116,7 @@ def _greedy(S: Array, sensitive_indices: Index) -> Index:
             unexplained_parts[j] = float(S[j, j] - couplings @ np.linalg.lstsq(chosen_block, couplings)[0])
         best = remaining[first_argmax([unexplained_parts[j] for j in remaining], scale=1.0)]
         wider = [*selected_indices, best]
-        if _gammas(S[np.ix_(wider, wider)][None])[0] > POOR:
+        if _gammas(S[np.ix_(wider, wider)][None])[0] > MAX_COLLINEARITY_INDEX:
             break
         selected_indices, remaining = wider, [j for j in remaining if j != best]
     return np.sort(np.array(selected_indices, dtype=np.intp))

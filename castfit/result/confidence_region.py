@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 
 KINDS = ("marginal", "independent", "dependent")
-_FLAT = 10.0  # times better known if the others were, of a valley worth a word
-_SIGN = 5.0  # standard errors by which a quantity that may have either sign must differ from zero to have one
-_LISTED = 0.9  # correlations at least this large are listed
+_MIN_REPORTED_GAIN = 10.0  # Factor by which knowing the other quantities must shrink a standard error to be reported.
+_SIGN_TEST_SE = 5.0  # Distance from zero, in standard errors, from which on the sign of a quantity is known.
+_LISTED_CORRELATION = 0.9  # Smallest absolute correlation that is listed.
 _ENDS = (4, 5)  # how many of many axes are printed, best and worst
-_ZERO = 1e-10  # a singular value below this part of the largest is a combination that constraints hold
+_ZERO_TOLERANCE = 1e-10  # Relative size below which weights, changes and singular values count as zero.
 
 
 @public("castfit")
@@ -220,7 +220,7 @@ class ConfidenceRegion:
                 np.where(self.log, self.values * np.log(point / self.values), point - self.values) / self.magnitudes
             )
         is_at_bound = np.isnan(self.standard_errors)
-        if not np.isfinite(changes).all() or (np.abs(changes[is_at_bound]) > _ZERO).any():
+        if not np.isfinite(changes).all() or (np.abs(changes[is_at_bound]) > _ZERO_TOLERANCE).any():
             return False
         components = [(np.array([a.weights.get(n, 0.0) for n in self.names]) @ changes, a.standard_error) for a in self.axes
                  if np.isfinite(a.standard_error)]  # fmt: skip
@@ -295,7 +295,7 @@ class ConfidenceRegion:
                 sentences.append(f"Without the bounds, {pair} would be correlated ({three_digits(value)}).")
         sentences += [f"{axis.sentence}." for axis in self.axes if np.isinf(axis.standard_error)]
         gains = np.nan_to_num(np.where(np.isfinite(self.gains), self.gains, 0.0))
-        if gains.size > 1 and gains.max(initial=0.0) >= _FLAT:
+        if gains.size > 1 and gains.max(initial=0.0) >= _MIN_REPORTED_GAIN:
             j = int(np.argmax(gains))
             row = np.nan_to_num(np.where(np.arange(gains.size) == j, 0.0, self.correlation[j]))
             i = int(np.argmax(np.abs(row)))
@@ -353,7 +353,9 @@ class ConfidenceRegion:
         return TextTable(("combination", ">known to", ">half-axis", "direction (relative changes)"), tuple(rows))
 
     def __str__(self) -> str:
-        pairs = [f"{self.names[i]}, {self.names[j]}: {three_digits(v)}" for i, j, v in self._pairs(_LISTED)[:10]]
+        pairs = [
+            f"{self.names[i]}, {self.names[j]}: {three_digits(v)}" for i, j, v in self._pairs(_LISTED_CORRELATION)[:10]
+        ]
         listed = ["", "correlations: " + "; ".join(pairs)] if pairs else []
         count = f"{self.rank} direction{'' if self.rank == 1 else 's'}"
         level = f"{100 * self.confidence_level:g} %"
@@ -450,7 +452,7 @@ def _magnitudes(
     natural_errors = np.abs(slope) * np.where(np.isfinite(conditional_errors), conditional_errors, 0.0)
     conditional_widths = natural_errors * (factor if np.isfinite(factor) else 1.0)
     is_significant = size > np.where(
-        may_change_sign, _SIGN * np.abs(slope) * np.nan_to_num(errors, posinf=np.inf), conditional_widths
+        may_change_sign, _SIGN_TEST_SE * np.abs(slope) * np.nan_to_num(errors, posinf=np.inf), conditional_widths
     )
     is_sign_known = (values != 0.0) & (is_significant | log)
     spread = np.where(np.isfinite(errors), np.abs(slope) * np.nan_to_num(errors, posinf=0.0), natural_errors)
@@ -476,10 +478,10 @@ def _axes(
     if open_directions.shape[0]:
         open_directions = open_directions / np.linalg.norm(open_directions, axis=1, keepdims=True)
         _, sizes, Vt = np.linalg.svd(open_directions[:, is_free])
-        basis = basis @ Vt[int(np.count_nonzero(_ZERO * sizes[0] < sizes)) :].T
+        basis = basis @ Vt[int(np.count_nonzero(_ZERO_TOLERANCE * sizes[0] < sizes)) :].T
 
     def error(h: Array) -> float:
-        if open_directions.shape[0] and (np.abs(open_directions @ h) > _ZERO * np.linalg.norm(h)).any():
+        if open_directions.shape[0] and (np.abs(open_directions @ h) > _ZERO_TOLERANCE * np.linalg.norm(h)).any():
             return np.inf
         return float(np.linalg.norm(h @ root))
 
@@ -487,7 +489,7 @@ def _axes(
     determined = [basis @ V[:, i] for i in range(min(rank, S.size))]
     axes: list[Axis] = []
     for g in [*reversed(determined), *open_directions]:
-        clean = np.where(np.abs(g) > _ZERO, g, 0.0)
+        clean = np.where(np.abs(g) > _ZERO_TOLERANCE, g, 0.0)
         axis_error = error(clean)
         linear = not logarithmic[clean != 0.0].any()  # then what is written are sums in the quantities' own units
         h = rounded_direction(clean, error, magnitudes if linear else np.ones(n))

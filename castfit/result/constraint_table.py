@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.problem.compiled_problem import CompiledProblem
 
-_REGULARISATION = 1e-9  # as `GaussNewton.regularisation`
-_MUCH = 1.0  # of -2 log likelihood: a sentence speaks of smaller changes, which are about linear
+# Relative regularisation of the local problem, the default of `GaussNewton.regularisation`.
+_SUBPROBLEM_REGULARISATION = 1e-9
+_MAX_OBJECTIVE_CHANGE = 1.0  # Largest change of -2 log likelihood in a sentence; larger changes are not linear.
 
 
 @add_brief_repr
@@ -126,7 +127,7 @@ def constraint_table(
     mu, sides = np.full(n_c, np.nan), np.zeros(n_c)
     if success:
         with np.errstate(over="ignore", invalid="ignore"):
-            local = local_problem(staged, linearization, regularisation=_REGULARISATION)
+            local = local_problem(staged, linearization, regularisation=_SUBPROBLEM_REGULARISATION)
             if local.finite:
                 step = local.direction()
                 mu, sides = step.path_multipliers, step.active.path.astype(float)
@@ -228,7 +229,7 @@ def _sentence(rows: _ConstraintRows, side: str, multiplier: float, slack: float,
         return f"'{rows.name}' is inactive: the slack is {slack:.3g}."
     bound = rows.upper if side == "upper" else rows.lower
     step = 10.0 ** np.floor(np.log10(0.05 * max(abs(bound), rows.unit)))
-    while abs(multiplier) * step > _MUCH:
+    while abs(multiplier) * step > _MAX_OBJECTIVE_CHANGE:
         step /= 10.0
     change = abs(multiplier) * step
     if side == "equal":

@@ -25,9 +25,9 @@ import scipy
 from castfit._support.distribution_functions import normal_quantile, t_quantile
 from castfit._support.records import dataclass
 from castfit.result.fisher_information import (
-    NEGLIGIBLE,
+    NEGLIGIBLE_EFFECT_RTOL,
     RANK_TOLERANCE,
-    ROUNDING,
+    ROUNDING_RTOL,
     FisherInformation,
     free_basis,
     information,
@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from castfit.solve.arrow import ArrowMatrix
 
 
-DERIVATIVE_ERROR = 30.0  # singular values below this times the integrator's tolerance are none (measured: 1 times)
-WRITTEN_OUT = 500  # quantities up to which matrices are written out where own quantities are eliminated
-NEAR = 1e-6  # relative distance from its bound at which an inequality is examined
+# Singular values below this multiple of the integrator's tolerance are zero (measured error: 1 tolerance).
+DERIVATIVE_ERROR_FACTOR = 30.0
+# Number of quantities up to which matrices are written out if local quantities are eliminated.
+MAX_WRITTEN_OUT_QUANTITIES = 500
+ACTIVE_INEQUALITY_RTOL = 1e-6  # Relative distance from its bound within which an inequality may be active.
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def statistics(
     finder = _RankFinder.of_solution(
         condensed, informative_condensed, _times(information_of, informative_condensed.rows), active
     )
-    tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
+    tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR_FACTOR * relative_tolerance)
     solution = finder.solve(tolerance)
     kinds = _RowKinds.from_layout(layout, linearization)
     is_penalty = np.zeros(rows.size, dtype=np.bool_)
@@ -268,7 +270,7 @@ class _BlockCovariance:
 
     @property
     def _few(self) -> bool:
-        return self.fisher_information.scale.size <= WRITTEN_OUT
+        return self.fisher_information.scale.size <= MAX_WRITTEN_OUT_QUANTITIES
 
     def response(self, du: Array) -> Array:
         return self.fisher_information.response(du)
@@ -496,7 +498,7 @@ class _RowKinds:
         is_counted = self.datum & (self.kind >= 0)
         squares = np.bincount(self.kind[is_counted], rows[is_counted] ** 2, minlength=n)
         squares = np.where(np.arange(n) < self.n_groups, squares, self.sizes)
-        is_determined = dof_by_kind > ROUNDING * self.sizes
+        is_determined = dof_by_kind > ROUNDING_RTOL * self.sizes
         ratio = np.sqrt(squares / np.where(is_determined, dof_by_kind, 1.0))
         return np.where(is_determined, ratio, np.where(self.sizes == 0.0, 1.0, np.nan))
 
@@ -597,7 +599,7 @@ def _bound_rows(condensed: Condensed, active: NDArray[np.int8], d: Array) -> _Bo
             if not is_eliminated.any():
                 continue
             effect = np.linalg.norm(derivative / d[part.columns], axis=2)
-            is_eliminated &= effect > NEGLIGIBLE * effect.max(axis=0)
+            is_eliminated &= effect > NEGLIGIBLE_EFFECT_RTOL * effect.max(axis=0)
             full = np.zeros((int(is_eliminated.sum()), d.size))
             full[:, part.columns] = derivative[is_eliminated]
             positions.append(places[is_eliminated])
@@ -609,7 +611,7 @@ def _find_near_constraints(condensed: Condensed) -> tuple[Mask, Mask]:
     """Return masks of the path constraints near their lower and near their upper bound."""
     lower, upper = condensed.layout.path_limits
     size = condensed.layout.path_units + np.abs(condensed.c)
-    return condensed.c - lower <= NEAR * size, upper - condensed.c <= NEAR * size
+    return condensed.c - lower <= ACTIVE_INEQUALITY_RTOL * size, upper - condensed.c <= ACTIVE_INEQUALITY_RTOL * size
 
 
 def _chains_with_local_equations(condensed: Condensed, bounded: NDArray[np.intp], path: NDArray[np.intp]) -> Mask:
@@ -656,7 +658,7 @@ def _path_rows(
     outward = np.where(below[near_indices], -1.0, 1.0)[:, None] * C / d @ Z
     outward /= positive(np.linalg.norm(outward, axis=1))[:, None]
     pressure, _ = scipy.optimize.nnls(outward.T, -gradient)
-    is_active = pressure > NEAR * np.linalg.norm(condensed.u)  # columns of E / d have length 1
+    is_active = pressure > ACTIVE_INEQUALITY_RTOL * np.linalg.norm(condensed.u)  # columns of E / d have length 1
     return np.sort(np.concatenate([np.flatnonzero(equal), near_indices[is_active]]))
 
 

@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     from castfit.integrate import IntegratorOptions
     from castfit.problem.compiled_problem import CompiledProblem
 
-_UNDETERMINED_SE_FACTOR = (
-    1e3  # standard error of what is not determined, in relative changes, or times the largest other
-)
-_DETERMINED_FRACTION = 0.1  # of that: what is below is determined
-_MAX_REMAINING_ERROR = 0.9  # of the error: a value that leaves more than this is hardly worth it
-_DEFAULT_RELATIVE_ERROR = 0.05  # relative error of outputs that nobody has measured, where nothing is known of any
+# Assumed standard error of an undetermined combination, in relative changes or times the largest other error.
+_UNDETERMINED_SE_FACTOR = 1e3
+_DETERMINED_FRACTION = 0.1  # Fraction of the assumed standard error below which a combination is determined.
+_MAX_REMAINING_ERROR = 0.9  # Fraction of the error above which a further value is not suggested.
+_DEFAULT_RELATIVE_ERROR = 0.05  # Assumed relative error of an output if no measured output has a known error.
 
 
 @add_brief_repr

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 
 RANK_TOLERANCE = 1e-7  # scaled singular values below this fraction of the largest are no information
-ROUNDING = 1e-14  # rows that small beside others are zero
-NEGLIGIBLE = 1e-10  # constraints that repeat others, or move nothing, up to this are dropped
+ROUNDING_RTOL = 1e-14  # Relative size below which rows or degrees of freedom are rounding errors.
+NEGLIGIBLE_EFFECT_RTOL = (
+    1e-10  # Relative effect below which constraints are dropped: they repeat others or move nothing.
+)
 MIN_DIRECTION_WEIGHT = 1e-3  # a quantity takes part in an undetermined direction if its weight there exceeds this
 
 
@@ -147,9 +149,9 @@ def free_basis(F: Array, is_at_bound: Mask) -> tuple[Array, Array]:
         return free_columns, np.empty((is_at_bound.size, 0))
     rows = F @ free_columns
     lengths = np.linalg.norm(rows, axis=1)
-    weight = np.where(lengths > ROUNDING * lengths.max(initial=0.0), 1.0 / positive(lengths), 0.0)
+    weight = np.where(lengths > ROUNDING_RTOL * lengths.max(initial=0.0), 1.0 / positive(lengths), 0.0)
     U, S, Vt = np.linalg.svd(rows * weight[:, None], full_matrices=True)
-    rank = int(np.count_nonzero(S > NEGLIGIBLE))
+    rank = int(np.count_nonzero(S > NEGLIGIBLE_EFFECT_RTOL))
     inverse = Vt[:rank].T / S[:rank] @ U[:, :rank].T * weight
     return free_columns @ Vt[rank:].T, free_columns @ inverse
 
@@ -158,7 +160,7 @@ def sparse_basis(N: Array) -> Array:
     """Return vectors (k, n) that span the columns of N, each of length 1 and concentrated on few entries."""
     if N.shape[1] > N.shape[0]:  # as where data say nothing of many nodes
         U, S, _ = np.linalg.svd(N, full_matrices=False)
-        return sparse_basis(U[:, NEGLIGIBLE * S[0] < S])
+        return sparse_basis(U[:, NEGLIGIBLE_EFFECT_RTOL * S[0] < S])
     k = N.shape[1]
     if k == 0:
         return N.T

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 POOR_INTERVAL_FRACTION = 0.5  # poorly determined: half its 95 % interval exceeds this fraction of the value
 REPORTED_CORRELATION = 0.99  # correlations at least this large are reported
 NUMERICAL_ERROR_SHARE = 0.5  # the integration limits the accuracy if its share of the standard error exceeds this
-EXACT = 1e-3  # how closely a direction must match a named combination
+COMBINATION_RTOL = 1e-3  # Largest deviation of a direction from a named combination.
 LARGEST_POWER = 4
-_NORMAL_QUANTILE_975 = 1.96
+_NORMAL_QUANTILE_975 = 1.96  # Half-width of a 95 % interval in standard errors if sigma is known.
 _MAX_NAMES_PRINTED = 20  # names that a sentence holds
-_LISTED = 6  # terms of a combination; of more the first three
+_MAX_TERMS_LISTED = 6  # Terms of a combination in a sentence; of more terms, the first three are listed.
 
 WELL_DETERMINED = "well determined"
 CORRELATED_WITH = "correlated"
@@ -277,15 +277,15 @@ def _integers(changes: Array, *, largest: int) -> Array:
     if not np.isfinite(changes).all():
         return no_rows
     complement = _null_space(changes / np.abs(changes).max(axis=1, keepdims=True))
-    if complement.shape[0] != g - r or np.linalg.cond(complement[:, r:]) > 1.0 / EXACT:
+    if complement.shape[0] != g - r or np.linalg.cond(complement[:, r:]) > 1.0 / COMBINATION_RTOL:
         return no_rows
     rows = np.linalg.solve(complement[:, r:], complement)
-    sizes = np.where(np.abs(rows) > EXACT, np.abs(rows), np.inf).min(axis=1, keepdims=True)
-    rows = rows / sizes * np.sign(rows[np.arange(g - r), np.argmax(np.abs(rows) > EXACT, axis=1)])[:, None]
+    sizes = np.where(np.abs(rows) > COMBINATION_RTOL, np.abs(rows), np.inf).min(axis=1, keepdims=True)
+    rows = rows / sizes * np.sign(rows[np.arange(g - r), np.argmax(np.abs(rows) > COMBINATION_RTOL, axis=1)])[:, None]
     rounded_rows = np.rint(rows)
     return (
         rounded_rows.astype(int)
-        if (np.abs(rows - rounded_rows) < EXACT).all() and np.abs(rounded_rows).max() <= largest
+        if (np.abs(rows - rounded_rows) < COMBINATION_RTOL).all() and np.abs(rounded_rows).max() <= largest
         else no_rows
     )
 
@@ -293,7 +293,7 @@ def _integers(changes: Array, *, largest: int) -> Array:
 def _null_space(rows: Array) -> Array:
     """Compute an orthonormal basis of the null space of the rows, as rows."""
     _, S, Vt = np.linalg.svd(rows)
-    return Vt[int(np.count_nonzero(EXACT * S[0] < S)) :]
+    return Vt[int(np.count_nonzero(COMBINATION_RTOL * S[0] < S)) :]
 
 
 def _sum(names: Sequence[str], signs: Array) -> str:
@@ -306,10 +306,12 @@ def _sum(names: Sequence[str], signs: Array) -> str:
 
 def _signed(weights: dict[str, float]) -> str:
     """Write a direction; of many weights the largest."""
-    listed_names = weights if len(weights) <= _LISTED else sorted(weights, key=lambda name: -abs(weights[name]))[:3]
-    suffix = f" and {len(weights) - 3} others" if len(weights) > _LISTED else ""
+    listed_names = (
+        weights if len(weights) <= _MAX_TERMS_LISTED else sorted(weights, key=lambda name: -abs(weights[name]))[:3]
+    )
+    suffix = f" and {len(weights) - 3} others" if len(weights) > _MAX_TERMS_LISTED else ""
     return " ".join(f"{weights[name]:+.2f} {name}" for name in listed_names) + suffix
 
 
 def _few(terms: Sequence[str]) -> Sequence[str]:
-    return terms if len(terms) <= _LISTED else (*terms[:3], f"{len(terms) - 3} others")
+    return terms if len(terms) <= _MAX_TERMS_LISTED else (*terms[:3], f"{len(terms) - 3} others")

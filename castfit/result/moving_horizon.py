@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _STEP_TOLERANCE_SD = 1e-3  # of a step, in deviations of the noise: the next one would be of the order of its square
 _BOUND_WEIGHT_FACTOR = 1e8  # times what is known of a state otherwise: the weight that holds it at a bound
 _MAX_ACTIVE_SET_CHANGES = 12  # of what is held, in one step
-_ROOT = 1e-14  # least eigenvalue of a covariance, relative to the largest, that is not 0
+_MIN_EIGENVALUE_RATIO = 1e-14  # Eigenvalues of a covariance below this fraction of the largest count as zero.
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,7 +383,7 @@ class MovingHorizon:
         posterior_cov = A @ (0.5 * (posterior_cov + posterior_cov.T)) @ A.T + B @ B.T
         values, vectors = np.linalg.eigh(posterior_cov)
         w.mean = f + A @ e - B @ w.c[0]
-        sizes = np.sqrt(np.where(values > _ROOT * values[-1], values, 0.0))
+        sizes = np.sqrt(np.where(values > _MIN_EIGENVALUE_RATIO * values[-1], values, 0.0))
         w.root = vectors * sizes
         for part in (w.t, w.x, w.z, w.u, w.data, w.c, w.lam):
             del part[0]

@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
-_MAX_ERROR_RATIO = (
-    1.25  # how much the error of a rounded combination may differ from that of the direction, as a factor
-)
-_MIN_DIRECTION_COSINE = 0.95  # cosine between a direction and what is written for it, at least
+# Factor by which the standard error of a rounded combination may differ from that of the direction.
+_MAX_ERROR_RATIO = 1.25
+_MIN_DIRECTION_COSINE = 0.95  # Cosine between a direction and its rounded combination at least.
 _DROPPED = (0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3)  # weights below this part of the largest may be left out
-_MOST_TERMS = 5  # of what is written
-_LARGEST_POWER = 3
+_MAX_TERMS = 5  # Terms of a combination in a sentence, at most.
+_MAX_POWER = 3  # Largest integer power in a product of quantities.
 _DIGITS = (1, 2, 3)
 
 
@@ -48,7 +47,7 @@ def rounded_direction(g: Array, error: Callable[[Array], float], units: Array) -
         h = simple_weights * units
         length = float(np.linalg.norm(h))
         candidate_error = error(h) / length
-        if np.count_nonzero(h) > _MOST_TERMS:
+        if np.count_nonzero(h) > _MAX_TERMS:
             continue
         if np.isinf(target_error):
             if np.isinf(candidate_error):
@@ -58,7 +57,7 @@ def rounded_direction(g: Array, error: Callable[[Array], float], units: Array) -
                 return _signed(h)
             candidates.append((h, candidate_error))
     min_error = min((candidate_error for _, candidate_error in candidates), default=np.inf)
-    if np.isinf(min_error) or np.count_nonzero(np.abs(g) > _DROPPED[-1] * np.abs(g).max()) > _MOST_TERMS:
+    if np.isinf(min_error) or np.count_nonzero(np.abs(g) > _DROPPED[-1] * np.abs(g).max()) > _MAX_TERMS:
         return None
     return _signed(
         next(h for h, candidate_error in candidates if candidate_error <= _MAX_ERROR_RATIO * min_error)
@@ -75,7 +74,7 @@ def _simpler(g: Array, weights: Array) -> Iterator[Array]:
     for threshold in _DROPPED:
         retained_weights: Array = np.where(relative >= threshold, weights, 0.0)
         retained_weights = retained_weights / np.abs(retained_weights).max()
-        for largest in range(1, _LARGEST_POWER + 1):
+        for largest in range(1, _MAX_POWER + 1):
             integer_weights: Array = np.rint(retained_weights * largest)
             if ((integer_weights != 0.0) == (retained_weights != 0.0)).all():
                 yield integer_weights

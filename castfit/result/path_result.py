@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-FORMAT = 1
-_VANISHING = 3.0  # relative standard error of a positive quantity that may be 0
+FORMAT = 1  # Version of the file format of saved results.
+_MAY_BE_ZERO_RELATIVE_SE = 3.0  # Relative standard error from which on a positive quantity may be zero.
 _INSTEAD = {
     **dict.fromkeys(("diagnostics", "residuals", "residual_table", "normalised_residuals", "goodness"),
                     "residuals depend on the smoothed path; use innovations and white"),
@@ -48,7 +48,7 @@ _INSTEAD = {
     **dict.fromkeys(("identifiability", "correlation", "information", "influence", "confidence_region"),
                     "use covariance, standard_errors and confidence_intervals()"),
 }  # fmt: skip
-_TRUSTED, _DOUBTED = 0.5, 0.05  # effective shares of draws
+_MIN_ACCURATE_SHARE, _MIN_TESTABLE_SHARE = 0.5, 0.05  # effective shares of draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,10 +147,10 @@ class LaplaceCheck:
             return "Laplace approximation: not tested, because the likelihood is not finite at these estimates."
         share = f"{100 * self.effective_share:.0f} % of {self.draws} importance samples are effective"
         shift = f"log L = {self.log_likelihood:.3f} ± {self.standard_error:.2g} without the Laplace approximation"
-        if self.effective_share < _DOUBTED:
+        if self.effective_share < _MIN_TESTABLE_SHARE:
             return f"{share}: too few to test the Laplace approximation. Do not rely on it."
         sentence = f"{shift}, which is {self.correction:+.3f}; {share}"
-        if self.effective_share < _TRUSTED:
+        if self.effective_share < _MIN_ACCURATE_SHARE:
             return f"{sentence}: the path distribution is not normal, so estimates and confidence intervals are approximate."
         return f"{sentence}: no evidence against the Laplace approximation."
 
@@ -282,7 +282,7 @@ class PathResult(TabularReport):
         elif np.isnan(error):
             verdict = "not determined"
         else:  # a likelihood that is flat towards 0 does not tell how small
-            verdict = "may be 0" if log and error > _VANISHING * self.values[name] else "determined"
+            verdict = "may be 0" if log and error > _MAY_BE_ZERO_RELATIVE_SE * self.values[name] else "determined"
         return Estimate(
             self.values[name], name=name, standard_error=error, interval=self.confidence_intervals()[name],
             confidence_level=self.confidence_level, verdict=verdict, unit=self.units.get(name, ""),

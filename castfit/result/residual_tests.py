@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _FEWEST_NORMAL = 8  # values for the test of normality, for which Stephens's correction holds
 _MAX_N_EXACT_DISTRIBUTION = 100  # values up to which the distribution of the correlation is integrated
 _MAX_N_PERMUTATIONS = 8  # values up to which all permutations are counted
-_ALTERNATING = 0.05  # part of the probability that goes to neighbours that alternate
+_ALTERNATING_TAIL_SHARE = 0.05  # Share of the significance level for negative correlation of neighbours.
 _LOG_U = np.linspace(-16.0, 16.0, 513)  # of Imhof's integral, whose integrand is smooth in log u
 
 
@@ -65,7 +65,12 @@ def lag1_test(series: Sequence[Array], hat: Sequence[Array] | None = None, share
     tail_probability = (_exact_tail if e.size <= _MAX_N_EXACT_DISTRIBUTION else _beta_tail)(
         r, linked, hat_blocks, 0 if len(hat_blocks) == 1 else shared or 0
     )
-    return TestStatistic(r, min(tail_probability / (1.0 - _ALTERNATING), (1.0 - tail_probability) / _ALTERNATING, 1.0))
+    return TestStatistic(
+        r,
+        min(
+            tail_probability / (1.0 - _ALTERNATING_TAIL_SHARE), (1.0 - tail_probability) / _ALTERNATING_TAIL_SHARE, 1.0
+        ),
+    )
 
 
 def _exact_tail(r: float, linked: Array, hat_blocks: Sequence[Array], shared: int = 0) -> float:

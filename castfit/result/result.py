@@ -41,7 +41,7 @@ from castfit.problem.observables import called_now
 from castfit.problem.problem import Posable, kind_mistakes, with_correlations, with_nodes, with_smoothness
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable
-from castfit.result.covariance import WRITTEN_OUT, quantile
+from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES, quantile
 from castfit.result.diagnostics import Diagnostics, diagnose
 from castfit.result.estimate import Estimate, frame_of
 from castfit.result.goodness_of_fit import EXACT_UNEXPLAINED_VARIANCE, UNKNOWN, Criteria, Goodness, unexplained_message
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from castfit.simulate.output_sensitivities import OutputSensitivities
 
 
-_ROUNDING = 1e-9  # relative
+_CHI2_RTOL = 1e-9  # Relative difference up to which the cost and chi2 are the same number.
 _MAX_EXPERIMENT_ROWS = 12  # experiments up to which each has a row of its own in tables
 _MAX_FAMILY_ROWS = 3  # of more, in tables without a row for all of them
 FORMAT = 3  # of saved results; format 1 has no goodness of fit, format 2 other names of fields; both are read
@@ -901,7 +901,7 @@ def _read(content: dict[str, Any]) -> Result:
             raise ValueError(f"{key} is {shorten_repr(content[key])}")
     result = Result(**rebuild_fields(Result, content))
     if "measure" not in content:  # saved by an earlier version
-        squares = abs(2.0 * result.cost - result.chi2) <= _ROUNDING * abs(result.chi2)
+        squares = abs(2.0 * result.cost - result.chi2) <= _CHI2_RTOL * abs(result.chi2)
         result = replace(result, measure=CHI2 if result.absolute_sigma and squares else LIKELIHOOD)
     if result.normalised_residuals.size < result.n_data:  # saved by an earlier version
         normalised = result.residuals / (1.0 if result.absolute_sigma else result.noise)
@@ -1030,7 +1030,7 @@ def _residual_diagnostics(
     influences, (hat, shared) = _influence(result, compiled_problem), _hat(result)
     table["normalised"] = whiten_residuals(compiled_problem, scores(compiled_problem, table))
     is_untestable = (
-        hat is None and result.success and len(result.names) > WRITTEN_OUT
+        hat is None and result.success and len(result.names) > MAX_WRITTEN_OUT_QUANTITIES
     )  # a file keeps no derivatives of so many
     diagnostics = diagnose(
         table,

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 N_RANDOM_POINTS = 3  # points at which the rank is found
-_EARLIEST = 1e-6  # of an experiment: the first time after its start
+_FIRST_TIME_FRACTION = 1e-6  # First dense time after the start, as a fraction of the duration of the experiment.
 N_DENSE_TIMES = 30  # at which each experiment is evaluated, beside its measured times
-_TRIES = 8  # draws, at most, where integration fails
+_MAX_DRAWS = 8  # Random points that are tried at most, because integration may fail.
 _LOG_DRAW_WIDTH = 1.0  # of the logarithm of a draw: a factor of e to both sides, halved where integration fails
-_SAFETY = 30.0
+_RANK_SAFETY_FACTOR = 30.0  # Factor between the measured error of the Jacobian and the rank tolerance.
 _MIN_SINGULAR_VALUE_FRACTION = 1e-10  # of the largest singular value
-_TOLERANCE = 1e-9  # of the integration
+_INTEGRATION_RTOL = 1e-9  # Relative tolerance of the integrations.
 
 
 @add_brief_repr
@@ -99,12 +99,14 @@ def structure(
         [q.symbol_name not in compiled_problem.noise_parameters for q in compiled_problem.quantities], dtype=np.bool_
     )
     names = tuple(q.name for q, keep in zip(compiled_problem.quantities, is_examined, strict=True) if keep)
-    fine_options = replace(options, relative_tolerance=_TOLERANCE, absolute_tolerance=1e-2 * _TOLERANCE)
-    rough_options = replace(fine_options, relative_tolerance=10 * _TOLERANCE, absolute_tolerance=1e-1 * _TOLERANCE)
+    fine_options = replace(options, relative_tolerance=_INTEGRATION_RTOL, absolute_tolerance=1e-2 * _INTEGRATION_RTOL)
+    rough_options = replace(
+        fine_options, relative_tolerance=10 * _INTEGRATION_RTOL, absolute_tolerance=1e-1 * _INTEGRATION_RTOL
+    )
     magnitudes = magnitudes_of(compiled_problem, theta, rough_options)
     draw_results: list[StructuralRank] = []
     width = _LOG_DRAW_WIDTH
-    for _ in range(_TRIES):
+    for _ in range(_MAX_DRAWS):
         if len(draw_results) == N_RANDOM_POINTS or (draw_results and not may_continue()):
             break
         random_theta = random_values(compiled_problem, theta, magnitudes, rng, width)
@@ -154,12 +156,12 @@ def _rank(
 ) -> StructuralRank:
     """Compute rank and undetermined combinations at one draw."""
     d, noise = np.linalg.norm(J, axis=0), np.linalg.norm(e, axis=0)
-    has_no_effect = d <= _SAFETY * noise
+    has_no_effect = d <= _RANK_SAFETY_FACTOR * noise
     scale = np.where(has_no_effect, 1.0, d)
     effective_J = np.where(has_no_effect, 0.0, J)
     largest = float(np.linalg.norm(effective_J / scale, 2)) if not has_no_effect.all() else 1.0
     error = float(np.linalg.norm(np.where(has_no_effect, 0.0, e) / scale, 2))
-    tolerance = max(_SAFETY * error / largest, _MIN_SINGULAR_VALUE_FRACTION)
+    tolerance = max(_RANK_SAFETY_FACTOR * error / largest, _MIN_SINGULAR_VALUE_FRACTION)
     free = np.zeros(d.size, dtype=np.bool_)
     fisher_information = information(effective_J, np.zeros((0, d.size)), free, scale=scale, rank_tolerance=tolerance)
     values, slopes = compiled_problem.to_natural(theta)[is_examined], compiled_problem.natural_slope(theta)[is_examined]
@@ -215,7 +217,7 @@ def dense_times(condition: Condition) -> Array:
         return measured
     span = condition.end - condition.start
     early = condition.start + span * np.geomspace(
-        _EARLIEST, 1.0, N_DENSE_TIMES
+        _FIRST_TIME_FRACTION, 1.0, N_DENSE_TIMES
     )  # what is fast at these values shows early
     even = np.append(np.linspace(condition.start, condition.end, N_DENSE_TIMES), early[:-1])
     anchor_times = np.unique(np.append(condition.start, measured))
@@ -224,7 +226,7 @@ def dense_times(condition: Condition) -> Array:
         anchor_times, between = anchor_times[:: anchor_times.size // N_DENSE_TIMES], between[:0]
     times = np.unique(np.concatenate([even, anchor_times, between]))
     times = times[(times >= condition.start) & (times <= condition.end)]
-    return times[np.append(True, np.diff(times) > 1e-2 * _EARLIEST * span)]
+    return times[np.append(True, np.diff(times) > 1e-2 * _FIRST_TIME_FRACTION * span)]
 
 
 def _jacobian(compiled_problem: CompiledProblem, theta: Array, options: IntegratorOptions) -> Array | None:

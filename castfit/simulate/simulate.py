@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from castfit.problem.problem import Posable
 
 
-_SUBDIVISIONS = 12  # table entries between measured times or nodes, so that interpolation errs little
+_TABLE_SUBDIVISIONS = 12  # Table entries between measured times or nodes, for accurate interpolation.
 _OBSERVE: PerObjectCache[Model, Any] = PerObjectCache()
-_SETTLING = 3  # integrations more, at most, until the units of states are known
-_STILL = 1e-5  # of an output's largest value: where more nodes of delay lines move nothing by more
-_TOO_LARGE = 100.0  # units that were assumed may exceed those found by so much
+_MAX_RESCALINGS = 3  # Repetitions of an integration at most, until the units of the states are known.
+_DELAY_LINE_RTOL = 1e-5  # Change of an output, relative to its largest value, at which delay lines have enough nodes.
+_MAX_UNIT_RATIO = 100.0  # Ratio of the assumed to the observed unit of a state up to which the integration stands.
 
 Times = Union["ArrayLike", "Mapping[str, ArrayLike]", None]
 
@@ -309,7 +309,7 @@ def _with_enough_nodes(
         if refined is None:
             continue
         previous_outputs, outputs = outputs, evaluate(refined)
-        if _difference(previous_outputs, outputs) <= _STILL:
+        if _difference(previous_outputs, outputs) <= _DELAY_LINE_RTOL:
             break
     return outputs
 
@@ -565,7 +565,7 @@ def trace(
             ends, condition.points.times, condition.breakpoints, np.unique(experiment_nodes.times), inner_event_times
         )
         table_times: list[Array] = [
-            np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(edges.tolist())
+            np.linspace(a, b, _TABLE_SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(edges.tolist())
         ]
         times = np.concatenate([*table_times, edges[-1:]])
         try:
@@ -680,7 +680,7 @@ def _integrate_between_nodes(case: SimulationCase) -> list[NodeTrajectory]:
     unit = units_of(case.model, case.inputs, case.p, horizon, (begins, states, z_held))
     zero_states = np.flatnonzero(mean_magnitude(states) == 0.0)  # what moves here may be far too small to be followed
     stretches: list[NodeTrajectory] = []
-    for _ in range(1 + _SETTLING):
+    for _ in range(1 + _MAX_RESCALINGS):
         integration_case = IntegrationCase(
             case.model, case.inputs, case.p, case.z_guess, unit, case.options, case.timetable
         )
@@ -690,7 +690,7 @@ def _integrate_between_nodes(case: SimulationCase) -> list[NodeTrajectory]:
             raise SimulationError(case.name, stop.time, stop.sentence)
         magnitudes = mean_magnitude(np.hstack([np.concatenate([getattr(s, name) for s in stretches]) for name in "xz"]))
         magnitudes[zero_states] = resolvable(magnitudes[: states.shape[1]])[zero_states]
-        if not ((magnitudes > 0.0) & (magnitudes * _TOO_LARGE < unit)).any():
+        if not ((magnitudes > 0.0) & (magnitudes * _MAX_UNIT_RATIO < unit)).any():
             break
         unit = np.where(magnitudes > 0.0, magnitudes, unit)  # a state that begins at zero was taken for too large a one
     return stretches

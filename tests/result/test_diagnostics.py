@@ -93,14 +93,14 @@ def test_own_quantities_of_experiments_are_known_whatever_the_number_of_quantiti
     parameters = {"k": cf.Parameter(0.4, scale="log"), "s": cf.Parameter(2.0, local=True)}
     problem = cf.Problem(model, experiments, parameters=parameters)
     written = cf.fit(problem, "single")
-    monkeypatch.setattr("castfit.result.covariance.WRITTEN_OUT", 5)
+    monkeypatch.setattr("castfit.result.covariance.MAX_WRITTEN_OUT_QUANTITIES", 5)
     blocks = cf.fit(problem, "single")
     assert isinstance(blocks.covariance, cf.BlockMatrix)
     for name, figures in written.diagnostics.outputs["y"].checks.items():
         check = blocks.diagnostics.outputs["y"].checks[name]
         assert check.number == pytest.approx(figures.number, abs=1e-6)
         assert check.p_value == pytest.approx(figures.p_value, abs=1e-6)
-    monkeypatch.setattr("castfit.result.result.WRITTEN_OUT", 5)
+    monkeypatch.setattr("castfit.result.result.MAX_WRITTEN_OUT_QUANTITIES", 5)
     blocks.save(tmp_path / "saved.json")  # without the derivatives
     loaded = cf.Result.load(tmp_path / "saved.json").with_problem(problem)
     assert not any(checks.tested for checks in loaded.diagnostics.outputs.values())

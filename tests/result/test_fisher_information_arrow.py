@@ -23,7 +23,7 @@ def both(layout, linearization, active, *, written=500, **options):
         with pytest.MonkeyPatch.context() as patch:
             for place in (arrows, of):
                 patch.setattr(place, "MAX_DENSE_LOCAL_UNKNOWNS", few)
-            patch.setattr(of, "WRITTEN_OUT", written if few < 0 else 500)
+            patch.setattr(of, "MAX_WRITTEN_OUT_QUANTITIES", written if few < 0 else 500)
             results.append(of.statistics(layout, linearization, active, **options))
     return results
 
@@ -133,6 +133,6 @@ def test_a_block_matrix_is_used_like_an_array(monkeypatch):
     assert "own" not in repr(matrix)
     with pytest.raises(InputError, match="did you mean 'theta1'"):
         matrix.of("theta1x")
-    monkeypatch.setattr("castfit.result.block_matrix.LARGEST", 5)
+    monkeypatch.setattr("castfit.result.block_matrix.MAX_WRITTEN_OUT_SIZE", 5)
     with pytest.raises(InputError, match="ask for blocks"):
         np.asarray(matrix)

@@ -31,7 +31,7 @@ from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
 from castfit.fit.fit import fit
 from castfit.problem.problem import Problem
-from castfit.result.covariance import WRITTEN_OUT
+from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES
 from castfit.result.result import Result
 from castfit.result.same_data import data_mistakes
 from castfit.transcribe.single_shooting import SingleShooting
@@ -256,7 +256,7 @@ def _weights(larger: Result, at_bound: Mapping[str, int], d: int) -> list[float]
     b, side = min(len(at_bound), d), np.array(list(at_bound.values()), dtype=float)
     covariance, information = np.eye(b), larger.information
     indices = [larger.names.index(n) for n in at_bound]
-    if b == len(indices) > 1 and information.size and len(larger.names) <= WRITTEN_OUT:
+    if b == len(indices) > 1 and information.size and len(larger.names) <= MAX_WRITTEN_OUT_QUANTITIES:
         size = np.sqrt(np.maximum(np.diag(information), np.finfo(float).tiny))
         scaled_covariance = np.linalg.pinv(information / np.outer(size, size), hermitian=True)[np.ix_(indices, indices)]
         if np.linalg.eigvalsh(scaled_covariance)[0] > _SINGULAR * np.trace(scaled_covariance):

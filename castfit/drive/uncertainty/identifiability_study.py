@@ -27,7 +27,13 @@ from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import Posable
-from castfit.result.collinearity import POOR, collinearity, largest_subset, most_collinear, sensitivities
+from castfit.result.collinearity import (
+    MAX_COLLINEARITY_INDEX,
+    collinearity,
+    largest_subset,
+    most_collinear,
+    sensitivities,
+)
 from castfit.result.confidence_region import ConfidenceRegion
 from castfit.result.covariance import statistics
 from castfit.result.experimental_design import MeasurementSuggestion, suggestions
@@ -143,9 +149,9 @@ class IdentifiabilityStudy(TabularReport):
         for names, index in self.collinear:
             if np.isinf(index):
                 messages.append(f"{' and '.join(names)} are not distinguishable.")
-            elif index > POOR and any(map(self._open, names)):
+            elif index > MAX_COLLINEARITY_INDEX and any(map(self._open, names)):
                 messages.append(f"{' and '.join(names)} are nearly collinear (collinearity index {index:.3g}).")
-            elif index > POOR:
+            elif index > MAX_COLLINEARITY_INDEX:
                 messages.append(
                     f"Changes in the other quantities compensate all but {100 / index:.2g} % of the effect of one of "
                     f"{join_limited(names)} (collinearity index {index:.3g}). The standard errors include this."
@@ -232,7 +238,7 @@ def identifiability(
     effect = sensitivities(information, np.abs(sizes), compiled_problem.n_data)
     order = stable_order(effect, descending=True)
     pairs = most_collinear(information, 2, _PAIRS)
-    collinear_pairs = [indices for indices, index in pairs if index > POOR]
+    collinear_pairs = [indices for indices, index in pairs if index > MAX_COLLINEARITY_INDEX]
     pairs += [
         (indices, g)
         for indices, g in most_collinear(information, 3, 1)

@@ -12,7 +12,7 @@ import scipy
 
 from castfit._support.arrays import Array
 from castfit.problem.linear_scales import eliminated_entries
-from castfit.result.covariance import DERIVATIVE_ERROR, RANK_TOLERANCE, information, quantile
+from castfit.result.covariance import DERIVATIVE_ERROR_FACTOR, RANK_TOLERANCE, information, quantile
 from castfit.result.result import Result
 
 
@@ -73,7 +73,7 @@ def standard_deviations(result: Result, accuracy: float) -> tuple[Array, float]:
         return np.where(errors > 0.0, errors, np.inf), np.inf if result.absolute_sigma else result.dof
     if not np.isfinite(jacobian).all():
         return undetermined
-    tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * accuracy)
+    tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR_FACTOR * accuracy)
     if not (result.absolute_sigma or result.noise > 0.0):
         return undetermined
     unit = np.ones(len(jacobian))
