@@ -20,7 +20,7 @@ import scipy
 from castfit._support.arrays import Array
 from castfit.result.covariance import quantile
 
-_HALVINGS = 80  # of an interval that holds a quantile
+_QUANTILE_BISECTIONS = 80  # halvings of an interval that contains a quantile
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class WeightedValues:
         high: Array = (self.values.T + tails * size[:, None]).max(axis=1) + size
         if np.any(unbounded_weight):
             low, high = low - 1.0, high + 1.0
-        for _ in range(_HALVINGS):
+        for _ in range(_QUANTILE_BISECTIONS):
             middle: Array = 0.5 * (low + high)
             below = self.distribution(middle) < p
             low, high = np.where(below, middle, low), np.where(below, high, middle)

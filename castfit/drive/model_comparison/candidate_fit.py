@@ -20,8 +20,8 @@ from castfit.result.result import Result
 from castfit.transcribe.single_shooting import SingleShooting
 
 Job = tuple[Candidates, Transcription | None, Solver | None]
-_STARTS = 6  # drawn where neither start leads to a solution ...
-_SCREEN = 20  # ... each the best of so many
+_RETRY_STARTS = 6  # random starts, if neither start leads to a solution
+_RETRY_SCREEN_SIZE = 20  # points, the best of which is one random start
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ def fit_candidate(
             problem,
             transcription,
             solver,
-            starts=_STARTS,
-            screen=_SCREEN,
+            starts=_RETRY_STARTS,
+            screen=_RETRY_SCREEN_SIZE,
             rng=seed,
             max_time=remaining_time(),
             verbose=0,

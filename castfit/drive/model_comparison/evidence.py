@@ -30,9 +30,9 @@ from castfit.drive.uncertainty.sample.sample import sample
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.result import Result
 
-_ROUNDS = 1000  # of the fixed point
-_STILL = 1e-12  # relative change at which it ends
-_FEW = 8  # draws of a posterior for each quantity, below which nothing is said
+_MAX_FIXED_POINT_ITERATIONS = 1000  # iterations of the bridge estimate
+_FIXED_POINT_RTOL = 1e-12  # relative change at which they end
+_MIN_DRAWS_PER_QUANTITY = 8  # draws of a posterior, below which no evidence is computed
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def bridge(result: Result, draws: int, rng: np.random.Generator, workers: Any = 
     sampling_result = sample(result, draws=draws, rng=int(rng.integers(2**31)), workers=workers, verbose=0)
     chain, heights = sampling_result.chain, sampling_result.log_density
     min_effective = min(sampling_result.effective.values())
-    if not np.isfinite(min_effective) or chain.shape[0] * chain.shape[1] < _FEW * len(result.names):
+    if not np.isfinite(min_effective) or chain.shape[0] * chain.shape[1] < _MIN_DRAWS_PER_QUANTITY * len(result.names):
         return Evidence(np.nan, remark="too few samples; increase draws")
     density = posterior(compiled_problem, result.theta, result.integrator)
     at_best = density(result.theta)[0] - _to_theta(compiled_problem, result.theta)
@@ -245,9 +245,9 @@ def bridge_estimate(
     n1, n2 = effective, float(len(l2))
     s1, s2 = n1 / (n1 + n2), n2 / (n1 + n2)
     r = 1.0
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_FIXED_POINT_ITERATIONS):
         previous_r, r = r, float(np.mean(l2 / (s1 * l2 + s2 * r)) / np.mean(1.0 / (s1 * l1 + s2 * r)))
-        if abs(r - previous_r) <= _STILL * r:
+        if abs(r - previous_r) <= _FIXED_POINT_RTOL * r:
             break
     f1, f2 = l2 / (s1 * l2 + s2 * r), r / (s1 * l1 + s2 * r)  # Fruehwirth-Schnatter 2004, equation 20
     square = np.var(f1) / np.mean(f1) ** 2 / n2 + np.var(f2) / np.mean(f2) ** 2 / n1

@@ -26,8 +26,8 @@ from castfit.result.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.transcribe.single_shooting import SingleShooting
 
-_RIDGE = 1e-10  # of the diagonal, for directions that nothing determines
-_CLIPS = 5  # rounds in which what leaves its bounds is held there
+_RIDGE_FRACTION = 1e-10  # of the diagonal, added for directions that the data do not determine
+_MAX_CLIPPING_ROUNDS = 5  # rounds in which quantities beyond a bound are fixed at the bound
 
 
 def full_problem(space: Candidates) -> Problem:
@@ -82,11 +82,11 @@ class QuadraticForecast:
             if isinstance(value, float):
                 d[j] = (np.log(value) if self.log[j] else value) - self.theta[j]
                 free[j] = False
-        ridge = _RIDGE * np.diag(np.maximum(np.diag(self.F), _RIDGE))
+        ridge = _RIDGE_FRACTION * np.diag(np.maximum(np.diag(self.F), _RIDGE_FRACTION))
         F = self.F + ridge
         low, high = (end - self.theta for end in self.span)
         moving = free.copy()
-        for _ in range(_CLIPS):
+        for _ in range(_MAX_CLIPPING_ROUNDS):
             is_clipped = ~moving
             step = np.linalg.solve(
                 F[np.ix_(moving, moving)], -self.g[moving] - F[np.ix_(moving, is_clipped)] @ d[is_clipped]

@@ -41,12 +41,13 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array
 
-_SAME = 1e-2  # standard deviations, in root mean square: predictions that differ by less are the same
-_ROUNDING = 1e-3  # of T, that errors of two fits may make
-_AT_BOUND = 1e-6  # relative distance from a bound
-_CLEAR = 0.05
-_SINGULAR = 1e-12  # what is not determined has no covariance
-_EXACT, _DRAWS = 3, 5000  # quantities at bounds, up to which probabilities are in closed form; by the same draws beyond
+_MAX_PREDICTION_DIFFERENCE_SD = 1e-2  # root mean square in standard deviations, up to which predictions are equal
+_STATISTIC_ERROR = 1e-3  # of T: error that two fits may contribute
+_BOUND_RTOL = 1e-6  # relative distance up to which a quantity is at its bound
+_REJECTION_LEVEL = 0.05  # p-value below which the smaller model is rejected
+_MIN_EIGENVALUE_FRACTION = 1e-12  # of the trace of a covariance, below which some quantity is not determined
+_MAX_EXACT_BOUNDS = 3  # quantities at bounds up to which the weights have a closed form
+_WEIGHT_DRAWS = 5000  # draws, always the same, that estimate the weights of more quantities at bounds
 
 
 @public("castfit")
@@ -213,7 +214,7 @@ def find_nested_point(smaller: Result, larger: Result) -> dict[str, float] | Non
 def _has_same_predictions(predictions: Array, result: Result) -> bool:
     deviations = np.where(result.deviations > 0.0, result.deviations, np.nan)
     differences = (predictions - result.predictions) / deviations
-    return bool(np.isfinite(differences).all() and np.sqrt(np.mean(differences**2)) < _SAME)
+    return bool(np.isfinite(differences).all() and np.sqrt(np.mean(differences**2)) < _MAX_PREDICTION_DIFFERENCE_SD)
 
 
 def _fitted(smaller: Result, larger: Result) -> dict[str, float] | None:
@@ -242,7 +243,7 @@ def _bound_quantities(larger: Result, values: Mapping[str, float]) -> dict[str, 
     sides: dict[str, int] = {}
     for name, (low, high) in zip(larger.names, larger.bounds.tolist(), strict=True):
         value = values[name]
-        tolerance = _AT_BOUND * max(abs(value), abs(low) if np.isfinite(low) else 0.0, abs(larger.values[name]))
+        tolerance = _BOUND_RTOL * max(abs(value), abs(low) if np.isfinite(low) else 0.0, abs(larger.values[name]))
         if low < high and (value - low <= tolerance or high - value <= tolerance):
             sides[name] = 1 if value - low <= tolerance else -1
     return sides
@@ -259,13 +260,13 @@ def _weights(larger: Result, at_bound: Mapping[str, int], d: int) -> list[float]
     if b == len(indices) > 1 and information.size and len(larger.names) <= MAX_WRITTEN_OUT_QUANTITIES:
         size = np.sqrt(np.maximum(np.diag(information), np.finfo(float).tiny))
         scaled_covariance = np.linalg.pinv(information / np.outer(size, size), hermitian=True)[np.ix_(indices, indices)]
-        if np.linalg.eigvalsh(scaled_covariance)[0] > _SINGULAR * np.trace(scaled_covariance):
+        if np.linalg.eigvalsh(scaled_covariance)[0] > _MIN_EIGENVALUE_FRACTION * np.trace(scaled_covariance):
             covariance = scaled_covariance * np.outer(side, side)
-    if b > _EXACT:
+    if b > _MAX_EXACT_BOUNDS:
         root = np.linalg.cholesky(np.linalg.inv(covariance)).T
-        draws = np.random.default_rng(0).standard_normal((_DRAWS, b))
+        draws = np.random.default_rng(0).standard_normal((_WEIGHT_DRAWS, b))
         off = [int(np.count_nonzero(scipy.optimize.nnls(root, z)[0])) for z in draws]
-        return (np.bincount(off, minlength=b + 1) / _DRAWS).tolist()
+        return (np.bincount(off, minlength=b + 1) / _WEIGHT_DRAWS).tolist()
     weights = [0.0] * (b + 1)
     for i in range(b + 1):
         for off in combinations(range(b), i):
@@ -293,13 +294,13 @@ def _probability(smaller: Result, larger: Result, T: float, d: int, weights: lis
             return (
                 float(scipy.special.fdtrc(m, remaining_dof, excess * remaining_dof / m))
                 if m > 0
-                else float(excess * remaining_dof <= _ROUNDING)
+                else float(excess * remaining_dof <= _STATISTIC_ERROR)
             )
 
     else:
 
         def tail(m: int) -> float:
-            return float(scipy.special.chdtrc(m, max(T, 0.0))) if m > 0 else float(T <= _ROUNDING)
+            return float(scipy.special.chdtrc(m, max(T, 0.0))) if m > 0 else float(T <= _STATISTIC_ERROR)
 
     b = len(weights) - 1
     return ("F" if exact else "chi2"), sum(w * tail(d - b + i) for i, w in enumerate(weights))
@@ -311,11 +312,11 @@ def _sentence(T: float, d: int, p: float, kind: str, at_bound: tuple[str, ...]) 
     distribution_text = " by the F distribution" if kind == "F" else ""
     bound_effect = "halves such a probability" if len(at_bound) == 1 else "makes such a probability smaller"
     bound = f"; {', '.join(at_bound)} would be at a bound, which {bound_effect}" if at_bound else ""
-    if -_ROUNDING * max(1.0, abs(T)) > T:
+    if -_STATISTIC_ERROR * max(1.0, abs(T)) > T:
         return (
             f"The larger model fits worse ({figures}), although it contains the smaller one: its fit is not the global "
             "optimum. Start it from the estimates of the smaller model."
         )
-    if p < _CLEAR:
+    if p < _REJECTION_LEVEL:
         return f"The test rejects the smaller model ({figures}{distribution_text}{bound})."
     return f"The test does not reject the smaller model ({figures}{distribution_text}{bound})."

@@ -19,8 +19,9 @@ from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, fin
 from castfit.result.result import Result
 from castfit.result.same_data import data_mistakes
 
-_SUBSTANTIAL = 2.0  # difference of AICc up to which a model is as good as the best (Burnham and Anderson 2002) ...
-_NONE = 10.0  # ... and from which nothing speaks for it
+# Differences of AICc to the lowest one (Burnham and Anderson 2002):
+_SIMILAR_DELTA = 2.0  # below it, a model is about as good as the best one
+_IMPLAUSIBLE_DELTA = 10.0  # from it on, a model has essentially no support
 
 
 @public("castfit")
@@ -89,8 +90,8 @@ class ModelTable(TabularReport):
         """Sentences that interpret the table."""
         if not self.best:
             return ("No fit succeeded.",)
-        similar = [n for n, d in self.delta.items() if n != self.best and d < _SUBSTANTIAL]
-        implausible = [n for n, d in self.delta.items() if d >= _NONE]
+        similar = [n for n, d in self.delta.items() if n != self.best and d < _SIMILAR_DELTA]
+        implausible = [n for n, d in self.delta.items() if d >= _IMPLAUSIBLE_DELTA]
         lines = [f"{self.best} has the lowest AICc."]
         if similar:
             lines.append(f"{', '.join(similar)} {'has' if len(similar) == 1 else 'have'} a similar AICc.")

@@ -11,12 +11,11 @@ from castfit.drive.model_comparison.candidates import CandidateModel, Candidates
 from castfit.drive.model_comparison.forecast import QuadraticForecast, full_problem
 from castfit.result.result import Result
 
-FEW = 64
-"""Candidates up to which "auto" fits all of them."""
-_BATCH = 6  # neighbours that are fitted at once, whatever the number of workers, by their forecasts ...
-_TRIES = 36  # ... and in all, of one candidate, ...
-_MARGIN = 2.0  # ... as long as the forecast is not worse than the best by so much
-_BEAM = 4  # how many of the best candidates are left by all that is forecast to be better
+MAX_EXHAUSTIVE_CANDIDATES = 64  # candidates up to which "auto" fits all of them
+_BATCH_SIZE = 6  # neighbours, the best by their forecasts, that are fitted at once, for any number of workers
+_MAX_NEIGHBOURS = 36  # neighbours of one candidate that are fitted
+_FORECAST_MARGIN = 2.0  # of the criterion: neighbours with a forecast worse than the best by more are not fitted
+_BEAM_WIDTH = 4  # best candidates whose neighbours are examined
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def forecast(space: Candidates, history: SearchHistoryView, criterion: str) -> S
             yield [CandidateProposal(target, current_name)]
             current_name = target.name
     expanded: set[str] = set()
-    while pending_names := [name for name in history.order[:_BEAM] if name not in expanded]:
+    while pending_names := [name for name in history.order[:_BEAM_WIDTH] if name not in expanded]:
         current_name = pending_names[0]  # the best whose neighbours are not known yet
         local_forecast = _forecast_at(full, history, current_name)
         expanded.add(current_name)
@@ -119,9 +118,11 @@ def forecast(space: Candidates, history: SearchHistoryView, criterion: str) -> S
             for c in [*space.neighbours(current_candidate), *space.swaps(current_candidate)]
             if not history.is_proposed(c.name)
         )
-        ranked = [c for value, c in local_forecast.ranked(untried, criterion) if value < best + _MARGIN][:_TRIES]
-        for k in range(0, len(ranked), _BATCH):
-            yield [CandidateProposal(c, current_name) for c in ranked[k : k + _BATCH]]
+        ranked = [c for value, c in local_forecast.ranked(untried, criterion) if value < best + _FORECAST_MARGIN][
+            :_MAX_NEIGHBOURS
+        ]
+        for k in range(0, len(ranked), _BATCH_SIZE):
+            yield [CandidateProposal(c, current_name) for c in ranked[k : k + _BATCH_SIZE]]
             if history.best != current_name and history.best not in expanded:
                 break
 

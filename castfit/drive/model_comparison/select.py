@@ -15,7 +15,7 @@ import numpy as np
 from castfit._support.arguments import is_one_of, option_mistakes, rng_mistakes
 from castfit._support.status import Status, raise_if_mistakes
 from castfit.drive.model_comparison.candidates import Candidates, read
-from castfit.drive.model_comparison.search import FEW, METHODS, Search
+from castfit.drive.model_comparison.search import MAX_EXHAUSTIVE_CANDIDATES, METHODS, Search
 from castfit.drive.model_comparison.selection_log import SelectionLog, SelectionProgress
 from castfit.drive.model_comparison.selection_result import SelectionResult
 from castfit.drive.run.checkpoint import describe_method, read_seed
@@ -125,7 +125,7 @@ def select(
         mistakes.append(f"method='{method}' applies to choices; named problems are always all fitted, so remove it")
     raise_if_mistakes("select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])
     space = read(problems, choices)
-    chosen_method = method if method != "auto" else "all" if space.count <= FEW else "forecast"
+    chosen_method = method if method != "auto" else "all" if space.count <= MAX_EXHAUSTIVE_CANDIDATES else "forecast"
     raise_if_mistakes("select", _undefined(space, criterion))
     choice_texts = {n: list(map(repr, alternatives)) for n, alternatives in space.choices.items()}
     entries = {"criterion": criterion, "method": chosen_method, "choices": choice_texts}

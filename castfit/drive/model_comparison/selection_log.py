@@ -30,9 +30,9 @@ from castfit.drive.run.loop import RunSession
 from castfit.drive.run.run_result import CUT_OFF
 from castfit.result.result import Result
 
-_ABOVE = 1e-6  # of -2 log L, by which a model may end above one that it contains
-_ROUNDS = 3  # of fits from contained models
-_TIE = 3  # decimals of a criterion to which models are told apart
+_NESTED_EXCESS = 1e-6  # of -2 log L, by which a model may exceed a model that it contains
+_MAX_REFIT_ROUNDS = 3  # rounds of fits that start from nested models
+_CRITERION_DECIMALS = 3  # decimals to which models are ranked by a criterion
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class SelectionLog:
                 *([_warm(preceding_row)] if is_warm and preceding_row is not None else []),
             )
         can_continue = self._carry_out(starts, session, file)
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_REFIT_ROUNDS):
             refits = self._above(set(starts)) if can_continue else {}
             if not refits:
                 break
@@ -153,7 +153,7 @@ class SelectionLog:
             can_continue = self._carry_out({n: (start,) for n, start in refits.items()}, session, file)
             for name, previous_row in previous_rows.items():
                 refitted_row = self.rows[name]
-                if refitted_row.success and refitted_row.neg2loglik < previous_row.neg2loglik - _ABOVE:
+                if refitted_row.success and refitted_row.neg2loglik < previous_row.neg2loglik - _NESTED_EXCESS:
                     self.corrected += [name] if name not in self.corrected else []
                 else:
                     self.rows[name] = replace(previous_row, number=refitted_row.number)
@@ -207,7 +207,7 @@ class SelectionLog:
         fitted_names = [n for n, row in self.rows.items() if row.success and row.result and not row.result.neg2logprior]
         for small, large in permutations(fitted_names, 2):
             low, high = self.rows[small].neg2loglik, self.rows[large].neg2loglik
-            if not (low < high - _ABOVE) or large in self.stuck or not {small, large} & names:
+            if not (low < high - _NESTED_EXCESS) or large in self.stuck or not {small, large} & names:
                 continue
             point = self.inside(small, large)
             if point is not None and (large not in lower_points or low < lower_points[large][0]):
@@ -242,6 +242,6 @@ def rank_by_criterion(values: Mapping[str, float], rows: Mapping[str, CandidateF
     def key(name: str) -> tuple[float, int, str]:
         result, value = rows[name].result, values[name]
         size = 0 if result is None else len(result.names) + len(result.sigmas)
-        return (round(value, _TIE) if np.isfinite(value) else np.inf), size, name
+        return (round(value, _CRITERION_DECIMALS) if np.isfinite(value) else np.inf), size, name
 
     return sorted(values, key=key)

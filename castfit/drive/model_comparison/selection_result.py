@@ -39,13 +39,14 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.drive.design.design import Design
 
-_SHOWN = 12  # candidates in a summary
-_LIGHT = 1e-6  # relative weight below which a model adds nothing to averages
-_FAR = 10.0  # difference of a criterion from which nothing speaks for a model
-_TIMES = 40  # of a candidate experiment
-_NEAR = 2.0  # difference of a criterion up to which models are about as good (Burnham and Anderson 2002)
-_NEEDED, _DISPENSABLE = 0.95, 0.5  # importances of which something is said
-_LEVEL = 0.95
+_MAX_SUMMARY_ROWS = 12  # candidates in a summary
+_MIN_RELATIVE_WEIGHT = 1e-6  # of the largest weight: models with less are left out of averages
+_CANDIDATE_TIMES = 40  # times of a default candidate experiment
+# Differences of a criterion to the lowest one (Burnham and Anderson 2002):
+_SIMILAR_DELTA = 2.0  # below it, models are about as good
+_MAX_RIVAL_DELTA = 10.0  # from it on, a model is no rival in the design of an experiment
+_MIN_NEEDED_IMPORTANCE, _MAX_DISPENSABLE_IMPORTANCE = 0.95, 0.5  # sums of weights that are commented on
+_DEFAULT_LEVEL = 0.95  # confidence level without a fit, and of the bands that are averaged
 
 
 @public("castfit")
@@ -286,7 +287,7 @@ class SelectionResult(SearchResult):
         )  # fmt: skip
 
     def _level(self, where: str, argument: Any) -> float:
-        default = self.best.confidence_level if self.best is not None else _LEVEL
+        default = self.best.confidence_level if self.best is not None else _DEFAULT_LEVEL
         level = default if argument is None else read_real(argument)
         mistakes = option_mistakes(level_rule(argument, level))
         raise_if_mistakes(where, [*mistakes, *([] if self.best is not None else ["no candidate was fitted"])])
@@ -297,7 +298,7 @@ class SelectionResult(SearchResult):
         """Name the candidates whose weight matters."""
         weights = self.weights
         max_weight = max(weights.values(), default=0.0)
-        return [n for n, w in weights.items() if w > _LIGHT * max_weight]
+        return [n for n, w in weights.items() if w > _MIN_RELATIVE_WEIGHT * max_weight]
 
     def _value(self, candidate: str, name: str) -> tuple[float, float] | None:
         """Return a quantity's value and standard error in a model, 0 where it is held; None if that has no such one."""
@@ -337,8 +338,8 @@ class SelectionResult(SearchResult):
         for n in self._heavy():
             result = self[n]
             dof = np.inf if result.absolute_sigma else float(result.dof)
-            banded = result.predict(times, bands="linear", confidence_level=_LEVEL)
-            rows[n] = banded, weights[n], dof, quantile(_LEVEL, dof)
+            banded = result.predict(times, bands="linear", confidence_level=_DEFAULT_LEVEL)
+            rows[n] = banded, weights[n], dof, quantile(_DEFAULT_LEVEL, dof)
         first_prediction = next(iter(rows.values()))[0]
         columns_by_experiment: dict[str, dict[str, Array]] = {}
         for experiment, columns in first_prediction.items():
@@ -442,14 +443,14 @@ class SelectionResult(SearchResult):
         if candidates is None:
             assert truth.problem is not None
             candidates = [
-                Candidate(np.linspace(float(c.points.times[0]), c.end, _TIMES).tolist(), experiment=c.name)
+                Candidate(np.linspace(float(c.points.times[0]), c.end, _CANDIDATE_TIMES).tolist(), experiment=c.name)
                 for c in truth.problem.conditions
             ]
         return design(truth, candidates, budget=budget, criterion=discriminate(*rivals), **options)
 
     def _rivals(self) -> list[str]:
         """Name the model that is taken for the truth, and those from which it is to be told."""
-        close_names = [n for n in self.names if self.delta[n] < _FAR]
+        close_names = [n for n in self.names if self.delta[n] < _MAX_RIVAL_DELTA]
         if len(close_names) < 2:
             return close_names
         best, second = close_names[:2]
@@ -464,7 +465,7 @@ class SelectionResult(SearchResult):
             return ("No candidate was fitted.",)
         weights, delta = self.weights, self.delta
         best = self.names[0]
-        similar = [n for n in self.names[1:] if delta[n] < _NEAR]
+        similar = [n for n in self.names[1:] if delta[n] < _SIMILAR_DELTA]
         lines = [f"'{best}' has the lowest {self.criterion}."]
         if similar:
             names_text = join_limited((f"'{n}'" for n in similar), 80)
@@ -476,8 +477,8 @@ class SelectionResult(SearchResult):
                 f"{self.criterion} is undefined for {undefined_text}: too few measurements for the number of estimated quantities."
             )
         importance = self.importance
-        needed = [q for q, v in importance.items() if v >= _NEEDED]
-        dispensable = [f"{q} ({v:.2f})" for q, v in importance.items() if v < _DISPENSABLE]
+        needed = [q for q, v in importance.items() if v >= _MIN_NEEDED_IMPORTANCE]
+        dispensable = [f"{q} ({v:.2f})" for q, v in importance.items() if v < _MAX_DISPENSABLE_IMPORTANCE]
         if needed:
             lines.append(f"In models with nearly all of the weight: {join_limited(needed, 80)}.")
         if dispensable:
@@ -499,7 +500,7 @@ class SelectionResult(SearchResult):
         """The table of the best candidates."""
         weights = self.weights
         return TextTable.from_items(
-            self.names[:_SHOWN],
+            self.names[:_MAX_SUMMARY_ROWS],
             ("candidate", str),
             (">estimated", lambda n: f"{self.size(n)}"),
             (">-2 log L", lambda n: f"{self._row(n).criteria.neg2loglik:.3f}"),
@@ -510,7 +511,7 @@ class SelectionResult(SearchResult):
     @property
     def parts(self) -> tuple[TextTable | str, ...]:
         """The message, the table, and what it says."""
-        remaining_names = self.names[_SHOWN:]
+        remaining_names = self.names[_MAX_SUMMARY_ROWS:]
         weight = sum(self.weights[n] for n in remaining_names)
         remainder = (
             (f"({len(remaining_names)} more candidates with total weight {weight:.2g})",) if remaining_names else ()

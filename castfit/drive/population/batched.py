@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
 
 
-_BLOCK = 256  # individuals that are integrated in one call
-_OUTPUTS = 200  # times of a grid that individuals share who were measured at different ones
-_SETTLING = 2  # simulations by which the magnitudes of states are found
+_BLOCK_SIZE = 256  # individuals that one call integrates
+_MAX_GRID_TIMES = 200  # times of the common grid of individuals that are measured at different times
+_SCALING_ROUNDS = 2  # simulations that determine the magnitudes of states
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +202,7 @@ class BatchedCohort:
         question = self._question
         phi = question.problem.guess[question.places]
         s = question.problem.guess[question.shared]
-        for _ in range(_SETTLING):
+        for _ in range(_SCALING_ROUNDS):
             for group in self._identical_groups:
                 for lanes in _blocks(np.arange(group.individuals.size)):
                     trajectories, _ = self._simulated(group, lanes, phi, s)
@@ -296,7 +296,7 @@ class BatchedCohort:
             return moving, *cached[1:]
         integrator = integrator_of(self._model, group.grid, self._options)
         trajectories, sensitivities = integrator.differentiated(batch, dx0[:, :, moving], dp[:, :, moving])
-        if lanes[0] % _BLOCK == 0:  # a block of all individuals, or begins like one
+        if lanes[0] % _BLOCK_SIZE == 0:  # a block of all individuals, or begins like one
             self._known[block_key] = key, trajectories, sensitivities
         return moving, trajectories, sensitivities
 
@@ -382,7 +382,7 @@ def _batches(members: Sequence[int], pieces: Sequence[Segments]) -> list[list[in
     grid_times: set[float] = set()
     for i in members:
         member_times = {*pieces[i].pieces[0].grid.tolist()}
-        if not batches or (len(grid_times | member_times) > _OUTPUTS and not member_times <= grid_times):
+        if not batches or (len(grid_times | member_times) > _MAX_GRID_TIMES and not member_times <= grid_times):
             batches.append([])
             grid_times = set()
         batches[-1].append(i)
@@ -443,4 +443,4 @@ def _stacked(measurements: Sequence[MeasurementRows]) -> MeasurementRows:
 
 def _blocks(positions: Index) -> list[Index]:
     """Divide places (n,) into blocks."""
-    return [positions[k : k + _BLOCK] for k in range(0, positions.size, _BLOCK)]
+    return [positions[k : k + _BLOCK_SIZE] for k in range(0, positions.size, _BLOCK_SIZE)]

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
 
 
-_FIRST_SIGMA = 0.2  # of the data's median, where nothing is said of an unknown standard deviation
-_LEAST_OMEGA = 1e-3  # of its guess: a standard deviation that falls so far is none
+_SIGMA_GUESS_FRACTION = 0.2  # of the median of the data: the guess of an unknown standard deviation
+_MIN_OMEGA_FRACTION = 1e-3  # of its guess: the lower bound of a standard deviation of a population
 _WHERE = "mixed_effects"
 
 
@@ -126,7 +126,7 @@ class CompiledPopulation:
         log = self.log[: len(self.upper)]
         lower, upper = (np.array([getattr(u, end) for u in self.upper]) for end in ("lower", "upper"))
         floor = np.full(self.covariance.size, -np.inf)
-        floor[: self.m] = np.log(_LEAST_OMEGA * self.omega)
+        floor[: self.m] = np.log(_MIN_OMEGA_FRACTION * self.omega)
         return (
             np.concatenate([_to_search(np.where(log, np.maximum(lower, 0.0), lower), log), floor]),
             np.concatenate([_to_search(upper, log), np.full(self.covariance.size, np.inf)]),
@@ -404,7 +404,10 @@ def _with_sigmas(problem: Problem) -> list[Experiment]:
             sizes.setdefault(label, []).append(np.abs(values[np.isfinite(values)]) if noise.in_unit_of_output
                                                else np.ones(1))  # fmt: skip
         unknown_sigmas.append((e, unknown_by_output))
-    guess = {label: _FIRST_SIGMA * (float(np.median(np.concatenate(arrays))) or 1.0) for label, arrays in sizes.items()}
+    guess = {
+        label: _SIGMA_GUESS_FRACTION * (float(np.median(np.concatenate(arrays))) or 1.0)
+        for label, arrays in sizes.items()
+    }
 
     def guessed(noise: Any, sigma: UnknownSigma, label: str) -> Any:
         return replace(noise, sigma=replace(sigma, guess=float(np.clip(guess[label], sigma.lower, sigma.upper))))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
-_MANY = 200  # individuals
-_WIDTH = 0.05  # of a standard error, as far as it is known
+_MIN_INDIVIDUALS_ONE_SIDED = 200  # individuals from which one-sided differences are used
+_DIFFERENCE_STEP_SE = 0.05  # of an approximate standard error, and of 1 at most: step of the differences
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ def compute_errors(
 ) -> EstimateErrors:
     """Return the errors at the optimum; takes one or two gradients for each entry of y, and tells how many are done."""
     lower, upper = laplace.question.bounds
-    size, is_one_sided = marginal.y.size, laplace.question.n >= _MANY
+    size, is_one_sided = marginal.y.size, laplace.question.n >= _MIN_INDIVIDUALS_ONE_SIDED
     free = np.flatnonzero((marginal.y > lower) & (marginal.y < upper))
-    width = _WIDTH / np.sqrt(np.diag(make_positive_definite(laplace.expected(marginal))))
-    width = np.minimum(width, _WIDTH)
+    width = _DIFFERENCE_STEP_SE / np.sqrt(np.diag(make_positive_definite(laplace.expected(marginal))))
+    width = np.minimum(width, _DIFFERENCE_STEP_SE)
     hessian = np.full((size, size), np.nan)
     base_gradient = laplace.scores(marginal, forward=True).gradient if is_one_sided else scores.gradient
     for n_done, j in enumerate(free):

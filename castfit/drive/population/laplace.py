@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from castfit.drive.population.compiled import CompiledPopulation
 
 
-_LONGEST = 1.0  # step of a parameter towards the maximum of an expectation; most are logarithms
-_STEP = 1e-3  # of differences: truncation 1e-6, and integration errors of 1e-9 become as large
+_MAX_EM_STEP = 1.0  # step of a parameter, mostly a logarithm, towards the maximum of an expectation
+# Of a parameter's magnitude: the truncation error is 1e-6, and integration errors of 1e-9 contribute as much.
+_DIFFERENCE_STEP_FRACTION = 1e-3
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ class LaplaceApproximation:
         lower, upper = question.bounds
         new_y = y.copy()
         newton = np.asarray(np.linalg.lstsq(curvature, -gradient, rcond=1e-12)[0], dtype=float)
-        new_y[:k] += np.clip(newton, -_LONGEST, _LONGEST)
+        new_y[:k] += np.clip(newton, -_MAX_EM_STEP, _MAX_EM_STEP)
         new_y[:k] = np.clip(new_y[:k], lower[:k], upper[:k])
         new_means, _ = question.means(new_y)
         eta = modes.phi - (new_means if np.isfinite(new_means).all() else mu)
@@ -263,4 +264,6 @@ class LaplaceApproximation:
         local_sizes = np.where(local_sizes > 0.0, local_sizes, np.sqrt(np.diag(question.omega_at(marginal.y))))
         is_log = question.log[question.of_shared]
         shared_sizes = np.abs(marginal.y[question.of_shared])
-        return _STEP * np.concatenate([local_sizes, np.where(is_log | (shared_sizes == 0.0), 1.0, shared_sizes)])
+        return _DIFFERENCE_STEP_FRACTION * np.concatenate(
+            [local_sizes, np.where(is_log | (shared_sizes == 0.0), 1.0, shared_sizes)]
+        )

@@ -43,7 +43,7 @@ from castfit.problem.fingerprint import digest, fingerprint
 from castfit.problem.problem import Problem
 
 _WHERE = "mixed_effects"
-_NAMED = 5  # individuals in a message
+_MAX_LISTED_INDIVIDUALS = 5  # individuals in one message
 
 
 @dataclass(frozen=True)
@@ -336,13 +336,17 @@ def _missing_individuals_message(left_out: Mapping[str, str], unfinished: Mappin
     for reason_by_name, label in ((left_out, "excluded, because their data cannot be predicted at the start"),
                         (unfinished, "not converged")):  # fmt: skip
         if reason_by_name:
-            shown_items = list(reason_by_name.items())[:_NAMED]
+            shown_items = list(reason_by_name.items())[:_MAX_LISTED_INDIVIDUALS]
             names_by_reason = {
                 reason: ", ".join(f"'{n}'" for n, other_reason in shown_items if other_reason == reason)
                 for _, reason in shown_items
             }
             names = [f"{joined_names} ({reason})" for reason, joined_names in names_by_reason.items()]
-            suffix = f" and {len(reason_by_name) - _NAMED} more" if len(reason_by_name) > _NAMED else ""
+            suffix = (
+                f" and {len(reason_by_name) - _MAX_LISTED_INDIVIDUALS} more"
+                if len(reason_by_name) > _MAX_LISTED_INDIVIDUALS
+                else ""
+            )
             messages.append(f"{len(reason_by_name)} of {total} individuals are {label}: {', '.join(names)}{suffix}.")
     return messages
 

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask
 
 
-_ARRIVED = 1e-14  # promised decrease of -log p, relative: then phi is right to 1e-7 of its own uncertainty
-_NEAR = 1e-6  # and for the first steps of a search this will do
-_NEARLY = 1e-7  # promised decreases below are of the size of integration errors, and taken on trust
-_STUCK = 1e10  # a damping that is larger makes no progress any more
-_LEAST = 0.1  # of the least eigenvalue of the expected curvature: what is left of it may not be less
-_MOST = 100
+# Predicted decreases of -log p by a Newton step, relative to 1 + |-log p|:
+_MODE_DECREASE_RTOL = 1e-14  # at a mode: phi then has an error of 1e-7 of its own uncertainty
+_ROUGH_MODE_DECREASE_RTOL = 1e-6  # at a mode, during the first steps of a search
+_ERROR_DECREASE_RTOL = 1e-7  # of the size of integration errors: smaller ones are accepted without a test
+_MAX_DAMPING = 1e10  # of the diagonal: a search that needs more has failed
+_MIN_EIGENVALUE_FRACTION = 0.1  # of the smallest one of the expected curvature: the exact one needs at least this
+_MAX_MODE_ITERATIONS = 100  # simulations of an individual in the search for its mode
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def find_modes(
     pull, _ = prior.pull(phi, prior.mean)
     cost, damping = evaluation.cost + pull, np.zeros(n)
     is_active, arrived, sweeps = np.isfinite(cost), np.zeros(n, dtype=np.bool_), 1
-    for _ in range(_MOST):
+    for _ in range(_MAX_MODE_ITERATIONS):
         individuals = np.flatnonzero(is_active)
         if not individuals.size:
             break
@@ -104,7 +105,9 @@ def find_modes(
         predicted_decrease = -np.einsum("ki,ki->k", gradient, step) - 0.5 * np.einsum(
             "ki,kij,kj->k", step, curvature, step
         )
-        is_at_mode = newton <= (_NEAR if roughly else _ARRIVED) * (1.0 + np.abs(cost[individuals]))
+        is_at_mode = newton <= (_ROUGH_MODE_DECREASE_RTOL if roughly else _MODE_DECREASE_RTOL) * (
+            1.0 + np.abs(cost[individuals])
+        )
         arrived[individuals[is_at_mode]], is_active[individuals[is_at_mode]] = True, False
         individuals, step, predicted_decrease, newton = (
             individuals[~is_at_mode],
@@ -120,7 +123,7 @@ def find_modes(
         with np.errstate(invalid="ignore"):
             ratio = np.where(np.isfinite(trial_cost), (cost[individuals] - trial_cost) / predicted_decrease, -1.0)
         is_accepted = (ratio > 1e-3) | (
-            (newton < _NEARLY * (1.0 + np.abs(cost[individuals]))) & np.isfinite(trial_cost)
+            (newton < _ERROR_DECREASE_RTOL * (1.0 + np.abs(cost[individuals]))) & np.isfinite(trial_cost)
         )
         accepted_individuals = individuals[is_accepted]
         phi[accepted_individuals] += step[is_accepted]
@@ -135,7 +138,7 @@ def find_modes(
         damping[accepted_individuals[damping[accepted_individuals] < 1e-6]] = 0.0
         rejected_individuals = individuals[~is_accepted]
         damping[rejected_individuals] = np.maximum(10.0 * damping[rejected_individuals], 1e-3)
-        is_active[rejected_individuals[damping[rejected_individuals] > _STUCK]] = False
+        is_active[rejected_individuals[damping[rejected_individuals] > _MAX_DAMPING]] = False
     stalled_message = "the steps make no progress"
     failures = {
         i: stalled_message if np.isfinite(cost[i]) else evaluation.failures.get(i, "the data cannot be predicted")
@@ -158,5 +161,7 @@ def _definite(expected: Array, curvature_excess: Array | None) -> Array:
     )
     size = np.sqrt(np.einsum("kii->ki", expected))
     unit = size[:, :, None] * size[:, None, :]
-    is_definite = np.linalg.eigvalsh(exact / unit)[:, 0] > _LEAST * np.linalg.eigvalsh(expected / unit)[:, 0]
+    is_definite = (
+        np.linalg.eigvalsh(exact / unit)[:, 0] > _MIN_EIGENVALUE_FRACTION * np.linalg.eigvalsh(expected / unit)[:, 0]
+    )
     return np.where(is_definite[:, None, None], exact, expected)

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from castfit.simulate.simulate import Times
 
 
-_MUCH = 0.3  # of shrinkage: then plots and correlations of individual values mislead  [Savic, Karlsson 2009]
+# Shrinkage above which plots and correlations of individual values mislead  [Savic, Karlsson 2009].
+_MAX_SHRINKAGE = 0.3
 
 
 @dataclass(frozen=True)
@@ -460,7 +461,9 @@ class MixedEffectsResult(RunResult):
             f"{self.objective_nonmem:.4f}",
             f"shrinkage of residuals {100 * self.residual_shrinkage:.0f} %",
         ]
-        shrunken_names = [n for n, s in self.shrinkage.items() if s > _MUCH and f"omega({n})" not in self.at_bounds]
+        shrunken_names = [
+            n for n, s in self.shrinkage.items() if s > _MAX_SHRINKAGE and f"omega({n})" not in self.at_bounds
+        ]
         if shrunken_names:
             lines.append(
                 f"High shrinkage: the individual values of {', '.join(shrunken_names)} are close to the typical value, because "

@@ -20,11 +20,11 @@ from castfit._support.status import Status
 from castfit.drive.population.laplace import LaplaceApproximation, LikelihoodScores, MarginalLikelihood
 from castfit.solve.block_pivoting import minimize_in_box
 
-_WORTH = 0.5  # of -log p: steps that gain less are left to the quasi-Newton method
-_PROMISE = 1e-7  # of -log p: then y is right to less than a thousandth of its standard errors
-_RADIUS, _LARGEST, _SMALLEST = 0.5, 2.0, 1e-7  # of the box of trust; y are mostly logarithms
-_RIDGE, _LEAST = 1e-4, 1e-6  # of the diagonal, and what it is at least beside its largest entry
-_BENT = 0.2  # Powell's damping of updates
+_MIN_EM_GAIN = 0.5  # of -log p: after a smaller gain the quasi-Newton method takes over
+_MIN_PREDICTED_DECREASE = 1e-7  # of -log p: y then has an error below a thousandth of its standard errors
+_MAX_RADIUS, _MIN_RADIUS = 2.0, 1e-7  # of the trust region, in units of y, mostly logarithms
+_RIDGE_FRACTION, _MIN_DIAGONAL_FRACTION = 1e-4, 1e-6  # added to the diagonal; its smallest entry, of the largest
+_POWELL_DAMPING = 0.2  # of the curvature along the step: smallest curvature of an update that is not damped
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def minimise(
         iterate = replace(iterate, promise=full_step_decrease)
         if on_iteration(iterate, marginal):
             return PopulationOptimum(iterate, marginal, scores, Status.STOPPED_BY_CALLBACK)
-        if full_step_decrease <= _PROMISE:
+        if full_step_decrease <= _MIN_PREDICTED_DECREASE:
             return PopulationOptimum(iterate, marginal, scores, Status.CONVERGED)
         if iterate.iteration >= max_iter:
             return PopulationOptimum(iterate, marginal, scores, Status.MAX_ITERATIONS)
@@ -103,10 +103,10 @@ def minimise(
             gain = -np.inf if trial is None else marginal.value - trial.value
             if trial is not None and gain > 1e-4 * predicted_decrease:
                 accepted_marginal = trial
-                radius = min(2.0 * radius, _LARGEST) if gain > 0.7 * predicted_decrease else radius
+                radius = min(2.0 * radius, _MAX_RADIUS) if gain > 0.7 * predicted_decrease else radius
             else:
                 radius = 0.3 * min(radius, float(np.abs(step).max()))
-                if radius < _SMALLEST:
+                if radius < _MIN_RADIUS:
                     status = Status.ACCEPTABLE if full_step_decrease < 1e-3 else Status.STEP_TOO_SMALL
                     return PopulationOptimum(iterate, marginal, scores, status)
         new_scores = laplace.scores(accepted_marginal)
@@ -137,7 +137,7 @@ def _approached(
         iterate = replace(
             iterate, y=marginal.y, phi=marginal.modes.phi, iteration=iterate.iteration + 1, value=marginal.value
         )
-        if gain < _WORTH:
+        if gain < _MIN_EM_GAIN:
             break
     return iterate, marginal, False
 
@@ -145,8 +145,8 @@ def _approached(
 def make_positive_definite(information: Array) -> Array:
     """Return an information matrix with a ridge by which it is definite."""
     diagonal = np.diag(information)
-    min_diagonal = _LEAST * float(diagonal.max(initial=0.0)) or 1.0
-    return information + _RIDGE * np.diag(np.maximum(diagonal, min_diagonal))
+    min_diagonal = _MIN_DIAGONAL_FRACTION * float(diagonal.max(initial=0.0)) or 1.0
+    return information + _RIDGE_FRACTION * np.diag(np.maximum(diagonal, min_diagonal))
 
 
 def predict_modes(laplace: LaplaceApproximation, marginal: MarginalLikelihood, step: Array) -> Array:
@@ -166,8 +166,8 @@ def bfgs_update(curvature: Array, step: Array, change: Array) -> Array:
     """Return the curvature after a BFGS update with Powell's damping, which keeps it definite."""
     b_step = curvature @ step
     curvature_product, change_product = float(step @ b_step), float(step @ change)
-    if change_product < _BENT * curvature_product:
-        share = (1.0 - _BENT) * curvature_product / (curvature_product - change_product)
+    if change_product < _POWELL_DAMPING * curvature_product:
+        share = (1.0 - _POWELL_DAMPING) * curvature_product / (curvature_product - change_product)
         change = share * change + (1.0 - share) * b_step
         change_product = float(step @ change)
     return curvature - np.outer(b_step, b_step) / curvature_product + np.outer(change, change) / change_product

@@ -45,8 +45,8 @@ from castfit.transcribe.single_shooting import SingleShooting
 STRUCTURAL = "structurally not identifiable"
 PRACTICAL = "practically not identifiable"
 POORLY = "practically poorly determined"
-_PAIRS = 3  # most collinear subsets that are named
-_ACCURACY = 10.0  # times its tolerance: what CVODES errs by
+_MAX_COLLINEAR_PAIRS = 3  # pairs: the study lists the most collinear ones
+_CVODES_ERROR_FACTOR = 10.0  # times rtol: assumed relative error of sensitivities by CVODES
 
 
 @public("castfit")
@@ -237,7 +237,7 @@ def identifiability(
     )
     effect = sensitivities(information, np.abs(sizes), compiled_problem.n_data)
     order = stable_order(effect, descending=True)
-    pairs = most_collinear(information, 2, _PAIRS)
+    pairs = most_collinear(information, 2, _MAX_COLLINEAR_PAIRS)
     collinear_pairs = [indices for indices, index in pairs if index > MAX_COLLINEARITY_INDEX]
     pairs += [
         (indices, g)
@@ -308,6 +308,6 @@ def _design(compiled_problem: CompiledProblem, theta: Array, options: Integrator
         return np.zeros((n, n))
     fit_statistics = statistics(
         staged.layout, linear, np.zeros(staged.layout.n_v, dtype=np.int8),
-        scale=staged.scale, relative_tolerance=_ACCURACY * options.relative_tolerance,
+        scale=staged.scale, relative_tolerance=_CVODES_ERROR_FACTOR * options.relative_tolerance,
     )  # fmt: skip
     return np.where(np.isfinite(fit_statistics.information), fit_statistics.information, 0.0)

@@ -460,7 +460,7 @@ def test_where_descents_do_not_lead_fits_do(monkeypatch):
     """With a step at most no descent arrives: every data set is fitted, by the method of the result."""
     result = cf.fit(bent(), "single")
     full_result = cf.bootstrap(result, samples=3, rng=4, transcription="single")
-    monkeypatch.setattr(descent, "_STEPS", 0)
+    monkeypatch.setattr(descent, "_MAX_DESCENT_STEPS", 0)
     labels = []
     monkeypatch.setattr(
         refits, "fit", lambda *arguments, **options: labels.append(arguments[1].label) or cf.fit(*arguments, **options)

@@ -187,7 +187,7 @@ def test_a_default_run_goes_on_until_it_has_converged_as_one_longer_run_does():
 
 def test_going_on_from_a_state_is_one_longer_run(monkeypatch):
     result = cf.fit(decay_problem(), SINGLE)
-    monkeypatch.setattr(module, "_DRAWS", 40)
+    monkeypatch.setattr(module, "_DEFAULT_DRAWS", 40)
     monkeypatch.setattr(module, "_MAX_DOUBLINGS", 2)
     rounds = cf.sample(result, chains=2, walkers=4, rng=1)  # 8 steps, then 16, then 32
     full_sample = cf.sample(result, chains=2, walkers=4, rng=1, draws=8 * 21, tune=11)

@@ -49,8 +49,8 @@ from castfit.result.result import Result
 
 _Parts = tuple[ProfileSetting, tuple[OfPrediction, ...], float]
 
-_STEPS = 2  # in which the root of the objective comes to that of the threshold
-_NO_REACH = 1e-10  # relative: what moves by less does not depend on what is estimated
+_STEPS_TO_THRESHOLD = 2  # steps in which the root of the objective reaches the root of the threshold
+_MIN_RELATIVE_WIDTH = 1e-10  # of the value: predictions with narrower linear bands depend on no estimate
 
 
 @one_blas_thread
@@ -127,7 +127,7 @@ def _requested_predictions(
         width = np.asarray(columns[f"{output} upper"], dtype=float) - np.asarray(columns[f"{output} lower"])
         size = np.maximum(np.abs(values), 1e-3 * np.max(np.abs(values), initial=0.0))
         for row, time in enumerate(np.asarray(columns["time"], dtype=float).tolist()):
-            if width[row] > _NO_REACH * size[row] and size[row] != 0.0:
+            if width[row] > _MIN_RELATIVE_WIDTH * size[row] and size[row] != 0.0:
                 predicted_output = PredictedOutput(
                     names.index(name), output, time, float(values[row]), float(size[row])
                 )
@@ -172,7 +172,7 @@ def profile_prediction(job: bytes | _Parts, n: int) -> tuple[ProfileBranch, tupl
         raise InputError("predict", [f"the best fit could not be reproduced ({start.value}); fit again, or use "
                                      "bands='linear'"])  # fmt: skip
     tracer, target, spot = start
-    goal = ContinuationLimits((top,), parts=_STEPS)
+    goal = ContinuationLimits((top,), parts=_STEPS_TO_THRESHOLD)
     # Elements that are refined below are not needed above.
     below, above = (follow_branches(replace(tracer), target, spot, side, goal).branches[0] for side in (-1, 1))
     return join_sides(below, above), (below.ends[0], above.ends[1])

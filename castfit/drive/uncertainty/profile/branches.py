@@ -26,9 +26,8 @@ CROSSED, BOUND, FAR, ZERO, LOST, JUMP, CUT, INTERRUPTED, BEYOND = (
 """Why a branch ends."""
 LIMIT = "limit"  # the end of a region at a threshold
 
-MAX_OBJECTIVE_ERROR_FRACTION = (
-    0.05  # of the threshold: an error of the objective that moves a limit by a fortieth of its distance
-)
+# Fraction of the threshold: an objective error of this size moves a limit by a fortieth of its distance.
+MAX_OBJECTIVE_ERROR_FRACTION = 0.05
 _THRESHOLD_RTOL = 0.02  # relative: this spot was made for the threshold
 
 

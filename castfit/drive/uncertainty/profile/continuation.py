@@ -48,23 +48,24 @@ from castfit.drive.uncertainty.profile.branches import (
 from castfit.drive.uncertainty.profile.corrector import ENDED, CorrectorContext
 from castfit.drive.uncertainty.profile.targets import Target
 
-_MOST_BRANCHES = 8
+_MAX_BRANCHES = 8  # branches that are followed on one side
 MIN_IMPROVEMENT_DELTA = 1e-2  # delta below minus this is another, better fit
 
 _MAX_STEP_GROWTH = 3.0  # a step may be this many times the last one
 _MIN_STEP_FRACTION = 1e-3  # of a step's usual length: what still jumps then is a jump
-_MOST_SPOTS = 400
+_MAX_POINTS = 400  # points of one branch
 _MAX_STEP_TRIES = 12  # of a step
 _ZERO_CROSSING_FRACTION = 0.1  # of the estimate: where steps that are to cross 0 fail, 0 is no value like others
-_VANISHING, _FACTOR = 1e-2, 0.85  # what is positive comes near to 0 by factors, down to this part of the estimate
-_WITHIN = 1e-4  # of the highest threshold: how near to its minimum the cost comes on the way
-_LIMIT = 2e-3  # relative: a solution is at a threshold
-_AS_PREDICTED = 0.1  # of the highest threshold: the next step may be twice as long
+_ZERO_APPROACH_FRACTION = 1e-2  # of the estimate: down to it, steps towards 0 are limited by a factor
+_ZERO_APPROACH_FACTOR = 0.85  # of the current value: the longest step towards 0
+_PATH_COST_FRACTION = 1e-4  # of the highest threshold: by how much the cost of a point may exceed its minimum
+_LIMIT_RTOL = 2e-3  # of the threshold: a solution whose delta is nearer is at the limit
+_STEP_GROWTH_FRACTION = 0.1  # of the highest threshold: after a smaller prediction error the step doubles
 _TRIES_BEFORE_SINGLE_SHOOTING = 2  # tries before single shooting takes over
 _MAX_LOOKAHEAD_STEPS = 4  # steps towards a solution ahead, before it is given up
 _MIN_RIDGE_HEIGHT = 1e-2  # of -2 log L: what rises by less before it falls again is flat
 _MAX_EXTRAPOLATION_RATIO = 2.0  # times the last step: farther second derivatives are not trusted
-_MOST_CHANGE = 3.0  # of a logarithm: no power changes an entry by a larger factor
+_MAX_LOG_CHANGE = 3.0  # of a logarithm: a power law may not change an entry by a larger factor
 
 
 def follow_branches(
@@ -74,7 +75,7 @@ def follow_branches(
     branches: list[ProfileBranch] = []
     valleys: list[Array] = []
     queue: list[tuple[ProfilePoint, int]] = [(first_spot, side)]
-    while queue and len(branches) < _MOST_BRANCHES:
+    while queue and len(branches) < _MAX_BRANCHES:
         start, direction = queue.pop(0)
         walk = ProfileContinuation(tracer, target, direction, goal, origin=first_spot)
         spots, end, landing = walk.run(start)
@@ -117,7 +118,7 @@ class ProfileContinuation:
     def run(self, start: ProfilePoint) -> tuple[list[ProfilePoint], str, ProfilePoint | None]:
         """Return the spots, why it ended, and where it landed if another optimum took over."""
         spots, h = [start], 0.0
-        while len(spots) < _MOST_SPOTS:
+        while len(spots) < _MAX_POINTS:
             end_reason = self._find_end_reason(spots)
             if end_reason:
                 return spots, end_reason, None
@@ -163,8 +164,8 @@ class ProfileContinuation:
             return self.ahead.pop(), ""
         h = min(h, remaining, *(self._halfway(spot, spot_ahead) for spot_ahead in self.ahead[-1:]))
         h = min(h, 0.5 * abs(self.barrier - spot.c))
-        if not self.target.log and final_c == 0.0 and abs(spot.c) > _VANISHING * abs(self.origin.c):
-            h = min(h, _FACTOR * abs(spot.c))
+        if not self.target.log and final_c == 0.0 and abs(spot.c) > _ZERO_APPROACH_FRACTION * abs(self.origin.c):
+            h = min(h, _ZERO_APPROACH_FACTOR * abs(spot.c))
         h = remaining if h > 0.9 * remaining else h
         h = min(h, 0.75 * abs(spot.c)) if self.singular else h
         self.usual = self.usual or h
@@ -172,7 +173,7 @@ class ProfileContinuation:
         if abs(self.barrier - spot.c) < shortest:
             self.barrier = self.side * np.inf
             h = shortest
-        cost_tolerance = _WITHIN * self.goal.top
+        cost_tolerance = _PATH_COST_FRACTION * self.goal.top
         for n in range(_MAX_STEP_TRIES):
             c = final_c if h == remaining else spot.c + self.side * h
             v = self._predicted(spots, c)
@@ -182,7 +183,9 @@ class ProfileContinuation:
                 return None, CUT if candidate is Status.MAX_TIME else INTERRUPTED
             is_failed = isinstance(candidate, Status)
             if not is_failed and not self._surprise(spot, candidate):
-                is_as_predicted = n == 0 and abs(candidate.delta - predict_delta(c)) < _AS_PREDICTED * self.goal.top
+                is_as_predicted = (
+                    n == 0 and abs(candidate.delta - predict_delta(c)) < _STEP_GROWTH_FRACTION * self.goal.top
+                )
                 self.part = (2.0 if is_as_predicted else 1.0) / self.goal.parts
                 return candidate, ""
             shorter = self._shorter(spot, c, h, shortest, 0.25 if is_failed or n > 0 else 0.5)
@@ -315,7 +318,7 @@ class ProfileContinuation:
             if isinstance(spot, Status):
                 break
             polished_spots.append(spot)
-            if abs(spot.delta - level) <= _LIMIT * level:
+            if abs(spot.delta - level) <= _LIMIT_RTOL * level:
                 break
             if (spot.delta < level) == (a.delta < b.delta):
                 a = spot
@@ -343,7 +346,9 @@ def extrapolate(spots: Sequence[ProfilePoint], c: float, *, log: bool) -> Array:
         backward_step = previous_spot.c - spot.c
         tangent_error = np.abs(spot.v + backward_step * spot.tangent - previous_spot.v)
         power_error = np.abs(spot.v * np.exp((x_before - x) * dy) - previous_spot.v)
-        use_power = (spot.v * previous_spot.v > 0.0) & (power_error < tangent_error) & (np.abs(change) < _MOST_CHANGE)
+        use_power = (
+            (spot.v * previous_spot.v > 0.0) & (power_error < tangent_error) & (np.abs(change) < _MAX_LOG_CHANGE)
+        )
     return np.where(use_power, power, straight)
 
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _UNKNOWN = np.full((2, 2), np.nan)
-_STEPS = 2  # in which the root of the objective comes to that of the threshold
+_STEPS_TO_THRESHOLD = 2  # steps in which the root of the objective reaches the root of the threshold
 _THRESHOLD_MARGIN_FACTOR = 1.5  # times the threshold: interpolated ends of the spine may lie a little above it
 
 
@@ -371,7 +371,7 @@ class _PlaneSlices:
         """Return one half of the contour, 0 below the best fit and 1 above."""
         tracer, target, best = self._open_corrector(self.first)
         centre, covariance = self._curvature(target, best)
-        interval = _across(tracer, target, best, ContinuationLimits((top,), parts=2 * _STEPS))[1]
+        interval = _across(tracer, target, best, ContinuationLimits((top,), parts=2 * _STEPS_TO_THRESHOLD))[1]
         lower, upper, is_complete = (
             list[tuple[float, float]](),
             list[tuple[float, float]](),
@@ -437,7 +437,9 @@ class _PlaneSlices:
         second, start = anchor
         if tip:
             return AcceptedInterval(start.c, start.c, (LIMIT, LIMIT))
-        branch, interval = _across(tracer, second, start, ContinuationLimits((top,), parts=_STEPS), reset_staging=True)
+        branch, interval = _across(
+            tracer, second, start, ContinuationLimits((top,), parts=_STEPS_TO_THRESHOLD), reset_staging=True
+        )
         self.solves += tracer.solves
         lower, upper = (c if branch.reproduced(c, top) else np.nan for c in (interval.lower, interval.upper))
         return replace(interval, lower=lower, upper=upper)

@@ -48,18 +48,18 @@ from castfit.solve.subproblem import MATCHING_TOLERANCE, LocalProblem, Step, is_
 from castfit.transcribe.single_shooting import SingleShooting
 
 ENDED = (Status.INTERRUPTED, Status.MAX_TIME)
-REGULARISATION = 1e-9
+REGULARISATION_WEIGHT = 1e-9  # of the scaled normal equations, for directions that no row determines
 
 READOUT_COST_RTOL = 2e-5  # of the cost: what a solution may be off where numbers are read off
 _FULL_STEP_COST_RTOL = 1e-2  # of the cost: from there full steps do
 _MAX_DAMPED_ITERATIONS = 200  # iterations, held back after Levenberg and Marquardt, where a branch ended
-_ITERATIONS = 25  # of a solve on the way; two or three are usual
-_ROUNDS = 7  # of refinement and rescue
-_STEPS = 8
-_CONTRACTION = 0.5
+_MAX_POINT_ITERATIONS = 25  # iterations of the solver at one point of a profile; two or three are usual
+_MAX_POINT_ROUNDS = 7  # rounds of mesh refinement and rescue at one point
+_MAX_FULL_STEPS = 8  # full steps of one correction
+_MAX_CONTRACTION_RATE = 0.5  # length of the simplified step, relative to the full step that precedes it
 _SMALL_STEP_FRACTION = 2e-4  # of the variables' magnitudes
 _MIN_STEP_COSINE = 0.9  # cosine: successive steps in one direction tell how many are to come
-_LEAST, _MOST = 0.5, 6.0
+_MIN_RELAXATION, _MAX_RELAXATION = 0.5, 6.0  # range of the factor of a full step
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +81,11 @@ def correct(ledger: CountingProblem, staged: StagedProblem, tolerance: float) ->
     """
     active, previous_change, factor = None, None, 1.0
     v = within_bounds(staged, staged.start)
-    for n in range(_STEPS + 1):
+    for n in range(_MAX_FULL_STEPS + 1):
         linearization = ledger.linearize(v)
         if not linearization.ok:
             return None
-        local = local_problem(staged, linearization, warm=active, regularisation=REGULARISATION)
+        local = local_problem(staged, linearization, warm=active, regularisation=REGULARISATION_WEIGHT)
         if not local.finite:
             return None
         step = local.direction()
@@ -94,7 +94,7 @@ def correct(ledger: CountingProblem, staged: StagedProblem, tolerance: float) ->
         gap = infeasibility(staged.layout, staged.scale, linearization)
         if gap <= MATCHING_TOLERANCE and is_small_decrease(staged, linearization, factor * step.decrease, tolerance):
             return CorrectedPoint(linearization.v, local, step)
-        if n == _STEPS or not step.feasible:
+        if n == _MAX_FULL_STEPS or not step.feasible:
             return None
         search, curvature_step, trial = LineSearch(ledger, local, step, linearization, {}), None, linearization
         if factor * search.norm(step.dv) <= _SMALL_STEP_FRACTION:  # the square of that opens no gap
@@ -107,9 +107,9 @@ def correct(ledger: CountingProblem, staged: StagedProblem, tolerance: float) ->
             simplified = local.correction(trial) if trial.ok else None
             # What the simplified step has of its own: nothing, were all linear.
             curvature_step = None if simplified is None else simplified.dv - (1.0 - factor) * step.dv
-            if curvature_step is not None and search.norm(curvature_step) <= _CONTRACTION * factor * search.norm(
-                step.dv
-            ):
+            if curvature_step is not None and search.norm(
+                curvature_step
+            ) <= _MAX_CONTRACTION_RATE * factor * search.norm(step.dv):
                 break
         else:
             return None
@@ -126,7 +126,7 @@ def _relaxation(row_change: Array, previous_change: Array, factor: float) -> flo
     if not inner_product**2 > _MIN_STEP_COSINE**2 * length * float(row_change @ row_change):
         return 1.0
     ratio = inner_product / length
-    return float(np.clip(factor / (1.0 - ratio), _LEAST, _MOST)) if ratio < 1.0 else 1.0
+    return float(np.clip(factor / (1.0 - ratio), _MIN_RELAXATION, _MAX_RELAXATION)) if ratio < 1.0 else 1.0
 
 
 @dataclass
@@ -151,7 +151,7 @@ class CorrectorContext:
     def __post_init__(self) -> None:
         """Limit the iterations of a Gauss-Newton solver per point: a shorter step is cheaper."""
         if isinstance(self.solver, GaussNewton):
-            self.solver = replace(self.solver, max_iter=min(self.solver.max_iter, _ITERATIONS))
+            self.solver = replace(self.solver, max_iter=min(self.solver.max_iter, _MAX_POINT_ITERATIONS))
 
     def spot(
         self,
@@ -172,7 +172,7 @@ class CorrectorContext:
         coarse here: it takes as long as an iteration, and is done where numbers are read off.  `thorough` says that the
         solution may be far, `rescue` that single shooting may take over where states as variables do not get there.
         """
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_POINT_ROUNDS):
             fixed_problem = with_start(target.with_fixed_value(self.staged, c), v)
             try:
                 solution = None if thorough else self._corrected(fixed_problem, cost_tolerance)
@@ -291,7 +291,7 @@ class CorrectorContext:
             rows = solution.step.residuals
         else:
             local, missing_decrease, remaining_step = (
-                local_problem(shifted_problem, shifted_linearization, regularisation=REGULARISATION),
+                local_problem(shifted_problem, shifted_linearization, regularisation=REGULARISATION_WEIGHT),
                 0.0,
                 np.zeros(v.size),
             )

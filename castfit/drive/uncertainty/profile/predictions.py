@@ -21,7 +21,7 @@ from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.observables import ObservedOutput
 from castfit.solve.staged import Evaluation, Layout, StagedProblem
 
-_APART = 1e-6  # relative differences of spreads by which added rows are told from each other
+_UNIT_SEPARATION = 1e-6  # relative difference between the units of added rows, which identifies the rows
 
 
 @public("castfit")
@@ -136,7 +136,7 @@ def release_predictions(staged: StagedProblem, predicted_outputs: Sequence[Predi
         for n, unit in enumerate(units):
             if predicted_outputs[n].condition != i:
                 continue
-            matching_rows = np.flatnonzero(np.abs(spread - unit) <= 0.1 * _APART * unit)
+            matching_rows = np.flatnonzero(np.abs(spread - unit) <= 0.1 * _UNIT_SEPARATION * unit)
             # A datum may have the same spread by chance; the added row is the last one of its time.
             row_positions[n] = (i, int(data_positions[matching_rows[-1], 0]), int(data_positions[matching_rows[-1], 1]))
     rows = tuple(row_positions[n] for n in range(len(predicted_outputs)))
@@ -187,7 +187,7 @@ def _taken_apart(staged: StagedProblem) -> tuple[StagedProblem, PredictionRows]:
 
 def prediction(label: str, predicted_output: PredictedOutput, n: int) -> OfPrediction:
     """Return a prediction as number n of its run, its row told from the others by its unit."""
-    unique_output = replace(predicted_output, unit=predicted_output.unit * (1.0 + _APART * (1.0 + n)))
+    unique_output = replace(predicted_output, unit=predicted_output.unit * (1.0 + _UNIT_SEPARATION * (1.0 + n)))
     return OfPrediction(
         label, "prediction", False, -np.inf, np.inf, predicted_output.unit, n=n, prediction=unique_output
     )

@@ -59,10 +59,10 @@ from castfit.fit.methods import Solver, Transcription
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
 
-_RESTARTS = 5
+_MAX_RESTARTS = 5  # restarts of a run from a better fit
 _CROSS_CHECK_ROUNDS = 2  # rounds in which profiles are compared with points of the others
 _INTERPOLATION_MARGIN = 0.05  # of the highest threshold: what is lower by less may be interpolation
-_FITS = 0.25  # that a side takes at least, of the first fit of a problem, which builds its functions
+_MIN_SIDE_TIME_FRACTION = 0.25  # of the time of the first fit, which builds the functions: expected for one side
 _OPEN = (FAR, ZERO, BOUND)  # ends of a branch beyond which values are not excluded
 _SAME_OPTIMUM_DELTA = 1e-2  # of -2 log L: optima closer than that are one
 
@@ -280,7 +280,7 @@ class _Session:
     def best_of(self, result: Result, names: Any) -> tuple[Result, dict[int, ContinuationResult | None], Status | None]:
         """Follow all sides, again from any better fit that they find; return it, the sides, and what stopped it."""
         best, sides, stop_reason = result, dict[int, ContinuationResult | None](), None
-        for generation in range(_RESTARTS + 1):
+        for generation in range(_MAX_RESTARTS + 1):
             targets = read_targets(best, self.problem.posed, names, [])
             setting = ProfileSetting.from_result(best, self.problem.posed, self.transcription, self.solver, targets)
             job = self.run.freeze("profile", "problem, transcription and solver", (setting, targets, self.goal))
@@ -300,7 +300,7 @@ class _Session:
                 new_sides, stop_reason = self._round(targets, branch_tasks, generation)
                 sides |= new_sides
             better = _first_better(sides)
-            if better is None or stop_reason is not None or generation == _RESTARTS:
+            if better is None or stop_reason is not None or generation == _MAX_RESTARTS:
                 break
             new_fit = self._fitted(best, better, f"better {generation}")
             if new_fit is None or not new_fit.cost < best.cost - 0.25 * MIN_IMPROVEMENT_DELTA:
@@ -357,7 +357,7 @@ class _Session:
             if stored_side is not None and any(key == i for key, _ in tasks):
                 _drop(tasks, {i})
                 self._enter(i, stored_side, sides, tasks)
-        seconds = _FITS * self.fit_time
+        seconds = _MIN_SIDE_TIME_FRACTION * self.fit_time
         stop_reason = run_tasks(self.run, follow_target, tasks, enter, limit=np.inf, expected=seconds) if work else None
         better_sides = [i for i, f in sides.items() if f is not None and f.better is not None]
         if better_sides:  # what comes after the first of them was followed or not, as workers happened to be free

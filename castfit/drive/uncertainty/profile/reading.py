@@ -30,7 +30,7 @@ _OPERATORS: dict[type, str] = {
     ast.Div: "__truediv__",
     ast.Pow: "__pow__",
 }
-_NO_INDEX = -1
+_NO_INDEX = -1  # for names that no quantity has, or several
 
 
 def owner(result: Any, mistakes: list[str]) -> Posable | None:

@@ -36,10 +36,10 @@ from castfit.solve.staged import StagedProblem
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.single_shooting import SingleShooting
 
-_ROUNDS = 8  # of refinement
-_ITERATIONS = 40  # from the solution back to it
+_MAX_REFINEMENT_ROUNDS = 8  # rounds of mesh refinement at the best fit
+_MAX_RESOLVE_ITERATIONS = 40  # Gauss-Newton iterations of a solve that starts at the best fit
 _WEIGHT_ROUNDS = 4  # rounds in which the row that holds an expression finds its weight
-_ALONG = 1e-6  # tolerance of elements, if none is given
+_PROFILE_ELEMENT_TOLERANCE = 1e-6  # of collocation elements, unless the user passes a transcription
 _DERIVATIVE_STEP_FRACTION = 1e-3  # of a target's scale: the step by which derivatives at the best fit are found
 
 
@@ -112,8 +112,8 @@ class ProfileSetting:
         staged = self.wrapped(transcription.transcribe(self.compiled_problem, self.theta))
         solver = self.solver
         if isinstance(solver, GaussNewton):
-            solver = replace(solver, max_iter=min(solver.max_iter, _ITERATIONS))
-        for _ in range(_ROUNDS):
+            solver = replace(solver, max_iter=min(solver.max_iter, _MAX_RESOLVE_ITERATIONS))
+        for _ in range(_MAX_REFINEMENT_ROUNDS):
             solution = solver.solve(staged, SolveControl(), warm=True)
             if solution.status in (Status.INTERRUPTED, Status.MAX_TIME):
                 raise StopRequested(solution.status)
@@ -168,7 +168,9 @@ def parts_along(transcription: Any, solver: Any, result: Any, mistakes: list[str
     if mismatches(default_transcription, GaussNewton()):
         default_transcription = SingleShooting(default_transcription.integrator)
     if isinstance(default_transcription, Collocation) and default_transcription.adapts:
-        default_transcription = replace(default_transcription, tolerance=max(default_transcription.tolerance, _ALONG))
+        default_transcription = replace(
+            default_transcription, tolerance=max(default_transcription.tolerance, _PROFILE_ELEMENT_TOLERANCE)
+        )
     return parts_from(transcription, solver, mistakes, default=(default_transcription, GaussNewton()))
 
 

@@ -34,12 +34,12 @@ from castfit.transcribe.dense_single_shooting import DenseResiduals
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 
-_STEPS = 12
+_MAX_DESCENT_STEPS = 12  # steps of one descent
 _MIN_PREDICTED_DECREASE = 1e-8  # of half the squares and 1: a decrease of the cost that is none
 _DIFFERENCE_STEP_SE = 0.1  # of what a quantity is known to, or of a unit of the search: the step of the differences
 _MAX_CURVATURE_ENTRIES = 10**7  # numbers in B
 _RADIUS_SHRINK_FACTOR = 0.25  # the box after a step that led up, of the step
-_SAME = 1e-3  # of half the squares and 1: costs of a trajectory that can be integrated over the whole
+_MAX_COST_DIFFERENCE = 1e-3  # of 1 + half the squares: by which the cost without its nodes may differ from the fit's
 _COST_INCREASE_RTOL = 1e-9  # of half the squares and 1, by which the cost may rise
 
 
@@ -90,7 +90,7 @@ class _EstimateContext:
         if current_rows is None:
             return None
         second = self.units[:, None] * np.tensordot(factor * current_rows.u, self.B, axes=1) * self.units
-        for k in range(_STEPS):
+        for k in range(_MAX_DESCENT_STEPS):
             E, cost_scale = current_rows.E * self.units, 1.0 + current_rows.half_square
             H, c = E.T @ E, E.T @ current_rows.u
             H[np.diag_indices_from(H)] += RIDGE_FRACTIONS[0] + RIDGE_FRACTIONS[1] * float(np.trace(H))
@@ -188,7 +188,7 @@ class WarmStartedRefits:
             if (
                 base_rows is None
                 or base_residuals is None
-                or abs(base_rows.cost - self.cost) > _SAME * (1.0 + base_rows.half_square)
+                or abs(base_rows.cost - self.cost) > _MAX_COST_DIFFERENCE * (1.0 + base_rows.half_square)
             ):
                 return None
             units = units_of_search(staged, self.theta)

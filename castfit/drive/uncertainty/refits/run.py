@@ -44,8 +44,8 @@ Values = Mapping[str, float]
 Pairs = Mapping[str, tuple[float, float]]
 Recipe = Callable[[CompiledProblem, int], CompiledProblem]
 """Returns the problem with the data of an index; pickled, and the same wherever it is called."""
-_LEAST = 1e-3  # seconds for a fit after a descent that led nowhere
-_OTHER_OPTIMUM_RTOL = 1e-6  # of the cost, by which another start must be better to count as another optimum
+_MIN_REFIT_SECONDS = 1e-3  # seconds that a fit has at least, after a descent that failed
+_OTHER_OPTIMUM_RTOL = 1e-6  # relative: another start whose cost is lower by more has found another optimum
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,9 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
                 if row is not None:
                     best, reference = row, row.cost
                     continue
-                seconds_left = max(min(deadline - time.time(), limit - (time.perf_counter() - start_time)), _LEAST)
+                seconds_left = max(
+                    min(deadline - time.time(), limit - (time.perf_counter() - start_time)), _MIN_REFIT_SECONDS
+                )
             result = fit(
                 compiled_problem, plan.nearby_transcription or plan.transcription, plan.solver,
                 start=start, second_start=k > 0, retry=False, max_time=seconds_left,

@@ -35,8 +35,8 @@ from castfit.transcribe.single_shooting import SingleShooting
 
 _MAX_WIDTH_SD = 4.0  # standard deviations between two bounds of what the data do not determine
 _UNBOUNDED_WIDTH_FRACTION = 1.0  # of the estimate's size: the same where there are no bounds
-_CLOSE = 0.5
-_MIN_EIGENVALUE_FRACTION = 1e-12  # eigenvalues of scaled information that tell nothing
+_START_WIDTH_FACTOR = 0.5  # of the estimate's size: spread of starts in directions that data do not determine
+_MIN_EIGENVALUE_FRACTION = 1e-12  # of scaled information: directions with smaller eigenvalues are not determined
 _EQUATION_TOLERANCE = 1e-6  # to which equations hold, in their units
 _CURVED = (
     "sampling supports only equality constraints that are linear on the estimation scale (log of quantities with "
@@ -117,7 +117,7 @@ def _by_covariance(compiled_problem: CompiledProblem, result: Result) -> Posteri
     size = np.where(
         compiled_problem.log,
         _UNBOUNDED_WIDTH_FRACTION,
-        np.maximum(np.abs(result.theta), _UNBOUNDED_WIDTH_FRACTION) * _CLOSE,
+        np.maximum(np.abs(result.theta), _UNBOUNDED_WIDTH_FRACTION) * _START_WIDTH_FACTOR,
     )
     full_covariance = np.diag(np.where(spread > 0.0, np.minimum(spread, size), size) ** 2)
     block = np.ix_(is_determined, is_determined)

@@ -37,14 +37,13 @@ from castfit.drive.uncertainty.sample.result import SampleResult
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.result import Result
 
-_WALKERS = 10
-_DRAWS = 4000  # that are kept at least,
-_MAX_DOUBLINGS = 4  # and how often they are doubled where they have not converged
-_PROPOSAL_T_DF = 5.0  # of the independent proposals: tails heavier than those of a posterior
+_DEFAULT_WALKERS = 10  # walkers per chain
+_DEFAULT_DRAWS = 4000  # draws that are kept, of all chains together
+_MAX_DOUBLINGS = 4  # how often a default run doubles its draws while it has not converged
+_PROPOSAL_T_DF = 5.0  # degrees of freedom of independent proposals: tails heavier than the posterior's
 _BY_STEP = ("thetas", "logs", "sigmas", "is_accepted")
-_CHAIN_TIME_SLICE_SECONDS = (
-    5.0  # seconds after which a chain lets the others come as far, so that what is ended early has them all
-)
+# Seconds after which the next chain runs: a run that is stopped early has draws of all chains.
+_CHAIN_TIME_SLICE_SECONDS = 5.0
 _MAX_START_DRAWS = 200  # draws for the start of one walker
 _INSTALL = "sampling needs the packages emcee and arviz; install them by: pip install 'castfit[sampling]'"
 
@@ -171,8 +170,8 @@ def sample(
         mistakes.append(_INSTALL)
     raise_if_mistakes("sample", mistakes)
     run, seed = run.cleaned(), as_seed(rng)
-    count, each = int(chains), _WALKERS if walkers is None else int(walkers)
-    n_retained = max(-(-int(_DRAWS if draws is None else draws) // (count * each)), 2)
+    count, each = int(chains), _DEFAULT_WALKERS if walkers is None else int(walkers)
+    n_retained = max(-(-int(_DEFAULT_DRAWS if draws is None else draws) // (count * each)), 2)
     min_tuning = max(n_retained // 2, 20) if draws is not None else -(-n_retained // 2)
     steps = n_retained + (min_tuning if tune is None else int(tune))
     max_count = steps if draws is not None else steps << _MAX_DOUBLINGS
