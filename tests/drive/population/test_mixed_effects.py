@@ -259,7 +259,7 @@ def test_a_run_is_stopped_and_goes_on(tmp_path):
     assert resumed_result.history[0] <= stopped_result.history[-1] + 1e-6
     for name, value in full_result.values.items():
         np.testing.assert_allclose(resumed_result.values[name], value, rtol=1e-4)
-    with pytest.raises(cf.InputError, match="belongs to another population"):
+    with pytest.raises(cf.InputError, match="differs from this run in the population"):
         cf.mixed_effects(problem, cf.Population({"k": cf.Individual(omega=0.3)}), checkpoint=file, resume=True)
     late_result = cf.mixed_effects(problem, population, max_time=1e-3)
     assert late_result.status is cf.Status.MAX_TIME
