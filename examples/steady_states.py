@@ -73,8 +73,8 @@ def cost() -> None:
     """Time the link of an experiment that begins at rest, and the sensitivities of a simulation that leads there."""
     model, total = cascade(), cf.symbols("total")
     names = {n: cf.Parameter(v, scale="log") for n, v in VALUES.items()} | {"total": 2.0}
-    steady_experiment = cf.Experiment({"S2": [0.5]}, time=[1], initial=cf.steady_state(inputs={"u": 0.6}, initial={"S": total}),
-                         inputs={"u": 0.6})  # fmt: skip
+    steady_state = cf.steady_state(inputs={"u": 0.6}, initial={"S": total})
+    steady_experiment = cf.Experiment({"S2": [0.5]}, time=[1], initial=steady_state, inputs={"u": 0.6})
     long_experiment = cf.Experiment({"S2": [0.5]}, time=[LONG], initial={"S": total}, inputs={"u": 0.6})
     link = cf.Problem(model, steady_experiment, parameters=names).posed.conditions[0].link
     compiled_problem = cf.Problem(model, long_experiment, parameters=names).posed

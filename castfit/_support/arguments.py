@@ -211,9 +211,7 @@ def shorten_repr(value: Any) -> str:
 
 
 def describe_non_numbers(value: Any) -> str:
-    """Describe the non-numeric entries of a column and their positions, or the whole value if it is no column of
-    numbers.
-    """
+    """Describe the non-numeric entries of a column and their positions, or any other value as a whole."""
     entries = read_sequence(value)
     if entries is None or getattr(value, "ndim", 1) != 1:
         return shorten_repr(value)
@@ -243,7 +241,7 @@ def describe_rejected(value: Any, remedy: str) -> str:
 
 
 def number_remedy(value: Any, default: str) -> str:
-    """Return advice for a value that is not a number: how to convert dates and time differences; `default` otherwise."""
+    """Return how to convert a date or a time difference to a number, or `default` for any other value."""
     first_entry = (read_sequence(value) or [value])[0]
     if isinstance(first_entry, (date, np.datetime64)):  # datetime and pandas.Timestamp are dates
         return "count dates from the start of the experiment, such as (dates - start) / pandas.Timedelta('1h')"

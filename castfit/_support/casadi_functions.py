@@ -239,10 +239,9 @@ class BatchedFunction:
 
 
 class PerObjectCache(threading.local, Generic[K, V]):
-    """Per-thread cache of an object built for each key, such as the functions of a problem, with weak references to
-    keys.
+    """Per-thread cache of an object built for each key, such as the functions of a problem.
 
-    Values must not hold on to their keys, or neither is ever freed.
+    Keys are weak references.  Values must not hold on to their keys, or neither is ever freed.
     """
 
     def __init__(self) -> None:

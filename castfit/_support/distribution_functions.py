@@ -172,7 +172,10 @@ def log_normal_cdf(z: Array) -> Array:
 def _where(
     tail_and_density: Callable[[float], tuple[float, float]], tail: float, start: float, *, positive: bool = False
 ) -> float:
-    """Find the argument at which a tail probability equals `tail`; `tail_and_density` returns this probability and the density."""
+    """Find the argument x at which the tail probability equals `tail`.
+
+    tail_and_density : x to the tail probability and the density at x
+    """
     x, previous_step = start, inf
     for _ in range(_MAX_NEWTON_STEPS):
         value, density = tail_and_density(x)

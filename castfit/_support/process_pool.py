@@ -1,9 +1,10 @@
 """Execution of tasks in this process, in own processes, or on any `concurrent.futures.Executor`.
 
-A `WorkerPool` runs rounds of tasks and yields (key, outcome) in the order in which tasks end.  Each of our own processes
-works on one task at a time, so that it is known what a worker that dies or hangs was doing: a task whose worker died is
-run again, as somebody else may have ended it; a task that ends every worker, or hangs, costs its outcome, which is then
-`LostTask`, and nothing else.  Processes stay from round to round, and end with the pool or with the process that owns it.
+A `WorkerPool` runs rounds of tasks and yields (key, outcome) in the order in which tasks end.  Each worker process of
+the pool runs one task at a time, so the pool knows which task a worker ran when it died or hung.  A task whose worker
+died is run again, as another process may have killed the worker.  The outcome of a task that kills every worker, or
+hangs, is `LostTask`; other tasks are not affected.  Worker processes are kept from round to round.  They end with the
+pool or with the process that owns it.
 """
 
 from __future__ import annotations
@@ -99,14 +100,13 @@ class WorkerPool:
 
         function : defined in a module; it must not raise
         tasks : a deque of (key, arguments); it is emptied; the caller may append to it while iterating
-        limit : seconds that a task may take
-        deadline : The end of everything, as `time.time` gives it.  Both limits are kept by the function itself; whoever
-            exceeds them by `HANG_MARGIN_SECONDS` is taken to hang, which cannot be seen from within this process.
-        idle : called now and then while tasks are waited for; what it raises ends the round
-        has_affinity : whether a worker that is free takes tasks of the keys first that it had before, as it has kept
-            something
-        expected : seconds that a task is thought to take; as long as what is left takes less than `MIN_PARALLEL_SECONDS`, by what was
-            seen so far, it is done in this process
+        limit : largest time of one task in seconds
+        deadline : end of the round, on the clock of `time.time`.  The function itself observes both limits; a task that
+            exceeds one of them by `HANG_MARGIN_SECONDS` counts as hanging.
+        idle : called from time to time while the pool waits for tasks; an exception that it raises ends the round
+        has_affinity : whether a free worker prefers tasks whose keys it had before, because it caches their data
+        expected : expected time of a task in seconds.  Tasks run in this process as long as the remaining ones are
+            expected to take less than `MIN_PARALLEL_SECONDS`, judged by the times measured so far.
 
         Raises InputError: if processes cannot be started.
         """
@@ -133,9 +133,7 @@ class WorkerPool:
         return [address for address, threads in sorted(client.nthreads().items()) for _ in range(threads)]
 
     def _home(self, has_affinity: bool) -> Callable[[int], dict[str, Any]]:
-        """Return a function with Dask's placement options for a key: the previous worker, or the one with fewest
-        keys.
-        """
+        """Return a function from a key to Dask's placement options: the key's last worker, or the least busy."""
         addresses = self._cluster if has_affinity else []
 
         def submit_options(key: int) -> dict[str, Any]:

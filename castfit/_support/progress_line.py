@@ -231,7 +231,7 @@ def _no_line() -> Generator[None, None, None]:
 
 
 def progress_line(verbose: int | None, *, keep: bool) -> AbstractContextManager[Callable[[str], None] | None]:
-    """Return the `open_progress_line` line for a verbosity; for None it appears after a delay and disappears at the end."""
+    """Return `open_progress_line` for a verbosity; for None, the line appears after a delay and vanishes at the end."""
     if verbose is None:
         return open_progress_line(keep=False, delay=_AUTOMATIC_DELAY_SECONDS)
     return open_progress_line(keep=keep) if verbose == 1 else _no_line()

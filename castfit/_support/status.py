@@ -77,7 +77,9 @@ _SENTENCES = {
         "The final states are so sensitive to the initial states that rounding errors exceed the measurement errors. "
         "Single shooting cannot find the optimum; use MultipleShooting or Collocation."
     ),
-    Status.INACCURATE: "The search ended, but integrating the model with error control does not reproduce the solution.",
+    Status.INACCURATE: (
+        "The search ended, but integrating the model with error control does not reproduce the solution."
+    ),
     Status.LINEAR_ALGEBRA_FAILED: "The linear solver failed in a step, usually because the problem is singular.",
     Status.SOLVER_ERROR: "The solver stopped with an error of its own.",
 }
@@ -92,7 +94,9 @@ _REMEDIES = {
     Status.EVALUATION_FAILED: _OTHERWISE,
     Status.STEP_TOO_SMALL: _OTHERWISE,
     Status.DIVERGING: _OTHERWISE,
-    Status.LINEAR_ALGEBRA_FAILED: "Set bounds on, or fix, parameters that the data do not determine, or try another starting point.",
+    Status.LINEAR_ALGEBRA_FAILED: (
+        "Set bounds on, or fix, parameters that the data do not determine, or try another starting point."
+    ),
     Status.SOLVER_ERROR: "Try the other solver (GaussNewton() or Ipopt()) or another starting point.",
 }
 

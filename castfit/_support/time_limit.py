@@ -1,8 +1,8 @@
 """When to stop: a time limit and Ctrl-C, noticed wherever something may take long.
 
-What takes long (integrations, functions that are built, loops over them) lies below many signatures.  Instead of
-taking a deadline through all of them, it calls `check_deadline` before each piece of work, which raises `StopRequested` once the time
-is over or Ctrl-C was pressed.  Whoever opened the watch catches that and returns the best so far.
+Long computations (integrations, building of functions, loops over them) lie below many signatures.  Instead of passing
+a deadline through all of them, they call `check_deadline` before each piece of work.  It raises `StopRequested` once
+the time is over or Ctrl-C was pressed.  The caller that opened the watch catches it and returns the best result so far.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def without_deadline() -> Generator[None, None, None]:
 
 
 def check_deadline(ahead: float = 0.0) -> None:
-    """Raise `StopRequested` if the watch says so, or will before so many seconds are over; costs a tenth of a microsecond."""
+    """Raise `StopRequested` if the limit is reached within `ahead` seconds; a call takes a tenth of a microsecond."""
     watch = _current.watch
     if watch is None:
         return

@@ -18,8 +18,8 @@ def register_views(root_views: Any) -> None:
 
 
 def views() -> Any:
-    """Return the object provided by the package root:
+    """Return the object provided by the package root.
 
-    `names`, `plots`, `reports`, `search_curves` and `profile_bands`.
+    Its attributes are `names`, `plots`, `reports`, `search_curves` and `profile_bands`.
     """
     return _provided[0]

@@ -151,7 +151,7 @@ def with_dependence(
         if not isinstance(model, (Gaussian, LogNormal)) or model.censored:
             noise_kind = "a limit of detection" if isinstance(model, (Gaussian, LogNormal)) else type(model).__name__
             mistakes.append(
-                f"errors of '{name}' depend on each other, which {noise_kind} does not go with; use Gaussian() or LogNormal()"
+                f"correlated errors of '{name}' cannot be combined with {noise_kind}; use Gaussian() or LogNormal()"
             )
             continue
         if model.sigma is not None and not (isinstance(model.sigma, UnknownSigma) and model.sigma.is_unspecified):

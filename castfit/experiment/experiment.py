@@ -490,8 +490,8 @@ class Experiment(Picklable):
                 mistakes.append(f"'{key}' is no field of an experiment: {suggest(key, own_fields)}")
             elif isinstance(own_fields[key], Mapping) and not isinstance(value, (Mapping, type(None))):
                 mistakes.append(
-                    f"{key} is {shorten_repr(value)}, but kept as a mapping from names, as experiment.{key} shows; give such a "
-                    f"mapping, or make a new Experiment(..., {key}=...)"
+                    f"{key} is {shorten_repr(value)}; expected a mapping from names, such as experiment.{key}; "
+                    f"pass such a mapping, or make a new Experiment(..., {key}=...)"
                 )
         raise_if_mistakes("Experiment.with_changes", mistakes)
         changed_experiment = Experiment.__new__(Experiment)

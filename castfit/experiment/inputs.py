@@ -346,9 +346,9 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class Placeholder(Input):
-    """Placeholder for an estimated input, named `called` in the model, once its values are quantities:
+    """Placeholder, zero at all times, for an estimated input whose values are quantities.
 
-    0 at all times.
+    input_name : name of the input in the model
     """
 
     spec: EstimatedInput

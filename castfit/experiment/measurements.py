@@ -143,7 +143,8 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
         t, y = (read_reals(value[0]), read_reals(value[1])) if own else (common, read_reals(value))
         if own and t is None:
             mistakes.append(
-                f"the times of '{name}' contain something that is no real number: {describe_non_numbers(value[0])}; {_TIMES}"
+                f"the times of '{name}' contain a value that is not a real number: "
+                f"{describe_non_numbers(value[0])}; {_TIMES}"
             )
         if y is None:
             value_text = describe_non_numbers(value[1] if own else value)
@@ -246,8 +247,8 @@ def time_mistakes(first_time: float, last_time: float, start: float, *, is_start
         ]
     if not is_start_given and first_time > _MAX_LEAD_SPANS * (last_time - first_time) > 0:
         return [
-            f"the times, from {first_time:g} to {last_time:g}, are far from 0, and the time of the initial states is not set; "
-            f"set start={first_time:g} or start=0"
+            f"the times, from {first_time:g} to {last_time:g}, are far from 0, and the time of the initial states "
+            f"is not set; set start={first_time:g} or start=0"
         ]
     return []
 
@@ -486,7 +487,7 @@ def read_sigma(
     *,
     optional_names: Collection[str] = (),
 ) -> dict[str, Array]:
-    """Expand every accepted form of sigma to one array per series; sigma may be missing for the series `optional_names`."""
+    """Expand any accepted form of sigma to one array per series; it may be missing for series in `optional_names`."""
     if sigma is None or not series:
         return {}
     sigma_by_output: dict[str, Any]
@@ -537,7 +538,8 @@ def _deviations(name: str, sigma: Any, series: TimeSeries, mistakes: list[str]) 
         sigma_array = read_reals(sigma)
         if sigma_array is None or sigma_array.shape not in ((), shape[:1], series.shape, shape):
             mistakes.append(
-                f"sigma of '{name}' is {shorten_repr(sigma)}; give a number, one per time, or an array of shape {series.shape}"
+                f"sigma of '{name}' is {shorten_repr(sigma)}; "
+                f"give a number, one per time, or an array of shape {series.shape}"
             )
             return None
         deviations = np.array(np.broadcast_to(sigma_array[:, None] if sigma_array.ndim == 1 else sigma_array, shape))

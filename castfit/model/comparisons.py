@@ -31,9 +31,7 @@ def is_condition(expression: ca.SX) -> bool:
 
 @dataclass
 class Comparisons:
-    """Differences in a condition, symbols of their signs, and its truth value, 0 or 1, as an expression of the
-    signs.
-    """
+    """Differences in a condition, symbols of their signs, and its truth value (0 or 1) in terms of the signs."""
 
     differences: list[ca.SX] = field(default_factory=list[ca.SX])
     signs: list[ca.SX] = field(default_factory=list[ca.SX])
@@ -47,12 +45,12 @@ class Comparisons:
         return comparisons
 
     def becomes_true(self, axis: int, direction: int) -> bool | None:
-        """Check whether the condition becomes true right at the zero of a difference, as in ``x >= 1``, rather than
-        beyond it.
+        """Check whether the condition becomes true exactly at the zero of a difference, as in ``x >= 1``.
 
-        direction : 1 where the difference rises, -1 where it falls, 0 for either
+        direction : 1 if the difference rises, -1 if it falls, 0 for either
 
-        Returns None where it never makes the condition true.
+        Returns False if it becomes true beyond the zero, and None if this difference never makes it true.  Returns
+        True also if there are too many cases to try.
         """
         truth_values = self._everywhere((-1.0, 0.0, 1.0))
         if truth_values is None:
@@ -121,8 +119,9 @@ class Comparisons:
 
 
 def _is_piecewise(e: ca.SX) -> bool:
-    """Check whether an expression is a sum of if-else terms with truth values, assumed to have at most one nonzero
-    term.
+    """Check whether an expression is a sum of if-else terms with truth values.
+
+    At most one term is assumed to be nonzero.
     """
     if e.is_constant() or e.is_symbolic():
         return False

@@ -97,8 +97,9 @@ def _of_structure(parts: PatternPartition, contains: Mask, names: Sequence[str])
     excess_equations = [i for i in parts.over_equations if i not in empty_equations]
     if excess_equations:
         mistakes.append(
-            f"{_equations(excess_equations, names)} contain only {_states(parts.over_states, names)}, {len(excess_equations)} equations for "
-            f"{len(parts.over_states)}, {_INDEX}; differentiate one of them, or take one away"
+            f"{_equations(excess_equations, names)} contain only {_states(parts.over_states, names)}, "
+            f"{len(excess_equations)} equations for {len(parts.over_states)}, {_INDEX}; "
+            "differentiate or remove one of them"
         )
     if parts.under_equations:
         description = f"{_states(parts.under_states, names)} appear in {_equations(parts.under_equations, names)} only"

@@ -296,7 +296,7 @@ def with_new_symbols(
     replaced_symbols: Sequence[ca.SX] = (),
     replacements: Sequence[ca.SX] = (),
 ) -> tuple[DelayedValue, ...]:
-    """Rebuild delayed values on new symbols, with other orders, and with the symbols `replaced_symbols` replaced by `replacements`."""
+    """Rebuild delayed values on new symbols with other orders; `replacements` take the place of `replaced_symbols`."""
     delays: list[DelayedValue] = []
     for d, order in zip(delayed, orders, strict=True):
         old, new = [o.symbol for o in delayed[: len(delays)]], [n.symbol for n in delays]

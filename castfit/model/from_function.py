@@ -54,9 +54,7 @@ def call_user_function(function: Callable[..., Any], label: str, arguments: Sequ
 
 
 def rates(returned: Any, states: Sequence[str]) -> list[Any]:
-    """Read the derivatives that a model function returned, one for each state, by name or in the order of the
-    states.
-    """
+    """Read the derivatives that a model function returned, by name or in the order of the states."""
     if isinstance(returned, Mapping):
         by_name = cast("Mapping[Any, Any]", returned)
         mistakes = unknown_names("f returns a derivative of '{}', which is no state", map(str, by_name), states)

@@ -880,7 +880,7 @@ def _delay_mistakes(
             mistakes += _undeclared({"the history of a delay": d.history}, allowed, only="parameters and time")
         elif ca.depends_on(d.expression, _vector(declared["algebraic state"])):
             mistakes.append(
-                f"the delayed expression {shorten_repr(d.expression)} holds an algebraic state, whose value at the start "
+                f"the delayed expression {shorten_repr(d.expression)} contains an algebraic state, whose initial value "
                 "follows from the equations only; give history="
             )
     return mistakes

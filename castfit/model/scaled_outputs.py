@@ -205,7 +205,8 @@ def _mistakes(scaled_output: Scaled) -> list[str]:
     lower, upper = read_real(scaled_output.lower), read_real(scaled_output.upper)
     if lower is None or upper is None or not lower <= upper:
         mistakes.append(
-            f"has the bounds {shorten_repr(scaled_output.lower)} and {shorten_repr(scaled_output.upper)}; give lower <= upper"
+            f"has the bounds {shorten_repr(scaled_output.lower)} and {shorten_repr(scaled_output.upper)}; "
+            "give lower <= upper"
         )
     if scaled_output.guess is not None and read_real(scaled_output.guess) in (None, 0.0):
         mistakes.append(f"has the guess {shorten_repr(scaled_output.guess)}; give a number other than 0")

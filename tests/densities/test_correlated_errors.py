@@ -370,7 +370,7 @@ def test_what_cannot_be_is_said(sigma, said):
 
 
 def test_other_noise_repeated_times_and_tools_that_do_not_know_it(tmp_path):
-    with pytest.raises(cf.InputError, match="StudentT does not go with"):
+    with pytest.raises(cf.InputError, match="cannot be combined with StudentT"):
         cf.Experiment({"x": [1.0, 2.0]}, time=[1, 2], noise=cf.StudentT(), sigma=cf.correlated(0.1, time=1.0))
     with pytest.raises(cf.InputError, match="at t = 1 'x' has several values"):
         cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=[1, 1, 2], sigma=cf.correlated(0.1, time=1.0))

@@ -257,7 +257,7 @@ def test_priors_that_make_no_sense_are_refused(prior, phrase):
 def test_mistakes_in_priors_come_with_all_others():
     with refused("the guess is nan", "deviation positive", "parameter 's' has no guess"):
         decay(parameters={"k": cf.Parameter(np.nan, prior=Normal(1, -1))})
-    with refused("nothing within its bounds [1, 2] is possible by Uniform(lower=0, upper=0.5)"):
+    with refused("Uniform(lower=0, upper=0.5) excludes all values in the bounds [1, 2]"):
         decay(parameters={"k": cf.Parameter(1.5, 1, 2, prior=UniformPrior(0, 0.5)), "s": 1.0})
     with refused("free initial state 'x' has the prior Normal(mean=1, deviation=0)"):
         cf.Experiment({"x": [1.0]}, time=[1.0], initial={"x": cf.free(1.0, prior=Normal(1, 0))})

@@ -363,7 +363,7 @@ def test_changed_fields_have_the_form_that_is_kept():
     experiment = Experiment({"y": [1.0, 2.0]}, time=[0.0, 1.0], sigma=0.1)
     doubled = experiment.with_changes(sigma={"y": 2 * experiment.sigma["y"]})
     np.testing.assert_array_equal(doubled.sigma["y"], 0.2)
-    with refused("sigma is 0.05, but kept as a mapping", "'sigmas' is no field of an experiment"):
+    with refused("sigma is 0.05; expected a mapping from names", "'sigmas' is no field of an experiment"):
         experiment.with_changes(sigma=0.05, sigmas=1.0)
 
 

@@ -81,7 +81,7 @@ def test_a_cell_that_is_no_number_is_named(kind):
     table.loc[3, "value"], table.loc[3, "t"] = "2,2", "1 h"
     table["sd"] = LONG["sd"]
     with refused(
-        "B: the times of 'x' contain something that is no real number: '1 h' at index 3; give real numbers",
+        "B: the times of 'x' contain a value that is not a real number: '1 h' at index 3; give real numbers",
         "B: 'x' contains something that is no real number: '2,2' at index 3; give numbers, and NaN for what was not",
     ):
         cf.experiments_from(table, **COLUMNS, experiment="subject", sigma="sd")

@@ -328,5 +328,5 @@ def test_mistakes_are_listed_at_once():
         "a delayed expression contains 'y'", "a delay tau contains 'x'", "the history of a delay contains 'x'"
     ):
         cf.Model({x: -cf.delay(x * y, x, history=x)}, parameters=[k])
-    with refused("holds an algebraic state"):
+    with refused("contains an algebraic state"):
         cf.Model({x: -cf.delay(z, k)}, algebraic={z: z - x}, parameters=[k])

@@ -192,8 +192,8 @@ class Likelihood(Noise):
 def smooth_kinks(cost: ca.SX, mu: ca.SX) -> ca.SX:
     """Return a cost whose kinks in mu are parabolas where they differ from it by less than `KINK_HALF_WIDTH`.
 
-    |z|  becomes  z^2 / 2 h + h / 2  for |z| < h, with  h d cost / d|z| = `KINK_HALF_WIDTH`, in absolute values; larger and smaller
-    of two numbers are half their sum and half their distance.
+    |z|  becomes  z^2 / 2 h + h / 2  for |z| < h, with  h |d cost / d|z|| = `KINK_HALF_WIDTH`.  The larger and the
+    smaller of two numbers are half their sum plus and minus half their distance.
     """
     kinks: list[tuple[ca.SX, ca.SX]] = []  # a symbol, and of what it is the absolute value
 

@@ -49,7 +49,8 @@ class UnknownSigma:
             guess is None or not (np.isfinite(guess) and lower <= guess <= upper and guess > 0)
         ):
             mistakes.append(
-                f"{label}: unknown() has the guess {shorten_repr(self.guess)}; give a positive number between its bounds"
+                f"{label}: unknown() has the guess {shorten_repr(self.guess)}; "
+                "give a positive number between its bounds"
             )
         return mistakes
 

@@ -596,9 +596,7 @@ def prior_mistakes(label: str, prior: Any) -> list[str]:
 
 
 def start_mistakes(label: str, starts: Any, lower: Any, upper: Any) -> list[str]:
-    """Check the distribution from which starts of `label` are drawn, within its bounds, and return the error
-    messages.
-    """
+    """Check the distribution from which starts of `label` are drawn, and return the error messages."""
     if starts is None:
         return []
     if not isinstance(starts, PriorDistribution):
@@ -625,7 +623,7 @@ def prior_bound_conflicts(
     low, high = prior.support
     if max(low, lower) >= min(high, upper):
         return [
-            f"{label}: nothing within its bounds [{lower:g}, {upper:g}] is possible by {shorten_repr(prior)}; change either"
+            f"{label}: {shorten_repr(prior)} excludes all values in the bounds [{lower:g}, {upper:g}]; change either"
         ]
     if not low <= guess <= high or not prior.row(guess).cost < inf:
         return [f"{label}: the guess {guess:g} is impossible by its prior {shorten_repr(prior)}; change one of them"]

@@ -200,8 +200,7 @@ def tikhonov(names: Any, weight: float, *, towards: Any = "guess", on: str = "va
 
 
 def lasso(names: Any, weight: float, *, towards: Any = "guess", on: str = "value") -> Penalty:
-    """Select quantities: the penalty ``weight |value - towards|`` is added to the cost and keeps most values at
-    `towards`.
+    """Select quantities by the penalty ``weight |value - towards|``, which keeps most values at `towards`.
 
     A quantity leaves `towards` only where half of chi2 falls by more than `weight` per unit; the others end exactly
     there, and the message of the result says which.  Those that leave are pulled back by weight * variance: for

@@ -36,8 +36,12 @@ _OPTIONS = IntegratorOptions(
 
 @dataclass(frozen=True)
 class SettlingState:
-    """Point of the integration: time, variables w (n,), rates F (n,), Jacobian J (n, n), largest magnitudes so far
-    (n,).
+    """Point of the integration.
+
+    w (n,) : variables
+    rate (n,) : F(w)
+    jacobian (n, n) : J(w)
+    size (n,) : largest magnitudes so far
     """
 
     time: float

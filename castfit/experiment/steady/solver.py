@@ -317,8 +317,9 @@ class SteadyStateSolver(Picklable):
 
     def _none(self, reason: str) -> SteadyStateSolution:
         n = self.n_x + self.z_guess.size
-        return SteadyStateSolution(np.full(n, np.nan), np.full((n, n), np.nan), np.full(self.n_x, np.nan, dtype=complex), np.nan,
-                       reason)  # fmt: skip
+        return SteadyStateSolution(
+            np.full(n, np.nan), np.full((n, n), np.nan), np.full(self.n_x, np.nan, dtype=complex), np.nan, reason
+        )
 
     # Functions
 

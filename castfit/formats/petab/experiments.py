@@ -232,8 +232,8 @@ def experiments_of(
         series, sigma, noise = _data(group, observables, substitute)
         parameters = {**_constants(first_values, substitute), **_placeholders(row.name, observables, substitute)}
         yield Experiment(
-            series, sigma=sigma, noise=noise, initial=initial, parameters=parameters, events=events, start=first_period.time,
-            name=label,
+            series, sigma=sigma, noise=noise, initial=initial, parameters=parameters, events=events,
+            start=first_period.time, name=label,
         )  # fmt: skip
 
 

@@ -159,7 +159,10 @@ class Constants:
     def from_entities(
         cls, entities: ModelEntities, parameter_names: Iterable[str], targets: Iterable[str]
     ) -> Constants:
-        """Work out the values, which may be expressions of other constants; `parameter_names` ones stay, `targets` among them."""
+        """Compute the values, which may be expressions of other constants.
+
+        parameter_names : constants that stay parameters, including the `targets` of conditions
+        """
         retained = {*parameter_names}
         names = [n for n in entities.constants if n not in retained and n in entities.values]
         old = ca.vertcat(*(entities.constants[n] for n in names))

@@ -225,7 +225,8 @@ class LinearQuantities:
         lower, upper, guess = (np.array([getattr(q, n) for q in quantities]) for n in ("lower", "upper", "guess"))
         theta = np.asarray(compiled_problem.to_search(np.array([q.guess for q in compiled_problem.quantities])))
         return InnerProjection(
-            (), np.asarray(compiled_problem.log), theta, np.zeros(theta.size), inner=inner, lower=lower, upper=upper, default_values=guess,
+            (), np.asarray(compiled_problem.log), theta, np.zeros(theta.size),
+            inner=inner, lower=lower, upper=upper, default_values=guess,
             columns=tuple(columns), parts=tuple(_group_uses(self.uses)), sigma=sigma,
         )  # fmt: skip
 
@@ -248,9 +249,7 @@ def _group_uses(uses: Sequence[LinearOutputUse]) -> Iterator[tuple[LinearOutputU
 
 
 def linear_quantities(compiled_problem: CompiledProblem, names: Iterable[str] | None = None) -> LinearQuantities:
-    """Find the quantities that enter the data linearly and nothing else, among all or the named ones, in their
-    order.
-    """
+    """Find the quantities, among all or `names`, that enter only the data and there linearly; in order."""
     requested_names = compiled_problem.names if names is None else tuple(names)
     obstacles: dict[str, str] = {}
     candidates: list[int] = []

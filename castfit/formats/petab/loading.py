@@ -190,9 +190,7 @@ def build(
 
 
 def _outside(rows: Iterable[ParameterRow]) -> tuple[str, ...]:
-    """Return a message for each estimated parameter whose nominal value lies outside its bounds by more than
-    rounding.
-    """
+    """Return a message for each estimated parameter whose nominal value lies clearly outside its bounds."""
     return tuple(
         f"{row.where}: '{row.name}' has the nominalValue {row.nominal:g} outside of its bounds, {row.lower:g} to "
         f"{row.upper:g}; it starts at the nearer one"

@@ -102,9 +102,7 @@ def compile_observables(
 
 
 def _observables_by_name(rows: Mapping[str, ObservableRow], graphs: Mapping[str, Graph]) -> dict[str, Graph]:
-    """Return the expressions of observables for use in formulas: without placeholders and without circular
-    references.
-    """
+    """Return the expressions of observables that formulas may contain: those without placeholders and cycles."""
     observable_graphs: dict[str, Graph] = {}
     pending = {n: row for n, row in rows.items() if n not in graphs}
     for _ in rows:

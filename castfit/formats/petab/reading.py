@@ -235,7 +235,8 @@ def prior(row: TsvRow, kind: str, column: str, allowed: Mapping[str, int], mista
     if len(numbers) != n_numbers or any(v is None or not isfinite(v) for v in numbers):
         description = f"'{cell}'" if cell else "empty"
         mistakes.append(
-            f"{row.where}: {column} is {description}; the prior '{kind}' takes {n_numbers} number{'s' if n_numbers > 1 else ''}"
+            f"{row.where}: {column} is {description}; "
+            f"the prior '{kind}' takes {n_numbers} number{'s' if n_numbers > 1 else ''}"
         )
         return None
     return PriorEntry(kind, tuple(v for v in numbers if v is not None))

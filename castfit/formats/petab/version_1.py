@@ -156,7 +156,8 @@ def _observable(row: TsvRow, name: str, mistakes: list[str]) -> ObservableRow:
     observable_row = observable(row, name, axis, distribution, _placeholders, mistakes)
     formulas = f"{observable_row.formula} {observable_row.noise}"
     mistakes += [
-        f"{row.where}: the formulas of '{name}' have placeholders up to '{placeholders[-1]}', but not '{p}'; number them from 1"
+        f"{row.where}: the formulas of '{name}' have placeholders up to '{placeholders[-1]}', but not '{p}'; "
+        "number them from 1"
         for placeholders in (observable_row.placeholders, observable_row.noise_placeholders)
         for p in placeholders
         if not re.search(rf"\b{p}\b", formulas)

@@ -29,9 +29,7 @@ class QuantityRole(Enum):
 
 
 def roles_of(contents: SbmlDocument) -> tuple[dict[str, QuantityRole], tuple[str, ...]]:
-    """Classify each quantity without regard to algebraic rules, and list the candidates for these, likelier ones
-    first.
-    """
+    """Classify each quantity, ignoring algebraic rules, and list the candidates for these, likeliest first."""
     reacting = {p.species for r in contents.reactions.values() for p in r.participants}
     changed = {name for event in contents.events for name in event.assignments}
     roles: dict[str, QuantityRole] = {}

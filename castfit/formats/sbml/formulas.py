@@ -185,7 +185,7 @@ def _plainly(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
 def _folded(
     function: Any, empty: float, convert: Callable[[ca.SX], ca.SX] | None = None
 ) -> Callable[[list[ca.SX]], ca.SX]:
-    """Wrap a function of two arguments as a function of a list of any length; `convert` is applied to each entry first."""
+    """Wrap a function of two arguments as a function of a list; `convert` is applied to each entry first."""
     return lambda operands: (
         reduce(function, map(convert, operands) if convert else operands) if operands else ca.SX(empty)
     )
@@ -206,8 +206,9 @@ def truth(value: ca.SX) -> ca.SX:
 
 
 def _either(a: ca.SX, b: ca.SX) -> ca.SX:
-    """Build the exclusive or of two conditions, without a comparison of truth values, which would hide their
-    comparisons.
+    """Build the exclusive or of two conditions.
+
+    It compares no truth values, which would hide the comparisons of the conditions.
     """
     return ca.logic_or(ca.logic_and(a, ca.logic_not(b)), ca.logic_and(ca.logic_not(a), b))
 

@@ -301,7 +301,8 @@ def _started(values: SbmlValues, user_values: Mapping[str, Any]) -> ImportedStar
         sources = sorted(source_names & state_values.keys())
         if sources:
             mistakes.append(
-                f"'{name}' is computed from the initial value of '{sources[0]}'; load with parameters=['{name}'] for that"
+                f"'{name}' is computed from the initial value of '{sources[0]}'; "
+                f"to change it, load with parameters=['{name}']"
             )
     raise_if_mistakes("Loaded.start", mistakes)
     n_mistakes = len(values.mistakes)

@@ -44,7 +44,8 @@ class TrackedDelay:
         x(t - tau) = y + r s + c s^2 / 2,   y' = s' (x'(s) - r - c s),   s = max(t - tau, 0)
 
     state : y, its symbol;  rate : y', over the symbols of delayed values
-    initial_polynomial : r s + c s^2 / 2, with r and c the first derivatives of x at the start: so y' has no jump at s = 0
+    initial_polynomial : r s + c s^2 / 2, with r and c the first derivatives of x at the start, so that y' has no jump
+        at s = 0
     """
 
     value: DelayedState
@@ -301,9 +302,7 @@ class SbmlValues(LazyValues):
         return self._constant(name, q)
 
     def is_plain(self, name: str) -> bool:
-        """Check whether a constant is a plain number, and so a parameter, rather than computed from other
-        quantities.
-        """
+        """Check whether a constant is a plain number, and so a parameter, instead of a formula."""
         q = self.contents.quantities[name]
         if name in self.contents.initial or self._thins(name):
             return False
@@ -461,7 +460,8 @@ class SbmlValues(LazyValues):
                 if (feedback_source or (len(dependencies) > _ORDER and not has_jumps)) and not is_varying:
                     if has_jumps:
                         self.mistakes.append(
-                            f"the delayed value of '{d.state}', at which events jump, depends on {feedback_source or 'itself'}"
+                            f"the delayed value of '{d.state}', at which events jump, "
+                            f"depends on {feedback_source or 'itself'}"
                         )
                     continue
                 if is_varying and has_jumps:
@@ -562,8 +562,15 @@ class SbmlValues(LazyValues):
         followed = {hash(symbol) for symbol, _ in delayed_values.values()}
         for number, d in enumerate(d for d in self.delays.values() if hash(d.symbol) not in followed):
             rate, (r, c) = self.state_rate(d.state), self._beginning(d.state)
-            state_expression = ca.substitute([d.delayed_expression], [ca.vertcat(*(s for s, _ in delayed_values.values()))],
-                               [ca.vertcat(*(v for _, v in delayed_values.values()))])[0] if delayed_values else d.delayed_expression  # fmt: skip
+            state_expression = (
+                ca.substitute(
+                    [d.delayed_expression],
+                    [ca.vertcat(*(symbol for symbol, _ in delayed_values.values()))],
+                    [ca.vertcat(*(expression for _, expression in delayed_values.values()))],
+                )[0]
+                if delayed_values
+                else d.delayed_expression
+            )
             line = state_expression - r * self.time - c * self.time**2 / 2
             if not (
                 state_expression.is_symbolic() and ca.simplify(rate - r - c * self.time).is_zero()

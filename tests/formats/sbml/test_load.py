@@ -61,7 +61,7 @@ def test_initial_values_that_are_given_are_seen_by_those_that_follow_from_them()
     loaded = cf.sbml.load_antimony(
         "x = 2; y = 3 * x; x' = -x; y' = -y; c = x; z := c * y",
     )
-    with pytest.raises(cf.InputError, match="'c' is computed from the initial value of 'x'; load with"):
+    with pytest.raises(cf.InputError, match="'c' is computed from the initial value of 'x'; to change it, load with"):
         loaded.start({"x": 5.0})
     loaded = cf.sbml.load(loaded.sbml, parameters=["c"])
     a = ca.SX.sym("a")
