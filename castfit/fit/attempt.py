@@ -1,4 +1,4 @@
-"""One search of a fit: solved, refined, judged, and verified by the model itself; and what the searches share."""
+"""Search of a fit: solve, refine, check optimality, verify with the integrated model; and the state that searches share."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _MATCHING_TOLERANCE = 1e-6  # Largest gap of a continuous trajectory, in units o
 class SolveStaging:
     """Staged problem to solve, with the transcription that built it.
 
-    what : how the search began, in words; empty for the first
-    second_start : makes another starting point
+    start_description : how the search was started; empty for the first search
+    second_start : function that computes another starting point
     is_warm_start : whether the start is nearly optimal
-    solver : another one than that of the fit
-    refinement : how often it was refined
+    solver : solver that replaces that of the fit
+    refinement : number of mesh refinements so far
     """
 
     transcription: Transcription
@@ -77,7 +77,7 @@ class SolveOutcome:
 class Attempt(SolveOutcome):
     """Result of a solve after refinement and verification.
 
-    linear : a linearization, if there is one, at the end
+    linear : linearization at the end, or only an evaluation
     """
 
     linear: Evaluation
@@ -95,12 +95,12 @@ class Attempt(SolveOutcome):
 
     @property
     def theta(self) -> Array:
-        """The estimates, (n_theta,), search scale."""
+        """Estimates, (n_theta,), search scale."""
         return self.staged.layout.theta(self.solution.v)
 
     @property
     def nodes(self) -> list[TrajectoryNodes]:
-        """The trajectory, one per experiment."""
+        """Trajectory of each experiment."""
         v = self.solution.v
         times_and_states = zip(self.staged.times(v), self.staged.node_states(v), strict=True)
         return [TrajectoryNodes(times[:-1], states) for times, states in times_and_states]
@@ -117,42 +117,45 @@ class Attempt(SolveOutcome):
 
     @property
     def has_small_residuals(self) -> bool:
-        """Whether this is a solution with small residuals, not only with such as look like noise."""
+        """Whether this is a solution with small residuals; residuals that only look like noise do not count."""
         return self.solution.status.success and not has_implausible_residuals(self.staged, self.linear, noisy=False)
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether user or clock ended it."""
+        """Whether the user or the time limit ended the search."""
         return self.solution.status.cut_off
 
     @property
     def connected(self) -> bool:
-        """Whether this is a trajectory of the model, solution or not."""
+        """Whether the trajectory is continuous, at a solution or not."""
         layout, scale = self.staged.layout, self.staged.scale
         return self.linear.ok and infeasibility(layout, scale, self.linear) <= _MATCHING_TOLERANCE
 
     @property
     def joined(self) -> bool:
-        """Whether its trajectory is connected and integrated, so that its cost is that of the model itself."""
+        """Whether the trajectory is continuous and integrated, so that its cost is that of the model."""
         return self.staged.integrated and self.connected
 
     @property
     def plausible(self) -> bool:
-        """Whether this is a trajectory of the model whose residuals may be noise, solution or not."""
+        """Whether the trajectory is continuous and its residuals may be noise, at a solution or not."""
         accurate = self.connected and self.solution.status is not Status.INACCURATE
         return accurate and not has_implausible_residuals(self.staged, self.linear)
 
     def agrees_with(self, other: Attempt) -> bool:
-        """Whether the other one is a solution, and this came as far, by a trajectory of the model.
+        """Whether the other attempt is a solution, and this one has the same cost with a continuous trajectory.
 
-        Iterations may be over before this is a solution, too: of large residuals Gauss-Newton's last steps are many.
+        This attempt need not have converged: with large residuals, the last Gauss-Newton steps are many.
         """
         if not (other.solution.status.success and (self.solution.status.success or self.connected)):
             return False
         return abs(self.linear.cost - other.linear.cost) <= _MIN_COST_GAIN_RTOL * other.linear.half_square
 
     def is_better_than(self, other: Attempt) -> bool:
-        """Whether this describes the data and the other does not, or is a solution, or better by more than rounding."""
+        """Whether this attempt is preferred to another one.
+
+        Plausible residuals count first, then convergence, then a significantly lower cost.
+        """
         if self.plausible != other.plausible:
             return self.plausible
         is_success, is_other_success = self.solution.status.success, other.solution.status.success
@@ -164,7 +167,7 @@ class Attempt(SolveOutcome):
 
 @dataclass(frozen=True)
 class VisitedPoint:
-    """Point that an attempt reached, and its cost: that of the model if its pieces are `joined`."""
+    """Point that an attempt reached, with its cost; `joined` if this is the cost of the integrated model."""
 
     problem: CompiledProblem
     theta: Array
@@ -198,17 +201,17 @@ class FitRun:
 
     @property
     def remaining(self) -> float:
-        """Seconds left."""
+        """Seconds until the time limit."""
         return self.deadline - time.perf_counter()
 
     def start_strategy(self, words: str, line: str) -> None:
-        """Note which strategy begins, and say a line about it."""
+        """Record the start of a strategy, and report a line about it."""
         self.n_attempts += 1
         self.strategies.append(words)
         self.report_line(line)
 
     def attempt(self, staging: SolveStaging, *, exchanged: bool = True) -> Attempt:
-        """Solve, refine, solve again, then judge; `exchanged`: until constraints are kept between points, too."""
+        """Solve with refinements, then verify; `exchanged`: also exchange the points of path constraints."""
         elements = MeshRefinement(self)
         attempt = self._verify_attempt(elements.finished(self.solve(elements.prepare(staging)), self.solve))
         if exchanged:
@@ -246,7 +249,7 @@ class FitRun:
     def _verify_attempt(self, solved: SolveOutcome) -> Attempt:
         staging, solution = solved.staging, solved.solution
         seconds_left = self.remaining
-        with without_deadline():  # this takes an evaluation or two; cut off it would lose the work that was done
+        with without_deadline():  # takes one or two evaluations; without them, the work would be lost
             solution, linear = verify_solution(
                 staging.staged, close_initial_gap(staging.staged, solution), seconds_left, self.low_accuracy_rtol
             )
@@ -258,7 +261,7 @@ class FitRun:
 
 
 class MeshRefinement(Refinement[SolveStaging, SolveOutcome]):
-    """As many elements as it takes until the transcription agrees with the integrator."""
+    """Refinement of the mesh until the transcription agrees with the integrator."""
 
     subject = "elements of collocation"
 
@@ -267,7 +270,7 @@ class MeshRefinement(Refinement[SolveStaging, SolveOutcome]):
         self.stop_reason: tuple[Status, str] | None = None
 
     def prepare(self, question: SolveStaging) -> SolveStaging:
-        """Measure constraints in units of what they change by."""
+        """Scale constraints by the size of their derivatives."""
         return replace(question, staged=_in_units(question.staged))
 
     def refined(self, answer: SolveOutcome) -> SolveStaging | None:
@@ -300,7 +303,7 @@ class MeshRefinement(Refinement[SolveStaging, SolveOutcome]):
 
 
 class RedundantConstraintRemoval(Refinement[SolveStaging, Attempt]):
-    """Without equations that turn out to follow from others: there multipliers mean nothing."""
+    """Removal of equality constraints that are implied by others, whose multipliers are undetermined."""
 
     subject = "redundant equality constraints"
 
@@ -309,7 +312,7 @@ class RedundantConstraintRemoval(Refinement[SolveStaging, Attempt]):
         self.stop_status: Status | None = None
 
     def refined(self, answer: Attempt) -> SolveStaging | None:
-        """Return the problem without them, once."""
+        """Return the problem without redundant equations, once."""
         if self.follow or answer.is_cut_off:
             return None
         follow = find_redundant_equations(answer.staged.layout, answer.linear, answer.staged.scale)
@@ -339,7 +342,7 @@ class RedundantConstraintRemoval(Refinement[SolveStaging, Attempt]):
 
 
 class PathConstraints(Refinement[SolveStaging, Attempt]):
-    """More times at which constraints are held, until they are kept in between (castfit.fit.constraint_exchange)."""
+    """Addition of points to path constraints until they hold between points (castfit.fit.constraint_exchange)."""
 
     subject = "path constraints between the discretisation points"
 
@@ -348,7 +351,7 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
         self.stop_reason: tuple[Status, str | None] | None = None
 
     def refined(self, answer: Attempt) -> SolveStaging | None:
-        """Return the problem with the worst violations held as well, from where the last search ended."""
+        """Return the problem with points at the worst violations, started at the end of the last search."""
         run, staging = self.run, answer.staging
         has_path_constraints = any(c.times == ALONG for c in run.problem.path)
         if not (has_path_constraints and answer.solution.status.success and run.verify):
@@ -377,7 +380,7 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
         return None
 
     def joined(self, previous_answer: Attempt, new_answer: Attempt) -> Attempt:
-        """Return the later one, with the transcription that was asked for."""
+        """Return the later attempt, with the requested transcription."""
         return replace(
             new_answer, staging=replace(new_answer.staging, transcription=previous_answer.staging.transcription)
         )
@@ -388,7 +391,7 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
 
 
 def _in_units(staged: StagedProblem) -> StagedProblem:
-    """Measure constraints in units of what they change by; as they stand where no time is left, which solvers say."""
+    """Scale constraints by the size of their derivatives; return the problem unchanged if no time is left."""
     try:
         return staged.in_units()
     except StopRequested:
@@ -405,12 +408,12 @@ def with_start_trajectory(
 
 
 def has_states(transcription: Transcription) -> bool:
-    """Whether one can say where the transcription's states start."""
+    """Whether the starting values of the transcription's states can be set."""
     return is_dataclass(transcription) and any(f.name == "states" for f in fields(transcription))
 
 
 def with_state_start(transcription: Transcription, states: States) -> Transcription:
-    """Return the transcription with its states started otherwise."""
+    """Return the transcription with other starting values of its states."""
     return replace(cast("Any", transcription), states=states)
 
 

@@ -1,18 +1,18 @@
-"""Choice of the transcription for a fit that names none: the one with the lowest predicted time.
+"""Choice of the transcription of a fit that names none: the one with the lowest predicted time.
 
-    prospect      sizes, pattern, steps of one simulation from the start, what is measured
-    features     numbers to which the work of an iteration, and its memory, are in proportion
-    prices       features times what they cost where it was measured (measured_costs.json, by ``castfit bench costs``),
-                 times how many iterations such models take
+    features        sizes, sparsity, steps of one simulation from the start, measured states (`CostFeatures`)
+    terms           numbers to which the time of an iteration, and its memory, are proportional (`features`)
+    costs           terms times their measured costs (measured_costs.json, by ``castfit bench costs``),
+                    times the number of iterations of similar models (`predict_costs`)
 
-Measured costs are those of one machine; only their ratios decide, and they are shipped, so that the choice depends on
-neither the machine nor its load.  The memory that is there may only refuse.
+The costs were measured on one machine.  Only their ratios decide, and they are part of the package, so that the choice
+depends on neither the machine nor its load.  The available memory can only exclude a transcription.
 
-Single shooting goes down from the start in a box; where it gets nowhere, or ends where data are not described, it does
-so from parameters that are matched to the data, if these say all states; then collocation follows (or multiple
-shooting, where that is cheaper and data say where the states of nodes begin), and the strategies of
-castfit.fit.strategies.  What follows for little is not waited for: optima at which single shooting arrives in time are
-seen in the first few steps.  Collocation comes first where it costs less.
+Single shooting descends from the starting point in a trust region.  If it stops early, or ends far from the data, and
+all states are measured, it restarts from parameters that are matched to the data.  Collocation follows, or multiple
+shooting if it is cheaper and the data provide the states at the nodes; then the strategies of castfit.fit.strategies.
+A cheap fallback is used early: optima that single shooting reaches in time are near after the first few steps.
+Collocation comes first if it is cheaper.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ if TYPE_CHECKING:
     from castfit.transcribe.shooting_problem import ShootingProblem
 
 MEASURED_COSTS_PATH = Path(__file__).with_name("measured_costs.json")
-"""What `castfit bench costs` writes."""
+"""Measured costs, written by `castfit bench costs`."""
 
 DESCENT_SOLVER = GaussNewton("box")
 PROBE_SOLVER = replace(DESCENT_SOLVER, max_iter=40)
-"""How single shooting goes down from the start where something follows; optima that are found so take 5 to 30."""
+"""Descent by single shooting before a fallback; successful descents take 5 to 30 iterations."""
 
-# Alternatives were tried on 35 problems of ``castfit bench sizes``, of up to 80 states, 1,000 data, 100 experiments;
-# what is chosen here, on all of them: 2 to 1,000 states, 10 to 1e5 data, 1 to 10,000 experiments.
+# Alternative values were tested on 35 problems of ``castfit bench sizes`` (up to 80 states, 1,000 data, 100 experiments),
+# the chosen ones on all of them (2 to 1,000 states, 10 to 1e5 data, 1 to 10,000 experiments).
 _PATIENT_WINDOW_AND_DECREASE = (
     8,
     0.01,
@@ -100,12 +100,12 @@ _SLOPES: PerObjectCache[Model, ca.Function] = PerObjectCache()
 
 @dataclass(frozen=True)
 class EarlyStoppingDescent:
-    """A way down that is given up where it is held up far from the data, because something else follows.
+    """Descent that stops early if it stagnates far from the data, because a fallback follows.
 
-    values : how many were measured
-    patience : iterations in which the cost must fall by this part
-    twice : whether it goes on from the second start, too
-    by : how it goes down, and how far at most
+    values : number of measured values
+    patience : window in iterations, and the fraction by which the cost must fall within it
+    twice : whether it also descends from the second start
+    solver : solver of the descent, with its limit on iterations
     """
 
     values: int
@@ -130,7 +130,7 @@ class EarlyStoppingDescent:
         ):
             return first_solution
         second_problem = staged.restricted()
-        with suppress(StopRequested):  # the next solver will notice
+        with suppress(StopRequested):  # the next solver checks the time limit again
             second_problem.start = within_bounds(second_problem, control.second_start())
             if not _cost(second_problem, second_problem.start) < _SECOND_START_COST_RATIO * _cost(
                 staged, first_solution.v
@@ -160,7 +160,7 @@ class EarlyStoppingDescent:
             )
             return given_up
 
-        has_known_sigmas = staged.layout.n_groups == 0  # where sigmas are estimated costs are logarithms
+        has_known_sigmas = staged.layout.n_groups == 0  # if sigmas are estimated, costs are logarithms
         solution = self.solver.solve(
             staged, replace(control, callback=report) if has_known_sigmas else control, warm=warm
         )
@@ -169,7 +169,7 @@ class EarlyStoppingDescent:
 
 
 def _poor(staged: StagedProblem, solution: Solution) -> bool:
-    """Whether this is no solution that describes the data."""
+    """Whether the solve failed or its residuals are implausibly large."""
     return not solution.status.success or has_implausible_residuals(staged, staged.evaluate(solution.v))
 
 
@@ -199,17 +199,17 @@ def _better_of(staged: StagedProblem, first_solution: Solution, second_solution:
 class CostFeatures:
     """Size and properties of a fit, from which its time and memory are predicted.
 
-    n_x, n_z : states and algebraic states
-    n_q : quantities of an experiment, at most
+    n_x, n_z : numbers of states and algebraic states
+    n_q : largest number of quantities of an experiment
     experiments, points, rows : numbers of experiments, of measured times, of measured values
-    elements : of collocation, to begin with
-    steps : of one simulation of all experiments
-    products, entries : of a factorization of the model's Jacobian, multiplications and entries
-    method : which integrator
-    measured : whether every state is
-    stiff : whether something decays far within an element of collocation; what is not looked at is not, but for DAEs
-    reached : whether the model was simulated from the start to its end
-    described : whether that describes the data
+    elements : initial number of collocation elements
+    steps : integrator steps of one simulation of all experiments
+    products, entries : multiplications and entries of a factorization of the model's Jacobian
+    method : integration method
+    measured : whether every state is measured
+    stiff : whether a mode decays well within a collocation element; False until tested, True for DAEs
+    is_simulated : whether the model could be simulated to the end from the starting point
+    described : whether this simulation fits the data
     """
 
     n_x: int
@@ -232,10 +232,10 @@ class CostFeatures:
     def from_problem(
         cls, problem: CompiledProblem, theta: Array, staged: ShootingProblem | None = None
     ) -> CostFeatures:
-        """Look at a problem from a start theta (n_theta,), from where it may be staged by single shooting already."""
+        """Compute the features at theta (n_theta,); `staged` is its single shooting, if there is one already."""
         staged, steps = staged or SingleShooting().transcribe(problem, theta), 0
         is_simulated = fits_data = False
-        with suppress(StopRequested):  # no time to simulate: the solver will notice
+        with suppress(StopRequested):  # no time to simulate: the solver checks the limit again
             evaluation = staged.evaluate(staged.start)
             is_simulated, steps = evaluation.ok, staged.steps(staged.start)
             fits_data = evaluation.ok and not has_implausible_residuals(staged, evaluation)
@@ -313,12 +313,12 @@ def features(prospect: CostFeatures) -> dict[str, tuple[tuple[float, ...], tuple
 
 @cache
 def measured_costs() -> Mapping[str, Any]:
-    """Return the table that is shipped."""
+    """Return the table of measured costs."""
     return json.loads(MEASURED_COSTS_PATH.read_text(encoding="utf-8"))
 
 
 def predict_costs(prospect: CostFeatures) -> dict[str, PredictedCost]:
-    """Predict what fits take, by transcription."""
+    """Predict time and memory of a fit, by transcription."""
     costs = measured_costs()
     predicted_costs: dict[str, PredictedCost] = {}
     for name, (time_features, memory_features) in features(prospect).items():
@@ -333,11 +333,13 @@ def predict_costs(prospect: CostFeatures) -> dict[str, PredictedCost]:
 
 @dataclass(frozen=True)
 class TranscriptionChoice:
-    """First transcription of a fit, a solver that replaces its own or None, the transcription that follows, and the
-    reason.
+    """Chosen transcriptions of a fit, with the reason.
 
-    returns_to_fallback : whether what follows hands its end back, because it takes longer for whatever refits it
-    simulated : single shooting from the start, by which it was chosen
+    transcription : the first one
+    solver : solver of the first search; None for that of the fit
+    fallback : transcription that is used if the first one fails, or None
+    returns_to_fallback : whether a solution of the fallback returns to the first transcription, which refits faster
+    simulated : single shooting at the starting point, from which the choice was made
     """
 
     transcription: Transcription
@@ -359,10 +361,10 @@ def choose(
 ) -> TranscriptionChoice:
     """Choose the transcription with which a fit begins at theta (n_theta,).
 
-    states : whether it also begins at the states of a trajectory
-    workers : whether integration is divided among some
-    straight : whether it may go down from the start in a box, and go on otherwise from there
-    bound : whether it may not, whatever the start: the solver is the user's, or the start is only one of many
+    states : whether the start includes the states of a trajectory
+    workers : whether workers divide the integrations
+    straight : whether the first search may be a trust-region descent that stops early
+    bound : whether it may not, at any start: the user chose the solver, or there are many starts
     """
     if problem.triggered:
         reason = "castfit chose single shooting: collocation does not support state-triggered events."
@@ -374,7 +376,7 @@ def choose(
         {"states": states, "workers": workers, "straight": straight},
     )
     choice = choose_from_features(prospect, bound=bound, **options)
-    if isinstance(choice.transcription, Collocation):  # what is stiff only takes it longer
+    if isinstance(choice.transcription, Collocation):  # stiffness only makes collocation slower
         choice = choose_from_features(prospect.with_stiffness(problem, staged), bound=bound, **options)
     return replace(choice, simulated=staged)
 
@@ -382,7 +384,7 @@ def choose(
 def choose_from_features(
     prospect: CostFeatures, *, states: bool = False, workers: bool = False, straight: bool = True, bound: bool = False
 ) -> TranscriptionChoice:
-    """Choose by a prospect; see `choose`."""
+    """Choose a transcription from the cost features; see `choose`."""
     has_many_starts, straight, has_poor_start = not straight, straight and not bound, bound or not prospect.described
     single, collocation, memory_limit = SingleShooting(), Collocation(), available_memory()
     costs = predict_costs(prospect)
@@ -402,7 +404,7 @@ def choose_from_features(
     if not (prospect.is_simulated or straight):
         reason = "castfit chose collocation: the model cannot be integrated to the end from the starting point."
         return TranscriptionChoice(collocation, None, None, reason)
-    # Where the data are described already, every way is short.
+    # If the start already fits the data, every search is short.
     is_patient = (
         collocation_cost.seconds < _LONG_FIT_SECONDS if has_many_starts and not states else states or not straight
     )
@@ -431,9 +433,7 @@ def choose_from_features(
         return TranscriptionChoice(single, None, None, reason)
     if not prospect.measured:
         return TranscriptionChoice(single, EarlyStoppingDescent(prospect.rows), collocation, reason)
-    multiple_cost = costs.get(
-        "multiple"
-    )  # which data start as well, and which then needs fewer iterations than from afar
+    multiple_cost = costs.get("multiple")  # its nodes start at the data, so it needs fewer iterations
     expensive_seconds = _EXPENSIVE_COST_RATIO * single_cost.seconds
     useful_multiple_cost = (
         multiple_cost
@@ -444,9 +444,7 @@ def choose_from_features(
         (collocation, collocation_cost) if useful_multiple_cost is None else (MultipleShooting(), useful_multiple_cost)
     )
     is_brief = fallback_cost.seconds < expensive_seconds
-    tries_second_start = (
-        prospect.elements <= prospect.steps
-    )  # otherwise it takes as long to match parameters as to integrate
+    tries_second_start = prospect.elements <= prospect.steps  # otherwise matching takes as long as integrating
     return TranscriptionChoice(
         single,
         EarlyStoppingDescent(

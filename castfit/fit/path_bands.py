@@ -2,11 +2,11 @@
 
     var x = var(x | q^) + sum_j sum_+- w_j+- (var(x | q_j+-) - var(x | q^) + (x^(q_j+-) - x^(q^))^2)
 
-Along each column of a root of their covariance the likelihood is taken for two halves of normal densities, which meet
-at the estimate: q_j+- are where log L has fallen by 1/2, and w_j+- the shares of the two widths (Rue, Martino and
-Chopin 2009, section 6.5).  Positive quantities go by their squares, in which likelihoods of sigmas and of intensities
-of noise are regular at 0: an estimate near 0, at which a path without errors of measurement has no band, counts as what
-it may be.
+Along each column of a root of their covariance, two halves of normal densities that meet at the estimate replace the
+likelihood: q_j+- are the points where log L has fallen by 1/2, and w_j+- the shares of the two widths (Rue, Martino
+and Chopin 2009, section 6.5).  Positive quantities are represented by their squares, in which likelihoods of sigmas
+and of noise intensities are regular at 0.  An estimate near 0, whose path without measurement errors has no band,
+thus contributes its uncertainty.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ _MAX_WIDTH_RATIO = 1.5  # Accepted ratio of a width to one standard deviation.
 
 @dataclass(frozen=True)
 class PathBands:
-    """Quadrature of a likelihood about its maximum `at`, within limits of y; `log` (n_y,) marks positive quantities.
+    """Quadrature of a likelihood about its maximum.
 
-    evaluate : the likelihood at y, begun at the paths of `at`; None where there is no time left for it
+    optimum : the likelihood at the maximum, with the paths
+    evaluate : likelihood at y, started at the paths of `optimum`; None if no time is left
+    log (n_y,) : marks positive quantities, of which y holds the logarithm
+    limits : bounds of y
     """
 
     chains: Sequence[ChainLikelihood]
@@ -47,9 +50,9 @@ class PathBands:
     limits: tuple[Array, Array]
 
     def variances(self, covariance: Array) -> list[Array] | None:
-        """Return the variances of all outputs at all nodes, (N, n_out) per experiment; None where time ended.
+        """Return the variances of all outputs at all nodes, (N, n_out) per experiment; None if time ran out.
 
-        covariance : of y, (n_y, n_y); NaN for what a bound holds, what may be 0, or all of it
+        covariance : of y, (n_y, n_y); NaN for quantities at a bound or possibly 0, or everywhere
         """
         tracks = self._tracks(self.optimum)
         total = [d**2 for _, d in tracks]
@@ -64,10 +67,10 @@ class PathBands:
                     t += width / total_width / scale**2 * (d**2 - central_d**2 + (x - central_x) ** 2)
         return [
             np.maximum(t, d**2) for t, (_, d) in zip(total, tracks, strict=True)
-        ]  # what is unsure makes nothing surer
+        ]  # uncertainty of the quantities never narrows a band
 
     def _side(self, column: Array) -> tuple[float, float, PathEvaluation | None] | None:
-        """Return a width, by how many of it a point is off, and that point; None where none is found."""
+        """Return a width, the distance of a point in widths, and the point; None if there is none."""
         length = 1.0
         for _ in range(_MAX_WIDTH_TRIES):
             y = np.clip(_shift_quantities(self.optimum.y, length * column, self.log), *self.limits)
@@ -98,8 +101,9 @@ class PathBands:
 
 
 def _root(y: Array, covariance: Array, log: Mask) -> list[Array]:
-    """Return columns of a root of the covariance, by decreasing relative deviation, then one per non-finite
-    variance.
+    """Return columns of a root of the covariance, by decreasing relative deviation.
+
+    A column for each quantity of non-finite variance follows.
     """
     free = np.isfinite(np.diag(covariance))
     sizes = np.where(log, 1.0, np.maximum(np.abs(y), 1e-300))
@@ -113,6 +117,6 @@ def _root(y: Array, covariance: Array, log: Mask) -> list[Array]:
 
 
 def _shift_quantities(y: Array, shift: Array, log: Mask) -> Array:
-    """Return y moved along a straight line of the other quantities and the squares of positive ones."""
+    """Shift y: along a line for general quantities, along a line in the squares for positive ones."""
     with np.errstate(divide="ignore"):
         return np.where(log, y + 0.5 * np.log(np.maximum(1.0 + 2.0 * np.where(log, shift, 0.0), 0.0)), y + shift)

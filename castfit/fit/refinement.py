@@ -1,16 +1,16 @@
 """Loop that solves, checks and solves a finer problem, until the answer requires no further refinement.
 
-    question --begun--> --solve--> answer --refined--> finer question --solve--> ... --None--> concluded
+    question --prepare--> --solve--> answer --next_question--> finer question --solve--> ... --None--> conclude
 
-    delay lines        as many nodes as it takes until estimates stand still       castfit.fit.delay_refinement
-    smooth inputs      weights of roughness, by their likelihood                   castfit.fit.smoothing_weights
+    delay lines        number of nodes, until the estimates converge               castfit.fit.delay_refinement
+    smooth inputs      weights of the roughness penalty, by their likelihood       castfit.fit.smoothing_weights
     Laplace priors     which quantities end at their kinks                         castfit.fit.laplace_kinks
-    constraints        points in time at which they are held along the path        castfit.fit.constraint_exchange
+    constraints        points in time at which path constraints are enforced       castfit.fit.constraint_exchange
     collocation        elements, until the solution agrees with the integrator     castfit.fit.attempt
 
-The first three repeat a whole fit (question: `RefinementProblem`, answer: Result), the last two a search within it (question:
-`castfit.fit.attempt.Staging`, answer: what it came to).  Each stands inside those above it: whatever is solved for an
-outer one is solved with all inner ones.
+The first three repeat a whole fit (question: `RefinementProblem`, answer: `Result`).  The last two repeat a search
+within it (question: `castfit.fit.attempt.SolveStaging`, answer: `SolveOutcome` or `Attempt`).  Refinements are nested:
+every solve of an outer one includes all inner ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ A = TypeVar("A")
 class Refinement(ABC, Generic[Q, A]):
     """Refinement by repeated solves. A new object is created for each question and keeps its state.
 
-    what : in words
+    subject : what is refined, for messages
     """
 
     subject: ClassVar[str]
@@ -56,7 +56,7 @@ class Refinement(ABC, Generic[Q, A]):
         return answer
 
     def finished(self, answer: A, solve: Callable[[Q], A]) -> A:
-        """Go on from a first answer until nothing finer is asked for."""
+        """Refine from a first answer until no finer question remains."""
         while (finer_question := self.refined(answer)) is not None:
             answer = self.joined(answer, solve(finer_question))
         return self.concluded(answer)
@@ -65,7 +65,7 @@ class Refinement(ABC, Generic[Q, A]):
 def solve_with_refinements(
     question: Q, refinements: Sequence[Callable[[Q], Refinement[Q, A]]], solve: Callable[[Q], A]
 ) -> A:
-    """Solve a question with the refinements that it needs, the outermost first."""
+    """Solve a question with the given refinements, the outermost first."""
     if not refinements:
         return solve(question)
     make, *inner = refinements
@@ -76,7 +76,7 @@ def solve_with_refinements(
 
 @dataclass(frozen=True)
 class RefinementProblem:
-    """A problem and where its fit starts; `near`: so close to the solution that nothing else need be tried."""
+    """Problem and starting point of a fit; no other strategy is needed if `is_near_solution`."""
 
     problem: Posable
     start: Any
@@ -84,7 +84,7 @@ class RefinementProblem:
 
 
 class RefinedFit(Refinement[RefinementProblem, "Result"]):
-    """One that repeats a whole fit."""
+    """Refinement that repeats a whole fit."""
 
     def joined(self, previous_answer: Result, new_answer: Result) -> Result:
         """Return the later result with the work of both."""

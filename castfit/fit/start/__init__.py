@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """Start of a fit: theta (n_theta,), search scale.
+    """Starting point of a fit: theta (n_theta,), search scale.
 
-    note : what was done to find it, in a sentence
-    ended : why that search ended early, if it did: MAX_TIME or INTERRUPTED
-    nodes : a trajectory there, one per experiment
+    note : sentence about how it was computed
+    stop_status : MAX_TIME or INTERRUPTED if its computation ended early
+    nodes : trajectory of each experiment at this point
     """
 
     theta: Array

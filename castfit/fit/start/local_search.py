@@ -1,8 +1,8 @@
-"""Down in the box at the accuracy of a search, at once or on ever longer horizons.
+"""Trust-region descents at search accuracy, on the full horizon or on growing horizons.
 
-On a short horizon the trajectory can hardly be wrong, and the valley of the cost is wide; its optimum is a good start
-for a horizon that is a little longer.  What oscillates, or amplifies errors, is followed period by period in this way,
-even where only one output on a scale of its own is measured and the start is a decade off in every parameter.
+On a short horizon the trajectory deviates little, and the valley of the cost is wide; its optimum is a good start for
+a slightly longer horizon.  Trajectories that oscillate or amplify errors are thus followed period by period, even if
+only one scaled output is measured and every parameter starts a decade away.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOOK_ITERATIONS = (10, 25)
 """Iterations at which a candidate must not be worse than half of those before it."""
 
 HORIZON_COUNTS = (10, 20)
-"""Numbers of horizons, the whole among them: few are faster, many lose the way less often."""
+"""Numbers of horizons, including the full one: few are faster, many fail less often."""
 
 _MAX_SCREENING_ITERATIONS = 60  # Limit on the iterations of a descent that is screened at `LOOK_ITERATIONS`.
 MAX_FINAL_ITERATIONS = 150
@@ -47,7 +47,7 @@ _PATIENT_RULE = TrustRegion(patience=40)
 _LOW_ACCURACY_RULE = TrustRegion(patience=6, progress=1e-4)
 _HORIZON_RULE = TrustRegion(
     patience=8, progress=1e-4
-)  # on a horizon: with 4 a start in 50 leads on, not one in 26 (Elowitz)
+)  # patience of 4: one start in 50 succeeds instead of one in 26 (Elowitz)
 _MIN_WORTHWHILE_DECREASE = 0.02
 """Smallest decrease of the cost, in the logarithm of the likelihood, that continues a descent at low accuracy."""
 
@@ -59,9 +59,11 @@ _OPTIMUM_PREDICTED_DECREASE = 0.01
 class DescentResult:
     """Result of the descent from one candidate.
 
-    theta (n,), cost : there;  at_looks : its costs at `LOOK_ITERATIONS`, NaN where it had ended;  work : in simulations, a sweep
-    of all sensitivities counted by what it takes;  dropped : whether it was not let to its end;  optimum : whether
-    hardly anything is promised there
+    theta (n,), cost : at the end
+    work : in simulations; a sensitivity evaluation counts as `work_in_simulations` states
+    at_looks : costs at `LOOK_ITERATIONS`, NaN if the descent had ended before
+    dropped : whether the descent stopped before its end
+    optimum : whether hardly any decrease is predicted at the end
     """
 
     theta: Array
@@ -76,7 +78,7 @@ FULL_ACCURACY_COST_FACTOR = 4.0
 """Simulations at the accuracy of a search that take as long as one at full accuracy: 2.7 to 9 of five PEtab models."""
 
 _VALLEY_COST_FACTOR = 2.0  # The same where valleys are followed.
-_RELAXED_EVALUATION_COST_FACTOR = 4.5  # the same for an evaluation of soft equations
+_RELAXED_EVALUATION_COST_FACTOR = 4.5  # The same for an evaluation of relaxed equations.
 
 
 def work_in_simulations(evaluations: dict[str, int], n_theta: int) -> float:
@@ -96,7 +98,7 @@ def lowest_draw(scene: SearchProblem, draws: Sequence[Array]) -> tuple[int, floa
 def descend(
     scene: SearchProblem, start: Array, limits: tuple[float, float], seconds: float, *, step_control: str = "box"
 ) -> DescentResult:
-    """Go down from a start; `limits` are the costs above which it is dropped at `LOOK_ITERATIONS`."""
+    """Descend from a start; stop at a cost above `limits` at one of `LOOK_ITERATIONS`."""
     look_costs = [np.nan, np.nan]
     is_dropped = [False]
 
@@ -118,13 +120,13 @@ def minimize_locally(
     scene: SearchProblem, start: Array, seconds: float, *, best: float = np.inf, rounds: int = MAX_VALLEY_ROUNDS, accurate: bool = False,
     hope: float = np.inf, step_control: str = "box",
 ) -> DescentResult:  # fmt: skip
-    """Go down to the optimum, or as far as rounds pay, never up from the start; `dropped` if there is more to come.
+    """Descend to an optimum, or as long as further rounds pay; never return a point above the start.
 
-    A round ends where the cost, falling on as it did last, would not come down to `hope`.
+    A round stops if its cost, decreasing as in the last steps, would not reach `hope`.
 
-    In a long valley that takes several rounds, each with a box of its own.  What is below `best`, the lowest cost of
-    other solutions, goes on as long as a round pays, and where the accuracy of a search lets it stall, at a higher one;
-    if `accurate`, at that from the start.
+    A long valley takes several rounds, each with a new trust region.  A cost below `best`, the lowest cost of other
+    solutions, continues as long as a round pays.  If it stagnates at search accuracy, it continues at full accuracy;
+    with `accurate`, full accuracy is used from the start.  The result is `dropped` if more rounds may pay.
     """
     deadline = time.time() + seconds
     staged = scene.accurate if accurate else scene.staged
@@ -152,13 +154,13 @@ def minimize_locally(
     cost, start_cost = scene.cost(theta), scene.cost(start)
     if (
         not cost <= start_cost + _OPTIMUM_PREDICTED_DECREASE
-    ):  # what went down at another accuracy need not have done so at that of the search
+    ):  # a decrease at full accuracy need not be one at search accuracy
         theta, cost, is_optimum = start, start_cost, False
     return DescentResult(theta, cost, work, dropped=not is_settled, optimum=is_optimum)
 
 
 class _ConvergenceForecast:
-    """Tells whether a round is hopeless: its cost, falling on as in the last steps, ends above `hope`."""
+    """Stops a round whose cost, decreasing as in the last steps, would end above `hope`."""
 
     def __init__(self, hope: float) -> None:
         self.hope, self._previous_cost = hope, np.inf
@@ -177,17 +179,17 @@ def grow_horizons(
     scene: SearchProblem, start: Array, seconds: float, horizons: int = HORIZON_COUNTS[-1], *,
     step_control: str = "box", max_mean_cost: float = np.inf,
 ) -> tuple[Array | None, float]:  # fmt: skip
-    """Go down on ever longer horizons, all but the whole; return where to, and the work that it took.
+    """Descend on growing horizons, except the full one; return theta and the work in simulations.
 
-    `horizons` says into how many parts the distinct measured times are divided.  Nowhere, where one of them ends with a
-    cost of more than `max_mean_cost` a value, in known sigmas.
+    The distinct measured times are divided into `horizons` parts.  Return None as theta if a horizon ends with a cost per
+    value above `max_mean_cost`, in known sigmas.
     """
     rule = _HORIZON_RULE if step_control == "box" else step_control
     theta, work, times, deadline = start, 0.0, scene.times, time.time() + seconds
     shares = [int(np.ceil(k / horizons * times.size)) for k in range(1, horizons)]
     ends = sorted({float(times[share - 1]) for share in shares if 0 < share < times.size})
     for end in ends:
-        if time.time() >= deadline:  # to build the problem up to a time may take longer than to go down on it
+        if time.time() >= deadline:  # building the problem of a horizon may take longer than the descent
             break
         staged = scene.transcribe_until(end)
         descent = _solve(staged, theta, _ITERATIONS_PER_HORIZON, seconds / horizons, rule=rule)
@@ -204,11 +206,10 @@ def grow_horizons(
 def tighten_equations(
     scene: SearchProblem, start: Array, seconds: float, stations: tuple[float, ...]
 ) -> tuple[Array, float]:
-    """Estimate constant states and parameters under gradually hardened equations.
+    """Estimate parameters, starting from constant states, while the relaxed equations are tightened.
 
-    Return theta and the work in simulations.
-
-    `stations` are the prices of the equations, one of `castfit.fit.start.soft_start.RELAXATION_RAMPS`.
+    `stations` are the weights of the equations, one of `castfit.fit.start.soft_start.RELAXATION_RAMPS`.  Return theta and
+    the work in simulations.
     """
     with with_deadline(max(seconds, 1e-3)):
         try:
@@ -231,7 +232,7 @@ def _solve(
     rule: StepControl | str,
     min_decrease: float = _MIN_WORTHWHILE_DECREASE,
 ) -> DescentResult:
-    """Go down; in a box, and where nothing but theta moves, by what does no more than that needs."""
+    """Descend; use the dense descent for a trust region if theta are the only variables."""
     if isinstance(rule, TrustRegion) and supports_dense_descent(staged):
         outcome = minimize_in_trust_region(
             staged, start, rule, iterations, seconds, min_decrease=min_decrease, look=look
