@@ -1,4 +1,4 @@
-"""Search of a fit: solve, refine, check optimality, verify with the integrated model; and the state that searches share."""
+"""Search of a fit: solve, refine, check optimality and verify by integration; and the state that searches share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _REDUNDANT_ROW_FRACTION = 1e-4
 _CONSTRAINT_TOLERANCE = 1e-6  # Largest accepted violation of a constraint, in its unit.
 _MAX_CONSTRAINT_EXCHANGES = 8  # Limit on the repeated searches after an exchange of path-constraint points.
 _INITIAL_STATE_RTOL = 1e-12  # Relative difference of initial states that counts as rounding.
-_NOT_JUDGED = "The solution was not verified"
+_NOT_VERIFIED = "The solution was not verified"
 _VERIFICATION_OVERTIME_SECONDS = 1.0  # Seconds beyond the time limit that the verification of a solution may take.
 _MATCHING_TOLERANCE = 1e-6  # Largest gap of a continuous trajectory, in units of the states.
 
@@ -437,20 +437,20 @@ def find_redundant_equations(layout: Layout, linear: Evaluation, scale: Array) -
 
 
 def _name_violated(staged: StagedProblem, solution: Solution, linear: Evaluation) -> Solution:
-    """Name the constraints that a failed search leaves violated, the worst first."""
-    if solution.status.success or not linear.ok or "Worst violated" in solution.detail:
+    """Name the largest constraint violations that a failed search leaves."""
+    if solution.status.success or not linear.ok or "Largest violations" in solution.detail:
         return solution
     worst_violations = name_violated(staged.layout, linear, _CONSTRAINT_TOLERANCE)[:3]
     if not worst_violations:
         return solution
     listing = "; ".join(f"{name} by {amount:.2g}" for name, amount in worst_violations)
-    return replace(solution, detail=f"{solution.detail} Worst violated: {listing}.".strip())
+    return replace(solution, detail=f"{solution.detail} Largest violations: {listing}.".strip())
 
 
 def close_initial_gap(staged: StagedProblem, solution: Solution) -> Solution:
-    """Return a solution whose trajectories begin exactly where the estimates, or fixed numbers, say.
+    """Return a solution whose trajectories start exactly at the estimated or fixed initial values.
 
-    Solvers close that up to a tolerance in units of the states; of 1e-6 that grows to 1 it may be worth a difference.
+    Solvers close this gap up to a tolerance in units of the states; a state of 1e-6 that grows to 1 may be sensitive to it.
     """
     if not solution.status.success:
         return solution
@@ -467,17 +467,22 @@ def close_initial_gap(staged: StagedProblem, solution: Solution) -> Solution:
 def verify_solution(
     staged: StagedProblem, solution: Solution, seconds_left: float = np.inf, low_accuracy_rtol: float = 0.0
 ) -> tuple[Solution, Evaluation]:
-    """Linearize at the end, or at least evaluate, and withdraw a solution that is none.
+    """Linearize at the end, or at least evaluate; change the status if the point is not a solution.
 
-    Rounding errors would spoil it, or the fit could still be improved from there.  Where that is expected to take far
-    more than the seconds that are left, it is only evaluated, and said not to be judged.  What is only a start may
-    leave the part `low_accuracy_rtol` of half the squares to be gained, as its search did (`Control.low_accuracy_rtol`).
+    A point is not a solution if rounding errors exceed the measurement errors, or if the objective still decreases.  If
+    a linearization would take far more than the seconds that are left, the point is only evaluated, and the detail says
+    that it was not verified.  A point that is only a start may leave the fraction `low_accuracy_rtol` of the half-square,
+    as its search did (`SolveControl.rough`).
     """
-    cached_local, solution = solution.local, replace(solution, local=None)  # it is as large as the derivatives
+    cached_local, solution = solution.local, replace(solution, local=None)  # it holds as much memory as the derivatives
     expected_seconds = staged.seconds_to_linearize(solution.v)
     if expected_seconds > max(seconds_left, _VERIFICATION_OVERTIME_SECONDS):
         status = Status.MAX_TIME if solution.status.success else solution.status
-        note = "" if _NOT_JUDGED in solution.detail else f"{_NOT_JUDGED}, which takes about {expected_seconds:.2g} s."
+        note = (
+            ""
+            if _NOT_VERIFIED in solution.detail
+            else f"{_NOT_VERIFIED}, which would take about {expected_seconds:.2g} s."
+        )
         detail = f"{solution.detail} {note}".strip()
         return replace(solution, status=status, detail=detail), staged.evaluate(solution.v)
     linear = staged.linearize(solution.v)

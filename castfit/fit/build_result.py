@@ -1,4 +1,4 @@
-"""From where a search ended to a result: estimates, their uncertainty, verdicts."""
+"""Construction of a result from the end of a search: estimates, their uncertainty, verdicts."""
 
 from __future__ import annotations
 
@@ -42,16 +42,14 @@ _INTEGRATION_ERROR_FACTOR = 1e4
 def build_result(
     problem: Posable, found: Attempt, run: FitRun, *, message: str, time: float, confidence_level: float
 ) -> Result:
-    """Build the result from where the last search of a run ended, for fits that failed as well.
+    """Build the result from the last search of a run, also for fits that failed.
 
-    problem : what the user asked; what was solved, which need not be that as it stands, is the run's
+    problem : problem of the user; the problem of the run, which was solved, may differ from it
     """
     compiled_problem, staged, solution, evaluation = run.problem, found.staged, found.solution, found.linear
     transcription = found.transcription
     solver = found.staging.solver or run.solver
-    solver = (
-        DESCENT_SOLVER if solver is PROBE_SOLVER else solver
-    )  # how far it went at most is how it was found, not what it is
+    solver = DESCENT_SOLVER if solver is PROBE_SOLVER else solver  # the limit on iterations is not part of the result
     v, status, active = solution.v, solution.status, solution.active
     layout, quantities = staged.layout, problem.quantities
     unknown_sigmas = sigma_names(compiled_problem)
@@ -76,7 +74,7 @@ def build_result(
     undefined_matrix, is_small = nan_matrix(names), n_theta <= MAX_WRITTEN_OUT_QUANTITIES
     covariance, standard_errors, numerical_errors = undefined_matrix, np.full(n_theta, np.nan), np.full(n_theta, np.nan)
     if solution_statistics is not None:
-        with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
+        with np.errstate(invalid="ignore"):  # infinite uncertainty, or underflow
             matrix = solution_statistics.covariance
             blocks = matrix.scaled(slope) if isinstance(matrix, BlockMatrix) else slope[:, None] * matrix * slope
             covariance = cast("Array", blocks)
@@ -96,12 +94,12 @@ def build_result(
         if priors
         else 0.0
     )
-    # of what is determined, priors and penalties determine their part
+    # The rank counts directions that priors and penalties determine, too.
     n_estimated = float(layout.n_groups) + (
         n_theta if fit_statistics is None else fit_statistics.rank - fit_statistics.by_priors
     )
     if compiled_problem.measure == LOSS:
-        n_estimated = np.nan  # there are no criteria of what is no likelihood
+        n_estimated = np.nan  # a robust loss is not a likelihood
     criteria = Criteria(likelihood - prior, problem.n_data, n_estimated)
     residual_statistics = ResidualTable.from_evaluation(
         compiled_problem, staged, evaluation, None if fit_statistics is None else fit_statistics.noise
@@ -111,7 +109,9 @@ def build_result(
         if compiled_problem.least_squares
         else float(np.sum(residual_statistics.normalised**2))
     )
-    includes_priors = compiled_problem.least_squares and not compiled_problem.groups  # then chi2 holds what priors cost
+    includes_priors = (
+        compiled_problem.least_squares and not compiled_problem.groups
+    )  # then chi2 includes the cost of priors
     chi2 -= 2.0 * includes_priors * roughness_cost
     verdict = no_verdict(names, unknown_reason)
     if fit_statistics is not None:
@@ -228,7 +228,7 @@ def _uncertainty(compiled_problem: CompiledProblem, attempt: Attempt) -> tuple[S
             row_errors=None if verification is None else verification.row_errors,
             defects=None if verification is None else verification.defects,
         )
-    except (np.linalg.LinAlgError, RuntimeError):  # derivatives that are not finite, or multipliers not found
+    except (np.linalg.LinAlgError, RuntimeError):  # non-finite derivatives, or no multipliers
         return None, unknown_reason or "the linear algebra of the statistics failed"
     return fit_statistics, unknown_reason
 
@@ -236,9 +236,9 @@ def _uncertainty(compiled_problem: CompiledProblem, attempt: Attempt) -> tuple[S
 def _goodness(
     compiled_problem: CompiledProblem, attempt: Attempt, residual_statistics: ResidualTable, chi2: float, dof: int
 ) -> Goodness:
-    """Judge how well the model describes the data, by the residuals and chi2 without what priors cost."""
+    """Assess the goodness of fit from the residuals and from chi2 without the cost of priors."""
     if attempt.verification is not None and not attempt.verification.reproduced:
-        return UNKNOWN  # these are not the model's residuals
+        return UNKNOWN  # the residuals are not those of the model
     has_heavy_tails = any(o is not None and o.noise.heavy for c in compiled_problem.conditions for o in c.observed)
     is_absolute, residual_series = (
         compiled_problem.absolute_sigma and not has_heavy_tails,
@@ -246,7 +246,8 @@ def _goodness(
     )
     if is_absolute and any(o is not None and o.noise.beyond(c.points.values[:, j]).any()
                         for c in compiled_problem.conditions for j, o in enumerate(c.observed)):  # fmt: skip
-        # What is beyond a limit of detection costs the less the farther it is: no residual, and no degree of freedom.
+        # The cost of a value beyond a limit of detection decreases with its distance: it has no residual and adds no degree
+        # of freedom.
         chi2 = sum(float(s.residuals @ s.residuals) for s in residual_series)
         dof -= compiled_problem.n_data - sum(s.residuals.size for s in residual_series)
     goodness_of_fit = goodness(residual_series, chi2, dof, absolute_sigma=is_absolute)
@@ -284,8 +285,8 @@ def nan_matrix(names: tuple[str, ...]) -> Array:
     return cast(
         "Array",
         BlockMatrix(
-            names, no_indices, indices, indices, np.zeros(n, dtype=np.intp), np.empty((0, 0)), no_columns, no_columns, np.zeros((n, 1)),
-            np.ones(n), is_undefined, ~is_undefined,
+            names, no_indices, indices, indices, np.zeros(n, dtype=np.intp), np.empty((0, 0)), no_columns, no_columns,
+            np.zeros((n, 1)), np.ones(n), is_undefined, ~is_undefined,
         ),
     )  # fmt: skip
 
@@ -299,7 +300,7 @@ def _n_informing(evaluation: Evaluation) -> int:
 
 
 def _noise(problem: CompiledProblem, fit_statistics: Statistics | None) -> float:
-    """Return the factor on the standard deviations that all data share; NaN if unknown, or if they share none."""
+    """Return the common factor on the standard deviations of all data; NaN if unknown, or if there is none."""
     if problem.groups == ("",):
         return np.nan if fit_statistics is None else float(fit_statistics.noise[0])
     return 1.0 if not problem.groups and not problem.noise_parameters else np.nan
@@ -310,12 +311,12 @@ def _largest_gap(staged: StagedProblem, evaluation: Evaluation) -> float:
         np.abs(gap / staged.scale[chain.nodes]).ravel()
         for chain, gap in zip(staged.layout.chains, gaps(staged.layout, evaluation), strict=True)
     ]
-    return float(np.concatenate(scaled).max(initial=0.0))  # NaN where a stage failed
+    return float(np.concatenate(scaled).max(initial=0.0))  # NaN if a stage failed
 
 
 @cache
 def versions() -> Mapping[str, str]:
-    """Return the versions of what computed a result."""
+    """Return the versions of the packages that computed a result."""
     package_versions = {name: str(vars(package)["__version__"]) for name, package in (("casadi", ca), ("numpy", np))}
     return {"python": platform.python_version(), "castfit": __version__, **package_versions}
 
@@ -323,12 +324,10 @@ def versions() -> Mapping[str, str]:
 def describe_exact_data(
     problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, active: NDArray[np.int8]
 ) -> str:
-    """Return a sentence about data that are reproduced exactly, so that their noise is unknown.
+    """Return a sentence about data that are fitted exactly, so that their noise is unknown.
 
-    Empty if there are none.
-
-    Sigmas that are eliminated are then as small as errors of integration; those that are estimated are at the bound
-    that the resolution of the data sets, unless another one was given.
+    Return an empty string if there are none.  Eliminated sigmas are then as small as integration errors; estimated ones
+    are at the bound that follows from the resolution of the data, unless another bound was set.
     """
     is_at_floor = evaluation.sigma <= staged.least_sigma
     is_reproduced = evaluation.sigma <= _INTEGRATION_ERROR_FACTOR * staged.least_sigma

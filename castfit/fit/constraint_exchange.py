@@ -1,8 +1,9 @@
-"""Whether constraints along the path are kept between the points at which they are held.
+"""Check of path constraints between the points at which they are enforced.
 
-At the end of a search the model is integrated on a fine grid, from node to node.  Where a constraint is violated
-between points, the times of the worst violations, found by parabolas through the grid, are held as well in the next
-search, which begins where this one ended: an exchange method for semi-infinite programs (Hettich and Kortanek 1993).
+At the end of a search the model is integrated on a fine grid, from node to node.  If a constraint is violated between
+points, parabolas through the grid give the times of the largest violations.  The next search, started at the end of
+this one, enforces the constraint at these times as well: an exchange method for semi-infinite programs (Hettich and
+Kortanek 1993).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MIN_POINT_DISTANCE_FRACTION = 1e-3
 class ConstraintViolation:
     """Violation of a path constraint between points: the largest is `excess`, in its own unit, at `time`.
 
-    times : per condition the times to be held as well
+    times : per condition, the times to be added
     """
 
     name: str
@@ -101,7 +102,7 @@ def worst_violation(
 
 
 def _refined_grid(times: Array, start: float) -> Array:
-    """Return a grid with several times between any two at which something is held, or happens."""
+    """Return a grid with several times between any two constraint points or events."""
     marks = np.unique(np.append(times, start))
     parts = np.arange(_CHECKS_PER_INTERVAL) / _CHECKS_PER_INTERVAL
     inner = (marks[:-1, None] + np.diff(marks)[:, None] * parts).ravel()

@@ -1,22 +1,23 @@
-"""Errors that depend on each other: a fit as if they did not, then generalised least squares, until nothing moves.
+"""Correlated measurement errors: a fit with independent errors, then generalised least squares until convergence.
 
-Unknown time constants tau and the unknown covariance S between outputs move nothing but the density of the errors, so
-that their information and that of theta do not mix.  The joint likelihood is maximised in turns:
+Unknown time constants tau and the unknown covariance S between outputs enter only the density of the errors, so their
+information and that of theta do not mix.  The joint likelihood is maximised alternately:
 
     theta      given tau, S:   minimise |W r(theta)|^2, W as in castfit.densities.noise.correlation
     tau        given theta:    minimise  sum_g n_g/2 log |W r|_g^2 + 1/2 |W r|_known^2 + 1/2 log |P(tau)|
-                                         + 1/2 log |J^T W^T S^-2 W J|,    S the sigmas of the groups, J = dr/dtheta
-    S          given theta:    S = (1/n) sum_t E[r_t r_t^T],  expected where an output was not measured (Dempster, Laird
-                               and Rubin 1977); where all were, S = R^T R / n
+                               + 1/2 log |J^T W^T S^-2 W J|,    S the sigmas of the groups, J = dr/dtheta
+    S          given theta:    S = (1/n) sum_t E[r_t r_t^T],  expected if an output was not measured (Dempster, Laird
+                               and Rubin 1977); if all were measured, S = R^T R / n
 
 The last term of tau makes it the restricted likelihood (Patterson and Thompson 1971, Biometrika 58, 545-554):
-residuals are less alike than the errors were, since theta follows these.  Of an exponential with 40 values over six
-time constants of its errors, 100 data sets, the median tau is 0.52 of the true one without it and 0.80 with it, and
-95 % intervals of the rate hold the truth 89 and 91 times (98 where tau is known, 44 where errors count as independent).
+residuals are less correlated than the errors, because theta adapts to the errors.  Test: an exponential with 40 values
+over six time constants of its errors, 100 data sets.  The median tau is 0.52 of the true one without this term and 0.80
+with it.  95 % intervals of the rate contain the true value 89 and 91 times (98 times if tau is known, 44 times if the
+errors are assumed to be independent).
 
-S ends where the determinant |R^T R| is least (Box and Draper 1965, Biometrika 52, 355-365; Bard 1974).
+S ends at the smallest determinant |R^T R| (Box and Draper 1965, Biometrika 52, 355-365; Bard 1974).
 
-The result's problem has the numbers that were found: profiles and samples hold at them.
+The problem of the result contains the estimates: profiles and samples are conditional on them.
 """
 
 from __future__ import annotations
@@ -74,20 +75,18 @@ class CorrelatedErrors(RefinedFit):
             )
         )
         self.estimates: CorrelationEstimates | None = None
-        if isinstance(question.start, Result):  # of the same errors, with what was found of them
+        if isinstance(question.start, Result):  # for the same errors, with their estimates
             self.estimates = question.start.errors
         self.rounds, self.is_converged, self.notes = 0, False, list[str]()
         self.residuals: _Residuals | None = None
 
     def prepare(self, question: RefinementProblem) -> RefinementProblem:
-        """Return the problem in which errors are independent, or are what an earlier result says."""
+        """Return the problem with independent errors, or with the correlations of an earlier result."""
         return replace(question, problem=self.problem.posed.with_errors(self.estimates))
 
     def refined(self, answer: Result) -> RefinementProblem | None:
-        """Return the problem at likelier numbers, unless they stay."""
-        is_first_fit = (
-            self.estimates is None
-        )  # and answers another question than that of errors that depend on each other
+        """Return the problem with updated correlations, or None if they have converged."""
+        is_first_fit = self.estimates is None  # a fit with independent errors is another problem
         is_informative = not answer.status.cut_off and answer.status not in _NO_POINT_STATUSES
         if not (answer.success or (is_first_fit and is_informative)) or self.rounds == _MAX_ROUNDS:
             return None
@@ -136,7 +135,7 @@ def estimate_correlation(
     posed: CompiledProblem, labels: tuple[str, ...], joint: tuple[str, ...], residuals: _Residuals,
     before: CorrelationEstimates | None,
 ) -> CorrelationEstimates:  # fmt: skip
-    """Return the likeliest numbers given residuals (n,), in units of the data's weights, per experiment."""
+    """Estimate the correlations from residuals (n,), in units of the data's weights, per experiment."""
     times, errors = dict(before.times) if before else {}, dict[str, float]()
     for label in labels:
         times[label], errors[label] = _likeliest_time(posed, label, times, residuals)
@@ -146,7 +145,7 @@ def estimate_correlation(
 
 @dataclass(frozen=True)
 class _Residuals:
-    """Residuals and their derivatives, in units of the data's weights, per experiment; those of `priors`."""
+    """Residuals and their derivatives, in units of the data's weights, per experiment, and those of `priors`."""
 
     r: list[Array]
     J: list[Array]
@@ -173,7 +172,7 @@ class _Residuals:
 def _likeliest_time(
     compiled_problem: CompiledProblem, label: str, times: dict[str, float], residuals: _Residuals
 ) -> tuple[float, float]:
-    """Return a time constant, the others given, and the standard error of its logarithm."""
+    """Return the most likely time constant, given the others, and the standard error of its logarithm."""
     measurement_times = [
         c.points.times[c.points.mask[:, j]]
         for c in compiled_problem.conditions
@@ -240,7 +239,7 @@ def inflate_covariance(
             half_width = min(half_width / n_deviations, 4.0 * half_width, _MAX_HALF_WIDTH)
     total_width = sum(width for width, _ in sides)
     covariance_increase = sum((width / total_width * term for width, term in sides), np.zeros_like(free_covariance))
-    values, vectors = np.linalg.eigh(covariance_increase)  # what is unsure makes nothing surer
+    values, vectors = np.linalg.eigh(covariance_increase)  # an uncertain correlation never narrows an interval
     free_covariance = free_covariance + (vectors * np.maximum(values, 0.0)) @ vectors.T * np.outer(slope, slope)
     covariance[np.ix_(free, free)] = free_covariance
     deviation = np.sqrt(np.diag(covariance))
@@ -253,10 +252,11 @@ def inflate_covariance(
 
 @dataclass(frozen=True)
 class _Weighted:
-    """Least squares at time constants, with the likeliest sigma of every group.
+    """Least squares at given time constants, with the most likely sigma of every group.
 
-    covariance : of theta;  gradient : of the squares by it, without priors;  cost : -log of the restricted likelihood,
-        but for constants
+    covariance : of theta
+    gradient : of the half-square with respect to theta, without priors
+    cost : negative logarithm of the restricted likelihood, up to a constant
     """
 
     covariance: Array
@@ -267,7 +267,7 @@ class _Weighted:
     def from_residuals(
         cls, compiled_problem: CompiledProblem, times: Mapping[str, float], residuals: _Residuals
     ) -> _Weighted:
-        """Whiten the data and weight them."""
+        """Whiten and weight the data."""
         correlated_problem, cost = compiled_problem.with_errors(CorrelationEstimates(times)), 0.0
         rows: list[Array] = []
         for condition, r, J in zip(correlated_problem.conditions, residuals.r, residuals.J, strict=True):
@@ -301,7 +301,7 @@ def _joint_covariance(
     residuals: list[Array],
     previous: CorrelationEstimates | None,
 ) -> Array:
-    """Return the likeliest covariance of the errors of `joint` outputs."""
+    """Return the most likely covariance of the errors of the `joint` outputs."""
     rows: list[Array] = []
     correlated_problem = compiled_problem.with_errors(previous)
     for condition, r in zip(correlated_problem.conditions, residuals, strict=True):
@@ -339,7 +339,7 @@ def _least_correlation(estimates: CorrelationEstimates) -> float:
 
 
 def _compute_relative_change(previous: CorrelationEstimates, current: CorrelationEstimates) -> float:
-    """Return the largest relative change; of a covariance in units of its deviations."""
+    """Return the largest relative change; that of a covariance in units of its standard deviations."""
     changes = [abs(np.log(current.times[n] / t)) if n in current.times else np.inf for n, t in previous.times.items()]
     if current.joint:
         S = np.array(current.covariance)
@@ -366,4 +366,5 @@ def describe_correlation(estimates: CorrelationEstimates) -> Iterable[str]:
         i, j = max(pairs, key=lambda p: abs(S[p] / deviation[p[0]] / deviation[p[1]]))
         r = S[i, j] / deviation[i] / deviation[j]
         suffix = "" if len(pairs) == 1 else ", the strongest"
-        yield f"Error standard deviations: {deviations_text}; correlation of {estimates.joint[j]} and {estimates.joint[i]}: {r:.2f}{suffix}."
+        pair_text = f"correlation of {estimates.joint[j]} and {estimates.joint[i]}: {r:.2f}{suffix}"
+        yield f"Error standard deviations: {deviations_text}; {pair_text}."

@@ -1,7 +1,7 @@
 """Number of nodes of delay lines: it is increased until the estimates no longer change.
 
-A fit of a model with delays is repeated, from where it ended, with half as many nodes more, until no estimate moves by
-more than a hundredth of its standard error.
+A fit of a model with delays is repeated from its end with half as many nodes more, until no estimate changes by more
+than a hundredth of its standard error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONVERGENCE_RTOL = 1e-6
 
 
 class DelayNodes(RefinedFit):
-    """More nodes, until estimates stand still."""
+    """Refinement of the delay lines until the estimates no longer change."""
 
     subject = "nodes of delay lines"
 
@@ -33,7 +33,7 @@ class DelayNodes(RefinedFit):
         self.problem, self.orders, self.message = question.problem, [_order(question.problem)], ""
 
     def refined(self, answer: Result) -> RefinementProblem | None:
-        """Return the problem with more nodes, unless it is known whether there are enough."""
+        """Return the problem with more nodes, or None if the last change is already known."""
         if not self.message and answer.status.cut_off:
             self.message = f"{_describe_delay_lines(answer)}; whether they are enough was not tested."
         if self.message or not answer.success:
@@ -65,12 +65,12 @@ class DelayNodes(RefinedFit):
         return super().joined(previous_answer, new_answer)
 
     def concluded(self, answer: Result) -> Result:
-        """Append to the message how many nodes there are and whether they suffice."""
+        """Append to the message the number of nodes and whether it is sufficient."""
         return answer.ended(answer.status, f"{answer.message} {self.message}") if self.message else answer
 
 
 def largest_change(previous: Result, current: Result) -> float:
-    """Return the largest difference of two results' estimates, in units of what counts as none."""
+    """Return the largest difference of two results' estimates, relative to the accepted difference."""
     largest_ratio = 0.0
     for name, value in current.values.items():
         error = current.standard_errors[name]

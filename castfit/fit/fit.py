@@ -88,57 +88,57 @@ def fit(
         chosen and why (see castfit.fit.choice).  Or a name: "single", "multiple", "collocation", also with the solver,
         as in "multiple/ipopt".
     solver : GaussNewton, Ipopt or Sqp, optional
-        By default Gauss-Newton, if the transcription gives what it needs; or a name: "gauss_newton", "ipopt", "sqp",
-        "box" (Gauss-Newton in a trust region for parameters known to decades).
+        By default Gauss-Newton, if the transcription provides Jacobians; or a name: "gauss_newton", "ipopt", "sqp",
+        "box" (Gauss-Newton in a trust region for parameters known to an order of magnitude).
     start : mapping from quantity name to value, Result, "matching", "decomposed", "soft", Decomposed or SoftStart
-        Where the search starts, natural scale; what is not named starts at its guess.  "matching" first fits the
-        model's right-hand side to the measured states (see castfit.fit.start.matching); where all states are measured
-        this is also tried when the search gets nowhere from the guess.  "decomposed" first estimates the equations that
-        share no parameter apart from each other, from many random starts between the bounds (see `Decomposed`).  "soft"
-        lets constant states and parameters find each other while the equations harden (see `SoftStart`), where little
-        is measured.  From a Result multiple shooting and collocation begin at its whole trajectory.
+        Starting point of the search, natural scale; quantities that are not named start at their guess.  "matching"
+        first fits the model's right-hand side to the measured states (see castfit.fit.start.matching); if all states
+        are measured, it is also tried when the search from the guess makes no progress.  "decomposed" first estimates
+        equations without common parameters separately, from many random starts between the bounds (see `Decomposed`).
+        "soft" estimates states and parameters jointly while relaxed equations are tightened (see `SoftStart`), for
+        partly measured models.  From a Result, multiple shooting and collocation start at its whole trajectory.
     second_start : bool
-        Whether Gauss-Newton may go on from the measured states, by "matching", when it gets nowhere from the start.
+        Whether Gauss-Newton may restart from the measured states, by "matching", if it makes no progress.
     retry : bool
-        Whether multiple shooting and collocation go on by other means where they fail, or end where the residuals are
-        far larger than the noise (see castfit.fit.strategies), and whether a fit that ends above its own start goes
-        down from there; the message says what was tried.
+        Whether fallback strategies follow if multiple shooting or collocation fails, or ends with residuals far larger
+        than the noise (see castfit.fit.strategies), and whether a fit that ends above its own start descends from
+        there.  The message lists the attempts.
     verify : bool
-        Whether a solution must be reproduced by the model itself, integrated with error control, to be called one.
-        Without it castfit believes the transcription: for estimates that are not final.
+        Whether the model, integrated with error control, must reproduce a solution for the fit to succeed.  Set it to
+        False only for estimates that are not final.
     workers : int or concurrent.futures.Executor
-        Among which experiments, and the stages of multiple shooting, are divided while they are integrated: threads
-        where the integrator is castfit's compiled one, processes otherwise, or an executor, such as that of a Dask
-        cluster.  The numbers are the same for any.  Processes take a second or two to start, so they are started once
-        integration has taken a second.  Collocation integrates nothing that could be divided.
+        Workers among which the integrations of experiments, and of stages of multiple shooting, are divided: threads
+        for castfit's compiled integrator, processes for others, or an executor, such as that of a Dask cluster.  The
+        numbers do not depend on it.  Processes take a second or two to start, so they are started once integration has
+        taken a second.  Collocation has no integrations to divide.
     max_time : float
         Seconds after which the best point so far is returned.
     callback : callable, optional
         Called with an `Iteration` after each iteration; the solve stops when it returns True.
     absolute_sigma : bool, optional
-        Whether the given standard deviations are taken as they are (True) or only their ratios (False), as in
-        ``scipy.optimize.curve_fit``.  By default True where the experiments state sigma.
+        Whether the given standard deviations are used as they are (True) or only their ratios (False), as in
+        ``scipy.optimize.curve_fit``.  By default True if the experiments set sigma.
     loss : {"linear", "huber", "soft_l1", "cauchy"}
         A robust loss for outputs with normal errors, as in ``scipy.optimize.least_squares`` but with residuals in
-        standard deviations, which are estimated where they are unknown: short for ``problem.robust(loss, f_scale)``.
+        standard deviations, which are estimated if they are unknown: short for ``problem.robust(loss, f_scale)``.
         Other noise models are given with the experiments.
     f_scale : float
         Residual, in standard deviations, from which a robust loss is less than quadratic.
     confidence_level : float
         Of the intervals in the result's table.
     verbose : {0, 1, 2}, optional
-        Nothing; one line per solve, once whether a C compiler would help, and on a terminal how it goes on, with what
-        an iteration takes and the time that `max_time` leaves; one line per iteration.  By default a line on a terminal
-        or in a notebook, from two seconds on until the end.
+        0: no output.  1: one line per solve, a hint if a C compiler would help, and on a terminal a progress line with
+        the time per iteration and the time left until `max_time`.  2: one line per iteration.  By default a progress
+        line on a terminal or in a notebook, after two seconds until the end.
 
     Returns
     -------
     Result
-        Also for a fit that failed or was interrupted: then ``success`` is False, the parameters are the best point so
-        far, and ``message`` says why.
-        Of a problem that estimates nothing it holds no quantity: the model is evaluated as it is.
-        Where the model has noises a `PathResult`, by the likelihood of the data over all paths; arguments that mean
-        nothing then are refused.
+        Also for a fit that failed or was interrupted: then ``success`` is False, the parameters are the best point
+        found, and ``message`` states the reason.
+        If the problem estimates nothing, the model is evaluated once, and the result has no quantities.
+        If the model has process noise, a `PathResult`, by the likelihood of the data over all paths; arguments without
+        effect raise an InputError.
 
     Raises
     ------
@@ -170,10 +170,10 @@ def fit(
             except InputError as error:
                 loss_mistakes += error.problems
         else:
-            loss_mistakes.append("loss is for a Problem; give the problem problem.robust(loss)")
+            loss_mistakes.append("loss has an effect only for a Problem; pass problem.robust(loss)")
     is_callable = callback is None or callable(callback)
-    known: Any = problem
-    has_noises = isinstance(known, (Problem, CompiledProblem)) and bool(known.posed.model.noises)
+    any_problem: Any = problem
+    has_noises = isinstance(any_problem, (Problem, CompiledProblem)) and bool(any_problem.posed.model.noises)
     is_given = {
         "transcription": transcription is not None, "solver": solver is not None, "workers": not is_one_of(workers, 1),
         "absolute_sigma": absolute_sigma is not None, "second_start": not is_one_of(second_start, True),
@@ -186,11 +186,11 @@ def fit(
         given_parts(None, None, mistakes) if has_noises else given_parts(transcription, solver, mistakes)
     )
     level, time_limit = read_real(confidence_level), read_real(max_time)
-    known = absolute_sigma is None or is_one_of(absolute_sigma, True, False)
+    is_valid_choice = absolute_sigma is None or is_one_of(absolute_sigma, True, False)
     mistakes += option_mistakes(
         level_rule(confidence_level, level),
         ("max_time", max_time, time_limit is not None and time_limit > 0.0, "give a positive number of seconds"),
-        ("absolute_sigma", absolute_sigma, known, "give True, False or None"),
+        ("absolute_sigma", absolute_sigma, is_valid_choice, "give True, False or None"),
         ("verbose", verbose, verbose is None or is_one_of(verbose, 0, 1, 2), "choose 0, 1 or 2"),
     )
     mistakes += flag_mistakes(second_start=second_start, retry=retry, verify=verify)
@@ -201,7 +201,7 @@ def fit(
     assert level is not None
     assert time_limit is not None
     if has_noises:
-        from castfit.fit.noisy_fit import fit_noisy  # which other fits do not need
+        from castfit.fit.noisy_fit import fit_noisy  # other fits do not need it
 
         start_values = cast("Any", start)
         return cast(
@@ -216,7 +216,7 @@ def fit(
             ),
         )
     if isinstance(start, Result):
-        problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as there
+        problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as the result has
     single_fit = _FitRequest(
         requested_transcription, requested_solver, start_time + time_limit, callback, verbose, level, absolute_sigma,
         second_start=second_start, retry=retry, verify=verify, divided=isinstance(workers, Executor) or workers != 1,
@@ -284,7 +284,7 @@ class _FitRequest:
     divided: bool
 
     def fit(self, question: RefinementProblem) -> Result:
-        """Fit once, with the delay lines, weights of smoothness and signs that the question has."""
+        """Fit once, with the delay lines, smoothness weights and signs of the question."""
         start_time = time.perf_counter()
         problem, start, transcription, choice = (
             question.problem,
@@ -309,7 +309,7 @@ class _FitRequest:
                     bound=self.solver is not None,
                 )
                 transcription = choice.transcription
-            with suppress(StopRequested):  # the solver will notice
+            with suppress(StopRequested):  # the solver checks the time limit again
                 if nodes and isinstance(transcription.states, str):
                     transcription = with_start_trajectory(compiled_problem, transcription, origin.theta, nodes)
                     if choice is not None and choice.fallback is not None:
@@ -369,12 +369,12 @@ class _FitRequest:
 
 
 def _worker_mistakes(workers: Any, transcription: Transcription | None) -> list[str]:
-    """List the mistakes in `workers`, including a transcription that integrates nothing."""
+    """List the mistakes in `workers`, including a transcription without integrations."""
     mistakes = worker_mistakes(workers)
     is_serial = not isinstance(workers, Executor) and workers == 1
     if (
         mistakes or is_serial or transcription is None or getattr(transcription, "integrates", True)
-    ):  # a transcription of the user's own need not say so
+    ):  # a user's transcription need not define it
         return mistakes
     remedy = "use SingleShooting() or MultipleShooting(), or remove workers"
     return [f"workers is {shorten_repr(workers)}, but {transcription.label} has no integrations to divide; {remedy}"]
@@ -408,13 +408,14 @@ def _origin(
     other = cast("Any", start)
     if isinstance(other, Decomposed):
         return decompose(problem, problem.theta_from(other.start), rng=other.rng, max_time=max_time)
-    return StartingPoint(problem.theta_from(other))  # which says that it is nothing to start from
+    return StartingPoint(problem.theta_from(other))  # it reports that this is not a starting point
 
 
 def refit_method_options(result: Result) -> tuple[Transcription, Solver]:
-    """Return by what a result is fitted again: by what found it, or is chosen at its estimates where that is forgotten.
+    """Return the transcription and solver for a refit of a result.
 
-    Fits begin at its trajectory anyway.
+    They are those that found the result or, if these are unknown, are chosen at its estimates.  Fits start at its
+    trajectory in any case.
     """
     if result.found_by is None:
         compiled_problem = result.problem and result.problem.posed
@@ -439,7 +440,7 @@ def start_at_trajectory(
 
 
 def result_nodes(problem: CompiledProblem, result: Result) -> list[TrajectoryNodes]:
-    """Return a result's trajectory, per experiment, where it is one of this problem, else nothing."""
+    """Return the trajectory of a result, per experiment; empty if it is not one of this problem."""
     nodes = list(result.trajectories.values())
     matches_problem = list(result.trajectories) == [c.name for c in problem.conditions] and all(
         trajectory.states.shape[1] == len(problem.model.states)
@@ -451,7 +452,7 @@ def result_nodes(problem: CompiledProblem, result: Result) -> list[TrajectoryNod
 
 
 def _progress_line(verbose: int | None) -> AbstractContextManager[Callable[[str], None] | None]:
-    """Return the line that shows how a fit goes on, where somebody sees it."""
+    """Return the progress line of a fit, if the output is interactive."""
     return progress_line(verbose, keep=False) if is_interactive() else nullcontext()
 
 
@@ -487,8 +488,10 @@ def _reporter(
             )
             line(f"{progress}; {current_time - start_time:.0f} s{pace_text}{limit_text}")
         else:
-            values_text = f"{iteration.measure} {iteration.objective:14.8g}  infeasibility {iteration.infeasibility:9.2e}  {iteration.seconds:7.2f} s"
-            print_progress(f"{iteration.iteration:5d}  {values_text}")
+            values_text = (
+                f"{iteration.measure} {iteration.objective:14.8g}  infeasibility {iteration.infeasibility:9.2e}"
+            )
+            print_progress(f"{iteration.iteration:5d}  {values_text}  {iteration.seconds:7.2f} s")
         return callback(iteration) if callback is not None else None
 
     return report

@@ -1,18 +1,18 @@
-"""Fits with Laplace priors: a few smooth fits decide which quantities end at the kink of their prior.
+"""Fits with Laplace priors: a few smooth fits determine which quantities end at the kink of their prior.
 
     minimise  f(theta) + sum_i |u_i(theta)| / b_i        u_i: distance from the kink
 
-At the solution every u_i is positive, negative, or zero with a multiplier lambda_i = -df/du_i within +-1/b_i.  Known
-which, the problem is smooth: a straight cost on either side, a fixed quantity at the kink.  It is found out by
+At the solution every u_i is positive, negative, or zero with a multiplier lambda_i = -df/du_i within +-1/b_i.  Given
+these signs, the problem is smooth: a linear cost on either side, a fixed quantity at the kink.  They are determined by
 
-    1. a fit with parabolas in place of the kinks
-    2. the linearized problem, solved exactly by its dual: least squares in lambda with bounds +-1/b_i,
+1. a fit with parabolas in place of the kinks
+2. the linearized problem, solved exactly by its dual: least squares in lambda with bounds +-1/b_i,
        minimise 1/2 |L^-1 (g + A^T lambda)|^2 - u^T lambda,     L L^T = Hessian of f,  g = grad f,  A = du/dtheta
        (lambda_i inside: u_i = 0;  at +-1/b_i: u_i has that sign)
-    3. a fit with these signs, from there; and 2 again, until the signs stay
+3. a fit with these signs, started at the last one; steps 2 and 3 are repeated until the signs no longer change
 
-For a problem that is linear in theta the first signs are right.  A quantity is held by bounds, an expression by a steep
-parabola about its kink and the multiplier.
+For a problem that is linear in theta the first signs are correct.  Bounds fix a quantity at its kink; a steep parabola
+about the kink and the multiplier fix an expression.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _KINK_HOLD_CURVATURE = 1e6  # Curvature, relative to that of the data, that fixe
 
 @dataclass(frozen=True)
 class KinkPosition:
-    """A Laplace prior among all priors of a problem, by its position there.
+    """Laplace prior, by its position among all priors of a problem.
 
-    `side` is 0 where it may end on both sides, +1 or -1 where bounds leave one.
+    `side` is 0 if the quantity may end on both sides, +1 or -1 if bounds leave one side.
     """
 
     prior_index: int
@@ -102,7 +102,7 @@ def _only_side(problem: CompiledProblem, term: QuantityPrior | ExpressionPrior, 
 
 
 class LaplaceKinks(RefinedFit):
-    """Signs of distances from kinks, until they stay; before any is known there are parabolas in place of the kinks."""
+    """Refinement of the signs of distances from kinks, until they no longer change; first with parabolas."""
 
     subject = "kinks of Laplace priors"
 
@@ -117,11 +117,11 @@ class LaplaceKinks(RefinedFit):
         self.is_converged = False
 
     def prepare(self, question: RefinementProblem) -> RefinementProblem:
-        """Return the problem with parabolas."""
+        """Return the problem with parabolas in place of the kinks."""
         return replace(question, problem=self.smooth)
 
     def refined(self, answer: Result) -> RefinementProblem | None:
-        """Return the problem with the signs that follow from the answer, unless these are known."""
+        """Return the problem with the signs that follow from the answer, or None if they were used before."""
         seen_signs = self.visited_signs
         if not _usable(answer) or (seen_signs and not answer.success) or len(seen_signs) == _MAX_SIGN_ROUNDS:
             return None
@@ -135,13 +135,13 @@ class LaplaceKinks(RefinedFit):
         return RefinementProblem(self.smooth, _with_fixed_values(answer, self.smooth), is_near_solution=True)
 
     def concluded(self, answer: Result) -> Result:
-        """Return the answer as one of the problem with kinks."""
+        """Return the answer as a result of the problem with kinks."""
         signs = self.visited_signs[-1] if self.visited_signs else ()
         return _restore_kinks(self.problem, self.smooth, answer, self.kinks, signs, is_converged=self.is_converged)
 
 
 def _usable(result: Result) -> bool:
-    """Whether the first fit, though no solution, came to a point from where signs can be guessed."""
+    """Whether signs can be derived from the first fit even if it did not converge."""
     finite = np.isfinite(result.information.diagonal()).all() and np.isfinite(result.gradient).all()
     return bool(finite) and not result.status.cut_off
 
@@ -149,7 +149,7 @@ def _usable(result: Result) -> bool:
 def _arranged(
     problem: CompiledProblem, kinks: Sequence[KinkPosition], kink_sides: Mapping[int, KinkSide | None]
 ) -> CompiledProblem:
-    """Return the problem with smooth costs in place of kinks: parabolas where the place is not known."""
+    """Return the problem with smooth costs in place of kinks: parabolas if the sign is unknown."""
     terms, quantities = list(problem.every_prior), [replace(q, prior=None) for q in problem.quantities]
     for kink in kinks:
         kink_side, laplace_prior = kink_sides[kink.prior_index], kink.prior
@@ -199,7 +199,7 @@ def _with_fixed_values(result: Result, problem: CompiledProblem) -> Result:
 
 
 def _places(result: Result, problem: CompiledProblem, kinks: Sequence[KinkPosition]) -> dict[int, KinkSide]:
-    """Solve the problem linearized at a result, and say where each quantity is relative to its kink."""
+    """Solve the problem linearized at a result, and return the position of each quantity relative to its kink."""
     theta = result.theta
     natural, slope = problem.to_natural(theta), problem.natural_slope(theta)
     prior_values = problem.priors(theta)
@@ -222,7 +222,7 @@ def _places(result: Result, problem: CompiledProblem, kinks: Sequence[KinkPositi
         gradient[is_free, None], A[:, is_free].T))  # fmt: skip
     weight = np.array([1.0 / kink.prior.scale for kink in kinks])
     multiplier = weight * _dual(Q * weight, c[:, 0], u * weight, [kink.side for kink in kinks])
-    squares = np.sum(Q**2, axis=0)  # 0 where bounds hold all that u depends on
+    squares = np.sum(Q**2, axis=0)  # 0 if bounds fix all quantities of u
     curvature_along = np.where(squares > 0.0, 1.0 / np.where(squares > 0.0, squares, 1.0), weight**2)
     kink_sides: dict[int, KinkSide] = {}
     for i, kink in enumerate(kinks):
@@ -233,14 +233,14 @@ def _places(result: Result, problem: CompiledProblem, kinks: Sequence[KinkPositi
 
 
 def _lower_root(H: Array) -> Array:
-    """Return L (n, n), lower triangular, with L L^T = H but for a ridge; H may be indefinite by rounding."""
+    """Return L (n, n), lower triangular, with L L^T = H except for a ridge; H may be indefinite by rounding."""
     values, vectors = np.linalg.eigh(H)
     roots = np.sqrt(np.maximum(values, 0.0) + _RIDGE_EIGENVALUE)
     return np.asarray(scipy.linalg.qr((vectors * roots).T, mode="r")[0], dtype=np.float64).T
 
 
 def _dual(Q: Array, c: Array, u: Array, sides: Sequence[float]) -> Array:
-    """Minimise 1/2 |c + Q x|^2 - u x over |x| <= 1; what bounds leave one side has x = side."""
+    """Minimise 1/2 |c + Q x|^2 - u x over |x| <= 1; entries restricted by bounds to one side have x = side."""
     k = u.size
     ridge = np.sqrt(_RIDGE_EIGENVALUE) * np.diag(np.maximum(np.linalg.norm(Q, axis=0), np.finfo(float).tiny))
     square = np.vstack([Q, ridge])
@@ -264,7 +264,7 @@ def _restore_kinks(
     *,
     is_converged: bool,
 ) -> Result:
-    """Return a fit of the smooth problem as one of the problem with kinks, and say which quantities are at them."""
+    """Return a fit of the smooth problem as one of the problem with kinks, with the quantities at kinks."""
     compiled_problem = problem.posed
     with np.errstate(all="ignore"):
         kinked_cost, smooth_cost = compiled_problem.priors(result.theta).cost, smooth.priors(result.theta).cost

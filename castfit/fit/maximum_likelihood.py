@@ -1,10 +1,10 @@
 """Maximisation of likelihoods that are not sums of squares: first by least squares, then exactly.
 
-    least squares with one sigma per output  -->  spreads as its residuals say  -->  the likelihood itself
+    least squares with one sigma per output  -->  spreads estimated from its residuals  -->  the likelihood itself
 
-Homotopies, matching and rescues work on the first (see castfit.fit.start.gaussian_surrogate); the second is warm.
-Where the start itself, simulated, is more likely than what least squares found, as among outliers, the second begins
-there.
+Homotopies, matching and fallbacks apply to the first phase (see castfit.fit.start.gaussian_surrogate); the second phase
+is a warm start.  If the simulated starting point is more likely than the least-squares solution, for instance with
+outliers, the second phase starts there.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def most_likely(run: FitRun, requested_transcription: Transcription, theta: Arra
     least_squares_attempt = least_squares_end.attempt
     start_theta = restore_noise_parameters(problem, surrogate_problem, least_squares_attempt.theta, theta)
     if run.choice is not None:
-        requested_transcription = least_squares_attempt.transcription  # by which it was found
+        requested_transcription = least_squares_attempt.transcription  # the one that found it
     transcription = requested_transcription
-    with suppress(StopRequested):  # the solver will notice
+    with suppress(StopRequested):  # the solver checks the time limit again
         transcription = with_start_trajectory(
             problem, requested_transcription, start_theta, least_squares_attempt.nodes
         )
@@ -75,7 +75,7 @@ def most_likely(run: FitRun, requested_transcription: Transcription, theta: Arra
         solution = replace(
             least_squares_attempt.solution, v=staged.start, active=np.zeros(staged.layout.n_v, dtype=np.int8)
         )
-        with without_deadline():  # it takes an evaluation or two
+        with without_deadline():  # takes only one or two evaluations
             solution, linear = verify_solution(staged, solution, run.remaining)
         return SearchEnd(Attempt(SolveStaging(transcription, staged), solution, linear, None), least_squares_end.notes)
     with suppress(StopRequested):
@@ -93,9 +93,9 @@ def most_likely(run: FitRun, requested_transcription: Transcription, theta: Arra
 
 
 def _spread(run: FitRun, transcription: Transcription, theta: Array) -> StagedProblem:
-    """Transcribe with the parameters of the noise where the residuals put them, unless they fit less well there.
+    """Transcribe with noise parameters estimated from the residuals, unless this lowers the likelihood.
 
-    A clock that has run out does not keep them from there: what was found would be called far less likely than it is.
+    This is also done after the time limit: otherwise the likelihood of the point would be far too low.
     """
     staged = transcription.transcribe(run.problem, theta)
     with without_deadline():

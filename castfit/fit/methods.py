@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Transcription(Protocol):
-    """Turns a problem into a staged least-squares problem; see castfit.transcribe."""
+    """Converts a problem into a staged least-squares problem; see castfit.transcribe."""
 
     @property
     def label(self) -> str:
@@ -47,7 +47,7 @@ class Transcription(Protocol):
         ...
 
     def transcribe(self, problem: Posable, theta: Array) -> StagedProblem:
-        """Lay the problem out as stages, starting from theta (n_theta,)."""
+        """Divide the problem into stages, starting at theta (n_theta,)."""
         ...
 
     def refine(self, problem: Posable, staged: StagedProblem, v: Array) -> StagedProblem | None:
@@ -64,7 +64,7 @@ class Solver(Protocol):
         ...
 
     def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
-        """Solve; a fit that fails is a status, not an exception.  `warm` says that the start is nearly optimal."""
+        """Solve; a failure is a status, not an exception.  `warm`: the start is nearly optimal."""
         ...
 
 
@@ -102,7 +102,7 @@ def parts_from(
 ) -> tuple[Transcription, Solver]:
     """Parse the transcription and solver that a user passed; append mistakes to `mistakes`.
 
-    What is not given is that of `default`, or else Collocation() and GaussNewton().
+    Missing parts are those of `default`, or else Collocation() and GaussNewton().
     """
     given_transcription, given_solver = given_parts(transcription, solver, mistakes)
     defaults = (Collocation(), GaussNewton()) if default is None else default
@@ -123,8 +123,8 @@ def given_parts(
 ) -> tuple[Transcription | None, Solver | None]:
     """Parse a transcription and solver passed as objects, names or None; append mistakes to `mistakes`.
 
-    "multiple/ipopt" names both; `settings` are keyword arguments by a transcription's name, `also` says what else a
-    name might have meant.
+    "multiple/ipopt" names both; `settings` are keyword arguments by a transcription's name, and `also` lists further valid
+    names for suggestions.
     """
     if isinstance(transcription, str) and "/" in transcription and solver is None:
         transcription, solver = transcription.split("/", 1)
@@ -134,7 +134,7 @@ def given_parts(
         "transcription", transcription, "transcribe", makers, [*makers, *also], remedy, mistakes
     )
     chosen_solver = _part("solver", solver, "solve", SOLVERS, SOLVERS, "GaussNewton(), Ipopt() or Sqp()", mistakes)
-    solver_requirement = _demand(chosen_transcription)
+    solver_requirement = _solver_requirement(chosen_transcription)
     if chosen_solver is None and solver_requirement is not None:
         return chosen_transcription, solver_requirement.solver()
     mistakes += mismatches(chosen_transcription, chosen_solver)
@@ -143,10 +143,10 @@ def given_parts(
 
 @dataclass(frozen=True)
 class SolverRequirement:
-    """Requirement of a transcription that provides no Jacobians, which not every solver fulfils.
+    """Requirement of a transcription without Jacobians, which not every solver fulfils.
 
-    what, remedy : words, of what it is and what to do with another solver
-    solver : makes the usual solver for it
+    description, remedy : clauses of the message: the requirement, and alternatives for other solvers
+    solver : creates the default solver for it
     """
 
     description: str
@@ -166,24 +166,20 @@ SOLVER_REQUIREMENTS: dict[type, SolverRequirement] = {
         _ipopt,
     ),
 }
-"""What transcriptions may give instead of a `Linearization`."""
+"""Requirements of transcriptions that do not provide a `Linearization`, by what they provide."""
 
 
-def _demand(transcription: Any) -> SolverRequirement | None:
-    """Return the requirement of a transcription, or None. A user's transcription need not define `capabilities`."""
+def _solver_requirement(transcription: Any) -> SolverRequirement | None:
+    """Return the requirement of a transcription, or None. A user's transcription need not define `gives`."""
     capabilities = getattr(transcription, "gives", (Linearization,))
     return None if Linearization in capabilities else SOLVER_REQUIREMENTS[capabilities[0]]
 
 
 def mismatches(transcription: Any, solver: Any) -> list[str]:
     """List the mismatches between the output of a transcription and the input of a solver."""
-    solver_requirement = _demand(transcription)
-    if solver_requirement is not None and not set(transcription.gives) & set(
-        getattr(solver, "takes", (Linearization,))
-    ):
-        return [
-            f"{solver_requirement.description}, which {type(solver).__name__} does not support; {solver_requirement.remedy}"
-        ]
+    requirement = _solver_requirement(transcription)
+    if requirement is not None and not set(transcription.gives) & set(getattr(solver, "takes", (Linearization,))):
+        return [f"{requirement.description}, which {type(solver).__name__} does not support; {requirement.remedy}"]
     return []
 
 

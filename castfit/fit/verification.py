@@ -1,23 +1,24 @@
-"""Whether the model itself reproduces what a search claims to have found.
+"""Verification of a solution: the model, integrated with error control, must reproduce it.
 
-A search sees the model through its transcription: polynomials on elements, pieces that match up to a tolerance.  Here
-the model is integrated again, with error control and to a tighter tolerance than the search's:
+A search represents the model by its transcription: polynomials on elements, or stages that match up to a tolerance.
+The verification integrates the model again, with error control and to a tighter tolerance than that of the search:
 
-1. from the initial states over the whole experiment.  The rows that this gives are compared with those of the search.
-2. Where they differ, as they must in a system that amplifies errors: from one measured time to the next, where there
-   are far more nodes than those, and where that fails or there are not, from every node to the next.  A trajectory
-   is one if each piece ends where the next one begins, up to what integration may err *there*,
+1. From the initial states over the whole experiment.  The resulting rows are compared with those of the search.
+2. If they differ, as they must in a system that amplifies errors: from one measured time to the next, if there are far
+   more nodes than measured times; if this fails or does not apply, from every node to the next.  The trajectory is
+   reproduced if each piece ends at the start of the next one, up to the possible integration error *there*,
 
-       |x_{k+1} - s_{k+1}| <= tolerance (|x_{k+1}| + |X_s| |s_k|),
+    |x_{k+1} - s_{k+1}| <= tolerance (|x_{k+1}| + |X_s| |s_k|),
 
-   or, as where a state begins at zero, up to what that is worth at the end of the piece that the gap begins, and
-   whatever the magnitude of the state elsewhere: x' = k x^2 from x(0) = 0 stays at zero, and a gap of 1e-10 with
-   k = 1e10 is no rounding error, but how the search came to its solution.
+   or, for instance if a state starts at zero, up to the effect of this error at the end of the piece that follows.
+   The magnitude of the state elsewhere does not count: x' = k x^2 from x(0) = 0 stays at zero, and a gap of 1e-10 with
+   k = 1e10 is not a rounding error; it explains how the search came to its solution.
 
-SUNDIALS does this also for the ESDIRK method: by Adams' formulas, to a tolerance tighter still, where nothing stiff was
-met and they confirm what was found, else by BDF.  What it cannot integrate at all, that method does, to the tighter
-tolerance.  How large errors of the search are is as known as the other integration is accurate: at equal tolerances
-Adams' formulas err by a quarter of what BDF does (Lotka-Volterra 1.2e-9 and 4.3e-9 at 1e-10), in half the time.
+SUNDIALS also verifies searches by the ESDIRK method: with Adams' formulas and a still tighter tolerance, if no stiffness
+was detected and they reproduce the solution; otherwise with BDF.  If SUNDIALS cannot integrate the model at all, the
+method of the search does, to the tighter tolerance.  The numerical error of a search is estimated as accurately as the
+second integration is: at equal tolerances Adams' formulas have a quarter of the error of BDF (Lotka-Volterra 1.2e-9 and
+4.3e-9 at 1e-10), in half the time.
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ _MIN_INTEGRATION_RTOL = 1e-12  # Smallest relative tolerance of the verifying in
 class Verification:
     """Comparison of a solution with an integration of the model under error control.
 
-    reproduced : whether this is the trajectory, and the chi2, of the search
-    chi2 : of the integration from the initial states, or, where only pieces can be integrated, from the nodes; in units
-        of the sigmas of the search, where several are unknown
-    row_errors : (m,), by how much the residuals then differ from those of the search; priors last
-    defects : per experiment (K, n_s), state before each node minus the node, where pieces were integrated
-    sentence : what is wrong; empty if nothing is
-    objective : what the integration gives in the number that fits of the problem are told by
+    reproduced : whether the integration reproduces the trajectory and chi2 of the search
+    chi2 : of the integration from the initial states or, if only pieces can be integrated, from the nodes; in units
+        of the sigmas of the search if several are unknown
+    row_errors : (m,), differences of the residuals from those of the search; priors last
+    defects : per experiment (K, n_s), integrated state minus node at each node, if pieces were integrated
+    sentence : reason if the solution is not reproduced, otherwise empty
+    objective : objective of the integration, the measure of the problem
     """
 
     reproduced: bool
@@ -87,9 +88,10 @@ class Verification:
 def verify(
     problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, options: IntegratorOptions, accuracy: float
 ) -> Verification:
-    """Integrate the model anew from a solution, and compare.
+    """Integrate the model again from a solution, and compare.
 
-    `options` are those of the search, `accuracy` is to which it solves the model over a piece: here both are tighter.
+    `options` are the integrator options of the search, and `accuracy` is its relative accuracy over a stage; the
+    verification tightens both.
     """
     n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
     tight_options, local_tolerance = tighter(options, accuracy, n_z), max(_LOCAL_ERROR_RTOL, 10 * accuracy)
@@ -109,7 +111,7 @@ def verify(
     system = problem.model.system
     if method_of(user_options, n_x, n_z, system.function("system", system.ode, system.alg)) not in STEPPED:
         return verification
-    # Time scales 1e15 apart are too many for SUNDIALS.
+    # SUNDIALS does not handle time scales 1e15 apart.
     second_verification = _verified_by(user_options, problem, staged, evaluation, local_tolerance)
     return second_verification if second_verification.reproduced else verification
 
@@ -121,14 +123,14 @@ def _verified_by(
     evaluation: Evaluation,
     local_tolerance: float,
 ) -> Verification:
-    """Integrate by one method, over the whole, else piece by piece."""
+    """Integrate by one method over the whole experiment, otherwise piece by piece."""
     theta = staged.layout.theta(evaluation.v)
     single_shooting = _shooting(problem, staged, evaluation, tight_options)
     simulated = _compare(problem, staged, evaluation, single_shooting.layout, single_shooting.evaluate(theta))
     if simulated.reproduced:
         return simulated
-    if staged.layout.chains[0].n_s == 0:  # there is but one piece
-        return replace(simulated, sentence=_says(problem, simulated, staged, evaluation))
+    if staged.layout.chains[0].n_s == 0:  # there is only one piece
+        return replace(simulated, sentence=_describe_difference(problem, simulated, staged, evaluation))
     measured_stages = _at_data(problem, staged)
     if measured_stages is not None:
         verification = _piecewise(
@@ -175,14 +177,14 @@ def _shooting(
     shooting_problem = ShootingProblem(
         problem, divisions, nodes=start_stages is not None, theta=theta, trajectory=trajectory, options=options
     )
-    return shooting_problem.explicit()  # what is estimated is verified as it is, not fitted again
+    return shooting_problem.explicit()  # estimates are verified unchanged, not fitted again
 
 
 def _at_data(problem: CompiledProblem, staged: StagedProblem) -> tuple[Index, ...] | None:
-    """Return the stages that begin at a measured time or breakpoint, or None if they are many or data lie inside
-    stages.
+    """Return the stages that begin at a measured time or breakpoint.
 
-    Then every piece has but one output, at its end, and one integrator serves all.
+    Return None if they are many or if data lie inside stages.  Every piece then has only one output, at its end, and one
+    integrator serves all pieces.
     """
     if any(condition.schedule.instants for condition in problem.conditions):
         return None  # stages end at events
@@ -198,9 +200,9 @@ def _at_data(problem: CompiledProblem, staged: StagedProblem) -> tuple[Index, ..
 
 @cache
 def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> IntegratorOptions:
-    """Return integrator options with a tenth of the search's error, and with error control if it had none.
+    """Return integrator options with a tenth of the error of the search, and with error control.
 
-    What castfit's own method found is for SUNDIALS to confirm, if it can; n_z is the number of algebraic states.
+    SUNDIALS verifies castfit's own method if it can; n_z is the number of algebraic states.
     """
     method = sundials(n_z) if options.method in ("auto", *STEPPED, "collocation") else options.method
     return _with_tolerance(
@@ -216,7 +218,7 @@ def _by_adams(tight_options: IntegratorOptions) -> IntegratorOptions:
 
 
 def _with_tolerance(options: IntegratorOptions, tolerance: float) -> IntegratorOptions:
-    """Return the options with a relative tolerance no finer than rounding allows, and an absolute one with it."""
+    """Return the options with a relative tolerance, limited by rounding, and an absolute one with it."""
     relative = max(tolerance, _MIN_INTEGRATION_RTOL)
     absolute = options.absolute_tolerance * relative / options.relative_tolerance
     return replace(options, relative_tolerance=relative, absolute_tolerance=absolute)
@@ -229,10 +231,10 @@ def _compare(
     layout: Layout,
     other_evaluation: Evaluation,
 ) -> Verification:
-    """Compare the residuals with those of another integration, those of each unknown sigma by themselves.
+    """Compare the residuals of two integrations, separately for each unknown sigma.
 
-    They are compared before they are divided by unknown sigmas: in units of the most likely sigma of each integration
-    the squares are n in both, whatever the model does, and at the least sigma they are errors of integration.
+    They are compared before the division by unknown sigmas: in units of the most likely sigma of each integration the
+    squares sum to n in both, for any model, and at the smallest sigma they are integration errors.
     """
     residuals = weighted_residuals(staged.layout, evaluation)
     if not other_evaluation.ok:
@@ -272,7 +274,7 @@ def _piecewise(
     simulated: Verification,
     start_stages: tuple[Index, ...],
 ) -> Verification:
-    """Integrate from the beginnings of some stages to the next, as multiple shooting does."""
+    """Integrate from the start of some stages to the next one, as multiple shooting does."""
     nodes = tuple(s[k] for s, k in zip(staged.node_states(evaluation.v), start_stages, strict=True))
     pieces = _shooting(problem, staged, evaluation, options, start_stages)
     inner = tuple(np.empty((k.size, 0)) for k in start_stages)
@@ -283,19 +285,21 @@ def _piecewise(
         gaps(pieces.layout, piece_evaluation),
     )
     if not piece_evaluation.ok:
-        return replace(verification, sentence=_says(problem, simulated, staged, evaluation))
+        return replace(verification, sentence=_describe_difference(problem, simulated, staged, evaluation))
     worst_excess, location = 0.0, ""
     floors = [_STATE_ROUNDING_RTOL * np.abs(s).max(axis=0) for s in nodes]
     sizes = [
         np.vstack([np.abs(values.a), np.abs(values.x[:-1])]) + floor
         for values, floor in zip(piece_evaluation.values, floors, strict=True)
     ]
-    # Most gaps are small compared to the states themselves; for the others sensitivities say how large errors may be.
+    # Most gaps are small relative to the states; for the others, sensitivities limit the possible errors.
     open_masks = [(np.abs(gap) > local_tolerance * size).any(axis=1) for gap, size in zip(defects, sizes, strict=True)]
     if verification.reproduced and any(mask.any() for mask in open_masks):
         strengths = pieces.node_sensitivities(v, [mask | np.append(mask[1:], False) for mask in open_masks])
         if strengths is None:
-            return replace(verification, reproduced=False, sentence=_says(problem, simulated, staged, evaluation))
+            return replace(
+                verification, reproduced=False, sentence=_describe_difference(problem, simulated, staged, evaluation)
+            )
         for chain, times, mask, defect, values, X_s, s, floor in zip(
             pieces.layout.chains,
             pieces.times(v),
@@ -321,18 +325,19 @@ def _piecewise(
                 location = f"{jump} at t = {times[k]:.6g} ({chain.name})"
     if verification.reproduced and worst_excess <= 1.0:
         return replace(verification, defects=_spread(staged, start_stages, defects))
-    summary = _says(problem, simulated, staged, evaluation)
+    summary = _describe_difference(problem, simulated, staged, evaluation)
     cause = (
         f"The shooting segments do not match: {location}, more than integration errors explain."
         if verification.reproduced
-        else f"Integrated segment by segment from its nodes, the model has {problem.measure} = {verification.objective:.6g}."
+        else "Integrated segment by segment from its nodes, the model has "
+        f"{problem.measure} = {verification.objective:.6g}."
     )
     spread = _spread(staged, start_stages, defects)
     return replace(verification, reproduced=False, chi2=simulated.chi2, defects=spread, sentence=f"{summary} {cause}")
 
 
 def _spread(staged: StagedProblem, start_stages: tuple[Index, ...], defects: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return defects for all stages, zero where no piece begins."""
+    """Return defects for all stages, zero if no piece begins at the stage."""
     all_defects = tuple(np.zeros((chain.n_stages, chain.n_s)) for chain in staged.layout.chains)
     for chain_defects, k, stage_defects in zip(all_defects, start_stages, defects, strict=True):
         chain_defects[k] = stage_defects
@@ -340,12 +345,12 @@ def _spread(staged: StagedProblem, start_stages: tuple[Index, ...], defects: tup
 
 
 def objective_of(problem: CompiledProblem, layout: Layout, evaluation: Evaluation) -> float:
-    """Return the number that fits of a problem are told by, `Posed.measure`, at a point."""
+    """Return the objective of a fit (`CompiledProblem.measure`) at a point."""
     return objective_function(problem, layout)(evaluation.v, evaluation.cost, weighted_squares(layout, evaluation))
 
 
 def objective_function(problem: CompiledProblem, layout: Layout) -> Callable[[Array, float, float], float]:
-    """Return a function that computes `Posed.measure` from variables (n_v,), their cost and chi2."""
+    """Return a function that computes `CompiledProblem.measure` from variables (n_v,), their cost and chi2."""
     is_chi2 = problem.measure == CHI2
     constant_term = 0.0 if is_chi2 else constant(problem) + problem.prior_constant
     share, n_unknown = 0.5 if problem.measure == PETAB else 1.0, int(layout.group_sizes.sum())
@@ -361,7 +366,9 @@ def objective_function(problem: CompiledProblem, layout: Layout) -> Callable[[Ar
     return objective
 
 
-def _says(problem: CompiledProblem, simulated: Verification, staged: StagedProblem, evaluation: Evaluation) -> str:
+def _describe_difference(
+    problem: CompiledProblem, simulated: Verification, staged: StagedProblem, evaluation: Evaluation
+) -> str:
     claim = f"instead of {objective_of(problem, staged.layout, evaluation):.6g} in the search"
     if np.isfinite(simulated.chi2):
         measure_text = f"{problem.measure} = {simulated.objective:.6g}"

@@ -450,5 +450,5 @@ def test_what_the_model_keeps_is_held_once():
 def test_a_fit_that_cannot_meet_its_constraints_names_them(solver):
     result = cf.fit(chain([cf.at(2, x <= 0.1), cf.at(3, x >= 0.4)]), f"single/{solver}", max_time=20)
     assert not result.success
-    assert "Worst violated: 'x" in result.message
+    assert "Largest violations: 'x" in result.message
     assert np.isnan(result.constraints.rows[0].multiplier)
