@@ -450,7 +450,7 @@ def _name_violated(staged: StagedProblem, solution: Solution, linear: Evaluation
 def close_initial_gap(staged: StagedProblem, solution: Solution) -> Solution:
     """Return a solution whose trajectories start exactly at the estimated or fixed initial values.
 
-    Solvers close this gap up to a tolerance in units of the states; a state of 1e-6 that grows to 1 may be sensitive to it.
+    Solvers close this gap up to a tolerance in units of the states; a small state that grows may be sensitive to it.
     """
     if not solution.status.success:
         return solution
@@ -470,9 +470,9 @@ def verify_solution(
     """Linearize at the end, or at least evaluate; change the status if the point is not a solution.
 
     A point is not a solution if rounding errors exceed the measurement errors, or if the objective still decreases.  If
-    a linearization would take far more than the seconds that are left, the point is only evaluated, and the detail says
-    that it was not verified.  A point that is only a start may leave the fraction `low_accuracy_rtol` of the half-square,
-    as its search did (`SolveControl.rough`).
+    a linearization would take far more than the seconds that are left, the point is only evaluated, and the detail
+    says that it was not verified.  A point that is only a start may leave the fraction `low_accuracy_rtol` of the
+    half-square, as its search did.
     """
     cached_local, solution = solution.local, replace(solution, local=None)  # it holds as much memory as the derivatives
     expected_seconds = staged.seconds_to_linearize(solution.v)

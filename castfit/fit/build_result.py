@@ -246,8 +246,7 @@ def _goodness(
     )
     if is_absolute and any(o is not None and o.noise.beyond(c.points.values[:, j]).any()
                         for c in compiled_problem.conditions for j, o in enumerate(c.observed)):  # fmt: skip
-        # The cost of a value beyond a limit of detection decreases with its distance: it has no residual and adds no degree
-        # of freedom.
+        # A value beyond a limit of detection has no residual and no degree of freedom: its cost decreases with the distance.
         chi2 = sum(float(s.residuals @ s.residuals) for s in residual_series)
         dof -= compiled_problem.n_data - sum(s.residuals.size for s in residual_series)
     goodness_of_fit = goodness(residual_series, chi2, dof, absolute_sigma=is_absolute)

@@ -61,12 +61,10 @@ DESCENT_SOLVER = GaussNewton("box")
 PROBE_SOLVER = replace(DESCENT_SOLVER, max_iter=40)
 """Descent by single shooting before a fallback; successful descents take 5 to 30 iterations."""
 
-# Alternative values were tested on 35 problems of ``castfit bench sizes`` (up to 80 states, 1,000 data, 100 experiments),
-# the chosen ones on all of them (2 to 1,000 states, 10 to 1e5 data, 1 to 10,000 experiments).
-_PATIENT_WINDOW_AND_DECREASE = (
-    8,
-    0.01,
-)  # Iterations of a probe, and the fraction by which the cost must fall within them.
+# Alternative values were tested on 35 problems of ``castfit bench sizes`` (up to 80 states, 1,000 data and 100
+# experiments), the chosen ones on all of them (2 to 1,000 states, 10 to 1e5 data, 1 to 10,000 experiments).
+# Iterations of a probe, and the fraction by which the cost must fall within them.
+_PATIENT_WINDOW_AND_DECREASE = 8, 0.01
 # The same for a cheap fallback; 2 to 4 and 0.5 to 0.95 take equally long within 3 %, 8 a tenth longer.
 _BRIEF_WINDOW_AND_DECREASE = 3, 0.9
 # Predicted time of a fallback, relative to single shooting, above which it is expensive; 2 to 6 do as well.
@@ -304,8 +302,8 @@ def features(prospect: CostFeatures) -> dict[str, tuple[tuple[float, ...], tuple
     if single == "single":
         n_stages, n_d = _DEFAULT_SHOOTING_STAGES * o.experiments, o.n_x + n_q
         feature_vectors["multiple"] = (
-            (1.0, o.experiments, n_stages * n, o.rows * n_d, o.steps * n, o.steps * o.products, o.steps * n_d * o.entries,
-             n_stages * o.n_x**2 * n_d),
+            (1.0, o.experiments, n_stages * n, o.rows * n_d, o.steps * n, o.steps * o.products,
+             o.steps * n_d * o.entries, n_stages * o.n_x**2 * n_d),
             (1.0, n_stages * o.n_x * n_d, o.rows * n_d),
         )  # fmt: skip
     return feature_vectors

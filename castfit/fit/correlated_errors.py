@@ -44,10 +44,8 @@ _MAX_ROUNDS = 60  # Limit on the fits until the correlations have converged.
 _NO_POINT_STATUSES = (Status.START_FAILED, Status.EVALUATION_FAILED)
 _CONVERGENCE_RTOL = 1e-6  # Relative change of the estimates below which the iteration has converged.
 _N_TIME_CONSTANT_CANDIDATES = 41  # Number of time constants on the initial grid.
-_MIN_TIME_CONSTANT_FACTOR, _MAX_TIME_CONSTANT_FACTOR = (
-    0.05,
-    30.0,
-)  # Relative to the shortest distance and to the full length of the data.
+# Relative to the shortest distance and to the full length of the data.
+_MIN_TIME_CONSTANT_FACTOR, _MAX_TIME_CONSTANT_FACTOR = 0.05, 30.0
 _EXPECTATION_RTOL = 1e-12  # Relative change of the expected missing residuals at which their iteration ends.
 _MIN_CORRELATION_EIGENVALUE = 1e-10  # Smallest accepted eigenvalue of a joint correlation matrix.
 _RANK_RTOL = 1e-9  # Relative singular value below which the data do not determine a direction.

@@ -123,8 +123,8 @@ def given_parts(
 ) -> tuple[Transcription | None, Solver | None]:
     """Parse a transcription and solver passed as objects, names or None; append mistakes to `mistakes`.
 
-    "multiple/ipopt" names both; `settings` are keyword arguments by a transcription's name, and `also` lists further valid
-    names for suggestions.
+    "multiple/ipopt" names both.  `settings` are keyword arguments by a transcription's name, and `also` lists further
+    valid names for suggestions.
     """
     if isinstance(transcription, str) and "/" in transcription and solver is None:
         transcription, solver = transcription.split("/", 1)

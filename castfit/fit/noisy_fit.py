@@ -1,8 +1,8 @@
-"""`fit` of models with noise: quantities maximise the likelihood of the data over all paths.
+"""Fit of models with process noise: the quantities maximise the likelihood of the data over all paths.
 
-A quasi-Newton method with the exact gradient, begun with the curvature by differences of it, ends in steps with the
-differenced curvature at the optimum, from which the standard errors are.  The stages are halved, and all is done again
-from where it ended, until the likelihood stands still.
+A quasi-Newton method with the exact gradient starts with a finite-difference curvature.  It ends with steps that use
+the finite-difference curvature at the optimum, which also gives the standard errors.  The stages are halved, and the
+search is repeated from its end, until the likelihood no longer changes.
 """
 
 from __future__ import annotations
@@ -43,10 +43,8 @@ _MIN_PREDICTED_GAIN_LOG_L = 1e-7  # Predicted gain of log L below which a search
 _MIN_PREDICTED_GAIN_NEWTON = 1e-11  # The same for Newton steps with the finite-difference curvature.
 _ACCEPTABLE_GAIN_LOG_L = 1e-4  # Predicted gain of log L that is acceptable if rounding ends the search.
 _MAX_LOG_STEP = 1.5  # Limit on the step of a logarithm in one iteration.
-_INITIAL_DIFFERENCE_STEP, _DIFFERENCE_STEP_SE = (
-    1e-4,
-    0.02,
-)  # Steps of finite differences: relative to the value, then in standard errors.
+# Steps of finite differences: relative to the value, then in standard errors.
+_INITIAL_DIFFERENCE_STEP, _DIFFERENCE_STEP_SE = 1e-4, 0.02
 # Limit on the finite-difference step of a logarithm: an intensity near 0 has hardly any effect at any step.
 _MAX_LOG_DIFFERENCE_STEP = 0.05
 # Curvature along a logarithm below which the data do not determine it: its standard error is above 30.
@@ -69,7 +67,7 @@ def noisy_mistakes(problem: CompiledProblem) -> list[str]:
         )
     if problem.correlations:
         mistakes.append(
-            f"{prefix} measurement errors must be independent; write the autocorrelated part as a state with process noise"
+            f"{prefix} measurement errors must be independent; write their autocorrelated part as a state with noise"
         )
     if any(term.chosen for term in problem.smooth):
         mistakes.append(
@@ -91,13 +89,13 @@ def noisy_mistakes(problem: CompiledProblem) -> list[str]:
         elif c.schedule.moves:
             mistakes.append(f"{c.name}: {prefix} event times cannot be estimated; fix them")
         if any(i.change is not None and not i.change.linear for i in c.schedule.instants):
-            mistakes.append(f"{c.name}: {prefix} events must change states linearly; write the change with fixed factors")  # fmt: skip
+            mistakes.append(f"{c.name}: {prefix} events must change states linearly; use fixed factors")
     return mistakes
 
 
 @dataclass
 class _LikelihoodSearch:
-    """The search for the most likely quantities, on stages that become finer; lower and upper are bounds of y."""
+    """Search for the most likely quantities, on stages that become finer; lower and upper are bounds of y."""
 
     lower: Array
     upper: Array
@@ -147,7 +145,10 @@ class _LikelihoodSearch:
         return ~is_at_bound
 
     def curvature(self, likelihood: PathLikelihood, evaluation: PathEvaluation, widths: Array) -> Array:
-        """Return the second derivatives by differences of gradients; central ones but at bounds; NaN where none."""
+        """Return the second derivatives as finite differences of gradients.
+
+        The differences are central except at bounds, and NaN if a gradient could not be computed.
+        """
         hessian, starts = np.empty((evaluation.y.size, evaluation.y.size)), [mode.start for mode in evaluation.modes]
         for j, width in enumerate(widths.tolist()):
             ends: list[tuple[float, Array]] = []
@@ -165,7 +166,7 @@ class _LikelihoodSearch:
         return 0.5 * (hessian + hessian.T)
 
     def convex(self, hessian: Array) -> Array:
-        """Return a positive definite matrix near it: with absolute eigenvalues, scaled by its diagonal."""
+        """Return a similar positive definite matrix: with absolute eigenvalues, scaled by its diagonal."""
         hessian = np.where(np.isfinite(hessian), hessian, 0.0)
         unit = np.sqrt(np.maximum(np.abs(np.diag(hessian)), 1e-12))
         values, vectors = np.linalg.eigh(hessian / np.outer(unit, unit))
@@ -175,7 +176,7 @@ class _LikelihoodSearch:
     def climb(
         self, likelihood: PathLikelihood, evaluation: PathEvaluation, curvature: Array
     ) -> tuple[PathEvaluation, Array, Status]:
-        """Search from a point, with a curvature; return where it ended, what became of the curvature, and how."""
+        """Search from a point with a curvature; return the end, the updated curvature and the status."""
         is_rebuilt = False
         for _ in range(_MAX_ITERATIONS):
             if self.stop_status is not None:
@@ -227,7 +228,7 @@ class _LikelihoodSearch:
     def polished(
         self, likelihood: PathLikelihood, evaluation: PathEvaluation, curvature: Array
     ) -> tuple[PathEvaluation, Array, Status]:
-        """Take steps with the differenced curvature, which is that of the optimum; go on if that is no minimum."""
+        """Take steps with the finite-difference curvature; continue the search if the point is not an optimum."""
         hessian, predicted_decrease = curvature, np.inf
         for _ in range(_MAX_NEWTON_STEPS):
             free = self.free(evaluation)
@@ -239,7 +240,7 @@ class _LikelihoodSearch:
             )
             free_hessian = hessian[np.ix_(free, free)]
             if not definite(free_hessian):
-                # A direction in which nothing is known: flat, so that the likelihood is as good everywhere along it.
+                # Flat direction: the likelihood hardly changes along it.
                 free_hessian = self.convex(free_hessian)
             step = np.zeros(evaluation.y.size)
             step[free] = -np.linalg.solve(free_hessian, evaluation.gradient[free])
@@ -268,7 +269,7 @@ class _LikelihoodSearch:
         )
 
     def covariance(self, evaluation: PathEvaluation, hessian: Array) -> Array:
-        """Return the covariance of y, NaN for what a bound holds or is flat, or all of it where there is none."""
+        """Return the covariance of y, NaN for fixed and flat directions, or everywhere if it does not exist."""
         covariance, is_determined = (
             np.full(hessian.shape, np.nan),
             self.free(evaluation) & ~self.flat(evaluation, hessian),
@@ -288,7 +289,7 @@ class _LikelihoodSearch:
     def fine(self, previous_change: float, change: float, experiments: int) -> bool:
         """Check whether the stages are fine enough, from the changes of log L in the last two refinements.
 
-        What n experiments leave counts beside standard errors that shrink with sqrt(n).
+        The accepted change of n experiments grows with sqrt(n), because standard errors shrink with sqrt(n).
         """
         ratio = abs(previous_change) / abs(change) if change else np.inf
         if ratio <= _MIN_HALVING_GAIN:
@@ -397,8 +398,9 @@ def fit_noisy(
              *_remarks(search, evaluation, hessian, status, refinement_change, likelihood)]  # fmt: skip
     if not evaluation.modes:
         sentences.append("Try another starting point, narrower initial-state priors, or a larger initial sigma.")
-    return _result(problem, likelihood, evaluation, hessian, search, variances, names=names, status=status, refinement_change=refinement_change,
-                   message=" ".join(sentences), start_time=start_time, confidence_level=confidence_level)  # fmt: skip
+    return _result(problem, likelihood, evaluation, hessian, search, variances, names=names, status=status,
+                   refinement_change=refinement_change, message=" ".join(sentences), start_time=start_time,
+                   confidence_level=confidence_level)  # fmt: skip
 
 
 def _refine_start(
@@ -449,7 +451,8 @@ def _remarks(
 def _result(
     problem: Posable, likelihood: PathLikelihood, evaluation: PathEvaluation, hessian: Array, search: _LikelihoodSearch,
     variances: list[Array] | None, *,
-    names: tuple[str, ...], status: Status, refinement_change: float, message: str, start_time: float, confidence_level: float,
+    names: tuple[str, ...], status: Status, refinement_change: float, message: str, start_time: float,
+    confidence_level: float,
 ) -> PathResult:  # fmt: skip
     compiled_problem, n = likelihood.problem, len(names)
     covariance, bound_sides = np.full((n, n), np.nan), dict[str, str]()
@@ -508,13 +511,13 @@ def _without(track: PathTrack, hidden_outputs: set[str]) -> PathTrack:
 
 
 def _gap(times: Array, start: float) -> float:
-    """Return the longest time between data."""
+    """Return the longest time between two data."""
     marks = np.unique(np.append(times, start))
     return float(np.diff(marks).max(initial=0.0)) or 1.0
 
 
 def _size(problem: CompiledProblem, group: int) -> float:
-    """Return the size of the data of an unknown sigma, in units of what they are weighted by."""
+    """Return the magnitude of the data of an unknown sigma, in units of their weights."""
     sizes: list[Array] = []
     for c in problem.conditions:
         for j, observable in enumerate(c.observed):

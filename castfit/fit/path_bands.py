@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from castfit.transcribe.path_likelihood import ChainLikelihood, PathEvaluation
 
 _LOG_L_DROP_ONE_SD = 0.5  # Decrease of log L at one standard deviation.
-_MAX_WIDTH_TRIES, _MAX_WIDTH_GROWTH = (
-    12,
-    10.0,
-)  # Limits of the search for a width on one side: tries, and growth per try.
+# Limits of the search for a width on one side: tries, and growth per try.
+_MAX_WIDTH_TRIES, _MAX_WIDTH_GROWTH = 12, 10.0
 # Standard deviations that are too few to measure, and the growth of the width after them. An intensity of 1e-18 needs
 # large growth.
 _NEGLIGIBLE_DEVIATIONS, _MAX_FLAT_GROWTH = 1e-4, 1e6

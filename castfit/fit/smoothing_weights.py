@@ -1,33 +1,33 @@
-"""Smoothness of estimated inputs: weights of their roughness, chosen by marginal likelihood.
+"""Smoothness of estimated inputs: weights of the roughness penalty, chosen by marginal likelihood.
 
-    minimise  f(theta) + 1/2 sum_i w_i |R_i z_i|^2        f: what data and priors cost
+    minimise  f(theta) + 1/2 sum_i w_i |R_i z_i|^2        f: cost of data and priors
 
-The penalty is the density of z_i, but for m_i directions of any size; w_i is the likeliest one when all of theta is
-integrated over, by Laplace's method (restricted maximum likelihood: Wood 2011, J. R. Stat. Soc. B 73, 3):
+The penalty is the density of z_i, except in m_i directions of any size; w_i maximises the likelihood integrated over
+theta, by Laplace's method (restricted maximum likelihood: Wood 2011, J. R. Stat. Soc. B 73, 3):
 
     V(w) = (that minimum) + 1/2 log det(H + sum_i w_i S_i) - 1/2 sum_i m_i log w_i
 
-with H the curvature of f and S_i that of |R_i z_i|^2 / 2.
-A fit at some weights gives f's local model, in which V is minimised; a fit at these weights follows, from there; and so
-on until the weights stay.  Where one unknown sigma is common to all data, f is divided by its unbiased variance instead
-of the likeliest one, as in any restricted likelihood.
+where H is the curvature of f and S_i that of |R_i z_i|^2 / 2.
+A fit at given weights provides the local model of f, in which V is minimised; a fit at these weights follows, started
+at the last one; this is repeated until the weights no longer change.  If one unknown sigma is common to all data, f is
+divided by its unbiased variance instead of the most likely one, as in any restricted likelihood.
 
-With a knot at every datum that fails: as the penalty vanishes the data are met exactly, sigma with them, and the cost
-has no bound.  Where the data are met so, sigma is taken out of the fits and chosen with the weights, w_i = l_i / s^2:
+With a knot at every datum this fails: as the penalty vanishes, the data are fitted exactly, sigma tends to 0, and the
+cost is unbounded.  In this case sigma is not part of the fits, but chosen with the weights, w_i = l_i / s^2:
 
     V(l) = 1/2 (n - n_0) log D(l) + 1/2 log det(H + sum_i l_i S_i) - 1/2 sum_i m_i log l_i,    s^2 = 2 D / (n - n_0)
 
-with f and H those of sigma = 1, D the penalised minimum, n data and n_0 directions that no penalty reaches: the joint
-maximum, which for a random walk is that of its state-space form.
+with f and H for sigma = 1, the penalised minimum D, n data and n_0 directions without a penalty.  This is the joint
+maximum; for a random walk it equals that of its state-space form.
 
-Why not cross-validation: with 100 data sets of 25 or 60 values each, of a wave, a step and a straight line, the median
-error of the input is the same by leaving one out and by generalised cross-validation, but the 95 % quantile of it is
-1.1 to 4.5 times larger: now and then they take noise for signal.  Bands of 95 % at the likeliest weight cover 91 to
-99 % of all times of what is smooth, and 86 to 91 % of those of a step, which is not.
+Cross-validation is worse.  Test: 100 data sets of 25 or 60 values each, of a wave, a step and a straight line.  The
+median error of the input is the same with leave-one-out and with generalised cross-validation, but its 95 % quantile is
+1.1 to 4.5 times larger: occasionally they take noise for signal.  95 % bands at the most likely weight cover 91 to 99 %
+of all times of smooth inputs, and 86 to 91 % of the times of a step, which is not smooth.
 
-The result's problem has the weights that were chosen: intervals, profiles and samples hold at them.
+The problem of the result contains the chosen weights: intervals, profiles and samples are conditional on them.
 
-V has no units: where those of time or of the input change, w_i follows.
+V has no units: if the units of time or of the input change, w_i changes with them.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ _INITIAL_SIGMA_FRACTION = 0.5  # Initial value of an unknown sigma, relative to 
 _MIN_PENALTY_DOF = 0.01  # Degrees of freedom that a penalty must at least remove, and at least leave.
 # Limit on the change of the logarithm of a weight in one round, and intervals of the grid in this range.
 _MAX_LOG_WEIGHT_CHANGE, _N_WEIGHT_STEPS = float(np.log(1e4)), 32
-_MIN_RELATIVE_EIGENVALUE = (
-    1e-11  # Floor of the eigenvalues, relative to the largest, that keeps undetermined directions regular.
-)
+# Floor of the eigenvalues, relative to the largest, that keeps undetermined directions regular.
+_MIN_RELATIVE_EIGENVALUE = 1e-11
 
 
 def chosen_labels(problem: CompiledProblem) -> tuple[str, ...]:
@@ -65,7 +64,7 @@ def chosen_labels(problem: CompiledProblem) -> tuple[str, ...]:
 
 
 class SmoothnessWeights(RefinedFit):
-    """Weights of roughness, until they stay."""
+    """Refinement of the roughness weights until they no longer change."""
 
     subject = "weights of smoothness"
 
@@ -76,7 +75,7 @@ class SmoothnessWeights(RefinedFit):
         if isinstance(start, Result):
             self.weights |= {n: w for n, w in start.smoothness.items() if n in self.weights}
         self.rounds, self.is_converged, self.notes = 0, False, dict[str, str]()
-        self.sigma: float | None = None  # where it is chosen with the weights
+        self.sigma: float | None = None  # if it is chosen with the weights
 
     @property
     def _weighed(self) -> CompiledProblem:
@@ -84,7 +83,7 @@ class SmoothnessWeights(RefinedFit):
         return weighted_problem if self.sigma is None else weighted_problem.with_sigma(self.sigma)
 
     def _collapsed(self, answer: Result) -> bool:
-        """Check whether the data are met nearly exactly, so that the only unknown sigma tends to 0."""
+        """Check whether the data are fitted nearly exactly, so that the only unknown sigma tends to 0."""
         compiled_problem, n = self.problem.posed, answer.n_data
         has_other_priors = len(compiled_problem.every_prior) > len(compiled_problem.smooth)
         is_single_sigma = len(compiled_problem.groups) == 1 and all(
@@ -98,11 +97,11 @@ class SmoothnessWeights(RefinedFit):
         )
 
     def prepare(self, question: RefinementProblem) -> RefinementProblem:
-        """Return the problem at the first weights."""
+        """Return the problem with the initial weights."""
         return replace(question, problem=self._weighed)
 
     def refined(self, answer: Result) -> RefinementProblem | None:
-        """Return the problem at likelier weights, unless the penalties decide about as much as before."""
+        """Return the problem with more likely weights, or None if the effective degrees of freedom stay."""
         if not answer.success or self.rounds == _MAX_WEIGHT_ROUNDS:
             return None
         self.rounds += 1
@@ -154,9 +153,9 @@ class SmoothnessWeights(RefinedFit):
 class LocalModel:
     """Local model of the cost of data and priors near a fit, and the roughness of inputs; log weights rho (n,).
 
-    data : number of data and f at the fit, where sigma is chosen with the weights; these are then relative to it
-    H (k, k), g (k,) of the cost, over the variables that no bound holds, scaled; per input rows r (m,) and J (m, k)
-    of unit weight; `now` the log weights of the fit, in units of `inflation`.
+    data : number of data and f at the fit, if sigma is chosen with the weights, which are then relative to it
+    H (k, k), g (k,) : of the cost, over the variables without an active bound, scaled
+    rows : per input r (m,) and J (m, k) of unit weight
     """
 
     H: Array
@@ -170,7 +169,7 @@ class LocalModel:
     def from_result(
         cls, result: Result, problem: CompiledProblem, labels: tuple[str, ...], *, joint: bool = False
     ) -> LocalModel:
-        """Take the local model from a fit of a problem with given weights; `joint`: in which sigma is chosen, too."""
+        """Build the local model from a fit at given weights; `joint`: sigma is chosen with the weights."""
         theta = result.theta
         natural, slope = problem.to_natural(theta), problem.natural_slope(theta)
         free = np.array([name not in result.active for name in problem.names], dtype=np.bool_)
@@ -182,7 +181,7 @@ class LocalModel:
             parts = [replace(t, weight=1.0).rows(natural) for t in problem.smooth if t.label == label]
             r, J = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]) * slope
             curvature -= w * J.T @ J
-            g -= w * J.T @ r  # at the optimum the other costs pull as strongly the other way
+            g -= w * J.T @ r  # at the optimum, gradients cancel
             rows.append((r, J))
         size = np.sqrt(np.maximum(result.information.diagonal(), 0.0))[free]
         unit = np.where(size > 0.0, size, 1.0)
@@ -198,11 +197,14 @@ class LocalModel:
         values, vectors = np.linalg.eigh(0.5 * (penalised + penalised.T))  # rounding may make it indefinite
         floor = _MIN_RELATIVE_EIGENVALUE * values.max(
             initial=np.finfo(float).tiny
-        )  # of nothing, where bounds hold everything
+        )  # not zero if bounds fix all variables
         return np.asarray(scipy.linalg.qr((vectors * np.sqrt(np.maximum(values, floor))).T, mode="r")[0], dtype=float)
 
     def _minimum(self, rho: Array) -> tuple[float, float]:
-        """Return the penalised minimum D, of f but for a constant if sigma is not chosen, and V, but for one."""
+        """Return the penalised minimum D and V, each up to a constant.
+
+        D is that of f if sigma is not chosen.
+        """
         root = self._root(rho)
         gradient = self.g + sum(np.exp(p) * (J.T @ r) for p, (r, J) in zip(rho.tolist(), self.rows, strict=True))
         step = -scipy.linalg.cho_solve((root, False), gradient)
@@ -224,15 +226,15 @@ class LocalModel:
         return 0 if self.data is None else max(self.data[0] - len(self.g) + sum(r.size for r, _ in self.rows), 1)
 
     def sigma(self, rho: Array) -> float:
-        """Return the likeliest sigma at log weights, in units of the one of the fit; 1 where it is not chosen."""
+        """Return the most likely sigma at log weights, relative to that of the fit; 1 if it is not chosen."""
         return 1.0 if self.data is None else float(np.sqrt(2.0 * self._minimum(rho)[0] / self._n_sigma_dof))
 
     def criterion(self, rho: Array) -> float:
-        """Return V at log weights (n,), but for a constant."""
+        """Return V at log weights (n,), up to a constant."""
         return self._minimum(rho)[1]
 
     def effective(self, rho: Array) -> Array:
-        """Return per input how many of its penalised directions the data determine, (n,)."""
+        """Return for each input the number of penalised directions that the data determine, (n,)."""
         root = self._root(rho)
         n_determined = np.empty(rho.size)
         for i, (p, (r, J)) in enumerate(zip(rho.tolist(), self.rows, strict=True)):
@@ -242,7 +244,7 @@ class LocalModel:
         return n_determined
 
     def likeliest(self) -> Array:
-        """Return the log weights (n,) that minimise V, not too far from those of the fit."""
+        """Return the log weights (n,) that minimise V, within a limited distance from those of the fit."""
         rho = self.log_weights.copy()
         for _ in range(1 if rho.size == 1 else 4):
             for i in range(rho.size):
@@ -250,7 +252,7 @@ class LocalModel:
         return rho
 
     def _minimise_weight(self, rho: Array, i: int) -> float:
-        """Minimise V in one weight, where the penalty decides about something and leaves something open."""
+        """Minimise V in one weight, in the range in which the penalty removes some degrees of freedom but not all."""
 
         def value(p: float) -> float:
             return self.criterion(np.where(np.arange(rho.size) == i, p, rho))
@@ -264,7 +266,7 @@ class LocalModel:
             current + _MAX_LOG_WEIGHT_CHANGE * (2 * k / _N_WEIGHT_STEPS - 1) for k in range(_N_WEIGHT_STEPS + 1)
         ]
         grid = np.array([p for p in candidates if _MIN_PENALTY_DOF <= left_open(p) <= max_dof])
-        if not grid.size:  # all of it on one side: go there as far as makes a difference
+        if not grid.size:  # no candidate has an effect: take the largest step to the other side
             return current + (_MAX_LOG_WEIGHT_CHANGE if left_open(current) > max_dof else -_MAX_LOG_WEIGHT_CHANGE)
         j = int(np.argmin([value(p) for p in grid.tolist()]))
         low, high = grid[max(j - 1, 0)], grid[min(j + 1, grid.size - 1)]

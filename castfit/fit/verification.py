@@ -14,11 +14,11 @@ The verification integrates the model again, with error control and to a tighter
    The magnitude of the state elsewhere does not count: x' = k x^2 from x(0) = 0 stays at zero, and a gap of 1e-10 with
    k = 1e10 is not a rounding error; it explains how the search came to its solution.
 
-SUNDIALS also verifies searches by the ESDIRK method: with Adams' formulas and a still tighter tolerance, if no stiffness
-was detected and they reproduce the solution; otherwise with BDF.  If SUNDIALS cannot integrate the model at all, the
-method of the search does, to the tighter tolerance.  The numerical error of a search is estimated as accurately as the
-second integration is: at equal tolerances Adams' formulas have a quarter of the error of BDF (Lotka-Volterra 1.2e-9 and
-4.3e-9 at 1e-10), in half the time.
+SUNDIALS also verifies searches by the ESDIRK method: with Adams' formulas and a still tighter tolerance, if no
+stiffness was detected and they reproduce the solution; otherwise with BDF.  If SUNDIALS cannot integrate the model at
+all, the method of the search does, to the tighter tolerance.  The numerical error of a search is known as accurately as
+the second integration is.  At equal tolerances Adams' formulas have a quarter of the error of BDF (Lotka-Volterra
+1.2e-9 and 4.3e-9 at 1e-10), in half the time.
 """
 
 from __future__ import annotations
@@ -52,13 +52,11 @@ _CHI2_RTOL = 1e-3  # Relative difference of chi2 within which two integrations a
 _CHI2_RTOL_PER_DATUM = 0.1  # The same for few data: this tolerance divided by their number, if that is larger.
 _EXACT_FIT_RTOL = 1e-6  # Norm of the residuals, relative to the data, below which the fit counts as exact.
 _NEGLIGIBLE_RESIDUAL_SD = 1e-3  # Residual per datum, in known standard deviations, that is negligible.
-_LOCAL_ERROR_RTOL = (
-    1e-6  # Largest gap at the end of a piece, relative to its terms, that counts as an integration error.
-)
+# Largest gap at the end of a piece, relative to its terms, that counts as an integration error.
+_LOCAL_ERROR_RTOL = 1e-6
 _STATE_ROUNDING_RTOL = 1e-14  # Rounding error of a state, relative to its largest magnitude.
-_MAX_PIECES_FRACTION = (
-    0.5  # Number of pieces between measured times, relative to the stages, up to which they are tried first.
-)
+# Number of pieces between measured times, relative to the stages, up to which they are tried first.
+_MAX_PIECES_FRACTION = 0.5
 _NONSTIFF_STEP_FRACTION = 0.9  # Fraction of explicit steps in the search from which a model counts as nonstiff.
 _TIGHTER_RTOL_FACTOR = 0.1  # Integration tolerance of the verification, relative to that of the search.
 _MIN_INTEGRATION_RTOL = 1e-12  # Smallest relative tolerance of the verifying integration.
@@ -183,8 +181,8 @@ def _shooting(
 def _at_data(problem: CompiledProblem, staged: StagedProblem) -> tuple[Index, ...] | None:
     """Return the stages that begin at a measured time or breakpoint.
 
-    Return None if they are many or if data lie inside stages.  Every piece then has only one output, at its end, and one
-    integrator serves all pieces.
+    Return None if they are many or if data lie inside stages.  Every piece then has only one output, at its end, and
+    one integrator serves all pieces.
     """
     if any(condition.schedule.instants for condition in problem.conditions):
         return None  # stages end at events

@@ -69,9 +69,8 @@ __all__ = ["GaussNewton", "GaussNewtonState"]
 # Step tolerance of Fisher scoring, which converges linearly: the next steps are hardly smaller.
 _SCORING_STEP_RTOL = 1e-3
 _MAX_STEP_HALVINGS = 6  # Limit on the halvings of a step until its end can be linearized.
-_STEP_DIRECTION_RTOL = (
-    1e-3  # Relative singular value of changes of steps below which they are due to integration errors.
-)
+# Relative singular value of changes of steps below which they are due to integration errors.
+_STEP_DIRECTION_RTOL = 1e-3
 _CONTRACTION_CHANGE_FACTOR = 3.0  # Largest accepted contraction factor, relative to that of the step before.
 # Limits of an extrapolated step, relative to the last one: contraction to a twentieth, and to nine tenths.
 _MIN_EXTRAPOLATION, _MAX_EXTRAPOLATION = 0.05, 9.0

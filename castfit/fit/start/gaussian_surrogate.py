@@ -1,9 +1,9 @@
 """Start of a maximum-likelihood search: a least-squares fit, with spreads estimated from its residuals.
 
-A density other than the normal one tells little far from its top: outliers that a robust density forgives are what a
-model looks like that is far off, and a spread that follows the residuals of such a model says that nothing is known.
-Least squares with one sigma per output, eliminated, is what softening homotopies, matching and rescues are made for,
-and what they find is close.  From there the exact problem is a matter of a few steps of Fisher scoring.
+A density other than the normal one provides little information far from its maximum.  A robust density treats the
+residuals of a poor model as outliers, and a spread that adapts to these residuals makes the data uninformative.  Least
+squares with one eliminated sigma per output suits homotopies, matching and fallbacks, and its solution is close.  From
+there the exact problem takes a few steps of Fisher scoring.
 """
 
 from __future__ import annotations
@@ -28,18 +28,16 @@ if TYPE_CHECKING:
 _MAX_SPREAD_ROUNDS = 8  # Limit on the fits with updated spreads.
 _FEW_COUNTS = 5  # Number of counts below which their dispersion is not estimated.
 _SPREAD_LOG_TOLERANCE = 0.1  # Change of the logarithm of a spread below which it has converged.
-_UNLIMITED_SPREAD = (0.0, np.inf)  # bounds of a spread of which nothing is said
-_DISPERSION = (0.01, 0.1, 1.0)  # of counts, for the weights of a start: least, unless values say more, and largest
+_UNLIMITED_SPREAD = (0.0, np.inf)  # bounds of a spread without user bounds
+_DISPERSION = (0.01, 0.1, 1.0)  # of counts, for the weights of a start: minimum, default and maximum
 
 
 def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
-    """Return the question with normal errors of unknown size, one for each output, in the place of other densities.
+    """Return the problem with normal errors of unknown size, one per output, in place of other densities.
 
-    A spread that is a parameter of the noise, and nothing else, is eliminated as what it is: one size for all data that
-    share it, within its bounds, so that normal errors are as likely as in the question itself; one of fixed parameters
-    is known.  Those of counts are known from the counts, or nearly so.
-
-    Parameters of the noise alone are fixed; other quantities keep their order.
+    A spread that is a parameter of the noise only is eliminated as one sigma for all data that share it, within its
+    bounds; normal errors thus keep their likelihood.  A spread of fixed parameters is known, and that of counts follows
+    from the counts.  Parameters of the noise alone are fixed; other quantities keep their order.
     """
     labels = dict.fromkeys(problem.groups, _UNLIMITED_SPREAD) | dict(
         zip(problem.groups, problem.group_bounds, strict=False)
@@ -112,7 +110,7 @@ def _sizes(problem: CompiledProblem) -> Mapping[str, tuple[str, tuple[float, flo
 
 
 def _evaluate_constant_sigma(problem: CompiledProblem, condition: Condition, spread: str) -> float | None:
-    """Return a spread that is a number in an experiment, since all its parameters are fixed; None if it is none."""
+    """Return a spread that is constant in an experiment because its parameters are fixed, otherwise None."""
     model, graph = problem.model, problem.model.outputs[spread]
     symbol_names = {s.name() for s in ca.symvar(graph)}
     rows = [i for i, name in enumerate(model.parameters) if name in symbol_names]
@@ -126,7 +124,7 @@ def _evaluate_constant_sigma(problem: CompiledProblem, condition: Condition, spr
 def _of_counts(noise: Poisson | NegativeBinomial, values: Array) -> Array:
     """Return standard deviations of counts (n,), in the order of time; NaN is not measured.
 
-    Of a smooth course  m[i-1] - 2 m[i] + m[i+1]  has six times the variance of a count (Gasser, Sroka and
+    For a smooth course,  m[i-1] - 2 m[i] + m[i+1]  has six times the variance of a count (Gasser, Sroka and
     Jennen-Steinmetz 1986).
     """
     min_dispersion, dispersion, max_dispersion = _DISPERSION
@@ -142,7 +140,7 @@ def _of_counts(noise: Poisson | NegativeBinomial, values: Array) -> Array:
 def restore_noise_parameters(
     problem: CompiledProblem, surrogate_problem: CompiledProblem, theta: Array, default_theta: Array
 ) -> Array:
-    """Return theta of the problem from one of its surrogate; parameters of the noise stand where `default_theta` says."""
+    """Return theta of the problem from one of its surrogate; noise parameters are those of `default_theta`."""
     completed_theta = default_theta.copy()
     index_by_name = {name: j for j, name in enumerate(problem.names)}
     for name, value in zip(surrogate_problem.names, theta, strict=True):
@@ -151,10 +149,10 @@ def restore_noise_parameters(
 
 
 def with_spreads(problem: CompiledProblem, staged: StagedProblem, v: Array) -> Array:
-    """Return v (n_v,) with the parameters of the noise where the residuals at v put them.
+    """Return v (n_v,) with noise parameters estimated from the residuals at v.
 
-    All parameters of one spread move by one factor, so that the spread is as large as the residuals: exact for a sigma
-    that is a parameter, and for sums and products with one parameter each, as a + b y.
+    One factor changes all parameters of a spread, so that the spread equals the size of the residuals: exact for a
+    sigma that is a parameter, and for sums and products with one parameter each, such as a + b y.
     """
     v = v.copy()
     indices_by_parameter = {
@@ -190,9 +188,9 @@ def _parameters(problem: CompiledProblem) -> Mapping[str, frozenset[str]]:
 def _factors(
     problem: CompiledProblem, staged: StagedProblem, v: Array, parameters_by_spread: Mapping[str, frozenset[str]]
 ) -> Iterable[tuple[frozenset[str], float]]:
-    """Yield sets of parameters, and by what factor the spreads that contain them are too small.
+    """Yield sets of parameters, and the factor by which the spreads that contain them are too small.
 
-    Spreads of several outputs with the same parameters, such as one sigma times the scale of each, are judged together.
+    Spreads of several outputs with the same parameters, such as one sigma times the scale of each, are pooled.
     """
     sets = {s: parameters_by_spread[s] for s in parameters_by_spread if parameters_by_spread[s]}
     values: dict[tuple[frozenset[str], type[Noise]], list[tuple[Array, Array, Array]]] = {}

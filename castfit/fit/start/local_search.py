@@ -117,8 +117,8 @@ def descend(
 
 
 def minimize_locally(
-    scene: SearchProblem, start: Array, seconds: float, *, best: float = np.inf, rounds: int = MAX_VALLEY_ROUNDS, accurate: bool = False,
-    hope: float = np.inf, step_control: str = "box",
+    scene: SearchProblem, start: Array, seconds: float, *, best: float = np.inf, rounds: int = MAX_VALLEY_ROUNDS,
+    accurate: bool = False, hope: float = np.inf, step_control: str = "box",
 ) -> DescentResult:  # fmt: skip
     """Descend to an optimum, or as long as further rounds pay; never return a point above the start.
 
@@ -181,8 +181,8 @@ def grow_horizons(
 ) -> tuple[Array | None, float]:  # fmt: skip
     """Descend on growing horizons, except the full one; return theta and the work in simulations.
 
-    The distinct measured times are divided into `horizons` parts.  Return None as theta if a horizon ends with a cost per
-    value above `max_mean_cost`, in known sigmas.
+    The distinct measured times are divided into `horizons` parts.  Return None as theta if a horizon ends with a cost
+    per value above `max_mean_cost`, in known sigmas.
     """
     rule = _HORIZON_RULE if step_control == "box" else step_control
     theta, work, times, deadline = start, 0.0, scene.times, time.time() + seconds
@@ -208,8 +208,8 @@ def tighten_equations(
 ) -> tuple[Array, float]:
     """Estimate parameters, starting from constant states, while the relaxed equations are tightened.
 
-    `stations` are the weights of the equations, one of `castfit.fit.start.soft_start.RELAXATION_RAMPS`.  Return theta and
-    the work in simulations.
+    `stations` are the weights of the equations, one of `castfit.fit.start.soft_start.RELAXATION_RAMPS`.  Return theta
+    and the work in simulations.
     """
     with with_deadline(max(seconds, 1e-3)):
         try:

@@ -1,8 +1,8 @@
-"""Starts for parameters: matching the model to the measured states before anything is integrated.
+"""Gradient matching: parameters that fit the model equations to the measured states, without integration.
 
 With states interpolated from data, the collocation equations  h f(x, p) = D x  are residuals in the parameters alone,
-linear in them for mass action (Varah 1982; "gradient matching").  That rescues starts from which shooting feels
-nothing: with rate constants of 0.5 and intervals of 1230, exp(-p t) and all its derivatives vanish.
+linear in them for mass action (Varah 1982; "gradient matching").  This helps at starts where shooting has no
+sensitivity: with rate constants of 0.5 and intervals of 1230, exp(-p t) and all its derivatives vanish.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _MIN_RELATIVE_DECREASE = 1e-2  # Relative decrease below which the match is as a
 def match_gradients(problem: CompiledProblem, theta: Array, states: States, integrator: IntegratorOptions) -> Array:
     """Return the theta (n_theta,) at which the model's equations fit the trajectories best, starting from theta.
 
-    Only equations of known states count: what is simulated agrees with the theta that it was simulated with.  `states`
-    are as in MultipleShooting; the integrator simulates those that are not measured.
+    Only equations of measured states count: simulated states agree with the theta of their simulation.  `states` are as
+    in MultipleShooting; the integrator simulates the states that are not measured.
     """
     staged = Collocation(elements="data", states=states, integrator=integrator).transcribe(problem, theta)
     scale = staged.scale.copy()
     for chain, is_known in zip(staged.layout.chains, _mark_given_states(problem, theta, states), strict=True):
         inner = chain.inner.reshape(chain.n_stages, staged.table.degree, is_known.size)
         scale[inner[:, :, ~is_known]] = np.inf
-    # Only theta may move: the trajectories are given.
+    # Only theta is free: the trajectories are given.
     is_moving = np.arange(staged.layout.n_v) < staged.layout.n_theta
     lower, upper = np.where(is_moving, staged.lower, staged.start), np.where(is_moving, staged.upper, staged.start)
     matching_problem = staged.explicit().restricted(lower=lower, upper=upper, scale=scale)
     assert isinstance(matching_problem, CollocationProblem)
     ledger, soft, best_theta = CountingProblem(matching_problem), MatchedEquations(matching_problem), theta
-    with suppress(StopRequested):  # the best so far will do
+    with suppress(StopRequested):  # the best point so far is returned
         evaluation, mu = ledger.evaluate(matching_problem.start), _INITIAL_DAMPING
         for _ in range(_MAX_MATCHING_ITERATIONS):
             if not evaluation.ok:
@@ -73,7 +73,7 @@ def match_gradients(problem: CompiledProblem, theta: Array, states: States, inte
 
 
 class MatchedEquations(RelaxedProblem):
-    """The equations at given states: derivatives by theta alone, most of which are zero."""
+    """Model equations at given states: derivatives with respect to theta alone, most of which are zero."""
 
     def __init__(self, staged: CollocationProblem) -> None:
         super().__init__(staged, _MATCHING_LEVEL)
@@ -81,7 +81,7 @@ class MatchedEquations(RelaxedProblem):
         self._cached_slopes: tuple[bytes, tuple[QuantitySlopes, ...]] = b"", ()
 
     def goes_on(self, ledger: CountingProblem, v: Array) -> bool:
-        """Whether there are derivatives by theta at v."""
+        """Check whether there are derivatives with respect to theta at v."""
         return all(slopes.finite for slopes in self._slopes(v))
 
     def equations(self, evaluation: Evaluation) -> _ThetaNormalEquations:
@@ -95,9 +95,9 @@ class MatchedEquations(RelaxedProblem):
 
 
 class _ThetaNormalEquations:
-    """Normal equations in theta: of each experiment a matrix over its quantities, and of priors.
+    """Normal equations in theta: a matrix over the quantities of each experiment, and that of priors.
 
-    gradient (n_v,) : of Phi, zero but for theta
+    gradient (n_v,) : gradient of Phi, zero except for theta
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class _ThetaNormalEquations:
         self._diagonal = np.maximum(diagonal, 1e-300)
 
     def decrease(self, dv: Array) -> float:
-        """Decrease of Phi that the quadratic model promises for a step."""
+        """Decrease of Phi that the quadratic model predicts for a step."""
         d = dv[: self._diagonal.size]
         curvature = float(d @ (self._prior @ d))
         curvature += sum(float(d[c] @ M @ d[c]) for c, M in zip(self._columns, self._blocks, strict=True))
         return -float(self.gradient @ dv) - 0.5 * curvature
 
     def solve(self, mu: float, is_fixed: Mask) -> Array | None:
-        """Return the step for damping mu with the held variables fixed, or None if the matrix is not definite."""
+        """Return the step for damping mu with fixed variables, or None if the matrix is not definite."""
         n = self._diagonal.size
         free = np.where(is_fixed[:n], 0.0, 1.0)
         blocks = [free[c][:, None] * M * free[c] for c, M in zip(self._columns, self._blocks, strict=True)]

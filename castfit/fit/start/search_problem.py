@@ -1,8 +1,7 @@
 """Shared data of the searches of one problem, built once per process: low-accuracy problem, horizons, draw ranges.
 
-Starts are compared, and trajectories followed, by single shooting at the accuracy of a search, over shorter horizons at
-a rougher one.  Nothing that is reported is so: what looks good is fitted again by `castfit.fit`, at full accuracy, and
-verified.
+Single shooting at search accuracy compares starts and follows trajectories; shorter horizons use a lower accuracy.
+Such points are not reported: `castfit.fit` fits promising ones again at full accuracy, and verifies them.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ _LINEAR_START_FACTOR = 10.0  # Multiple of the guess, to each side, from which s
 
 @dataclass
 class SearchProblem:
-    """A posed problem as searches see it.
+    """Compiled problem in the forms that searches use.
 
-    asked : Posed
-        The problem as it was given.
-    searched : Posed
-        The same with normal errors, whose unknown sizes are eliminated, in the place of other densities.
-    staged : StagedProblem
-        That one, by single shooting at low accuracy.
+    original_problem : CompiledProblem
+        The problem of the user.
+    searched : CompiledProblem
+        The same problem with normal errors of unknown, eliminated sigmas in place of other densities.
+    staged : ShootingProblem
+        Single shooting of `searched` at search accuracy.
     """
 
     original_problem: CompiledProblem
@@ -67,7 +66,7 @@ class SearchProblem:
 
     @property
     def times(self) -> Array:
-        """The distinct times after the start at which anything is measured, (n_times,)."""
+        """Distinct measured times after the start, (n_times,)."""
         later_times = [c.points.times[c.points.times > c.start] for c in self.searched.conditions]
         return np.unique(np.concatenate([np.empty(0), *later_times]))
 
@@ -77,7 +76,7 @@ class SearchProblem:
         return [self.original_problem.names.index(name) for name in self.searched.names]
 
     def transcribe_until(self, end: float) -> ShootingProblem:
-        """Return the problem up to a measured time, more roughly."""
+        """Return the problem up to a measured time, at the lower accuracy of horizons."""
         if end not in self._shorter:
             truncated_problem = self.searched.with_horizon(end)
             transcription = SingleShooting(self._options(_HORIZON_TOLERANCES))
@@ -94,7 +93,7 @@ class SearchProblem:
 
     @property
     def accurate(self) -> ShootingProblem:
-        """The problem at an accuracy by which floors of long valleys can be followed."""
+        """Problem at an accuracy at which long valleys can be followed."""
         if self._accurate is None:
             self._accurate = self.staged.integrated_by(self._options(_ACCURATE_TOLERANCES))
         return self._accurate
@@ -105,7 +104,7 @@ class SearchProblem:
 
     @property
     def finer(self) -> SearchProblem:
-        """Scene at full accuracy, for problems whose trajectories have another shape at the accuracy of a search."""
+        """Search problem at full accuracy, for problems whose trajectories differ in shape at search accuracy."""
         if self._finer is None:
             staged = self.staged.integrated_by(self.exactly.integrator)
             self._finer = replace(self, staged=staged, _shorter={}, _accurate=staged)
@@ -114,11 +113,11 @@ class SearchProblem:
 
     @property
     def exactly(self) -> SingleShooting:
-        """Single shooting at full accuracy, by the method of the search."""
+        """Single shooting at full accuracy, by the integration method of the search."""
         return SingleShooting(IntegratorOptions(search_options().method))
 
     def cost(self, theta: Array) -> float:
-        """Return the cost at theta (n,), infinite where the model cannot be integrated."""
+        """Return the cost at theta (n,), infinite if the model cannot be integrated."""
         return evaluate_cost(self.staged, theta)
 
     def exact_cost(self, theta: Array) -> float:
@@ -127,7 +126,7 @@ class SearchProblem:
 
 
 def evaluate_cost(staged: ShootingProblem, theta: Array) -> float:
-    """Return the cost of a problem whose only variables are theta, infinite where it cannot be integrated."""
+    """Return the cost of a problem whose only variables are theta, infinite if it cannot be integrated."""
     v = np.clip(theta, staged.lower, staged.upper)
     if staged.dense_evaluator is not None:
         cost = staged.dense_evaluator.cost(v)
@@ -141,20 +140,20 @@ _SCENES: RecentObjectCache[CompiledProblem, SearchProblem] = RecentObjectCache(_
 
 
 def search_problem_of(compiled_problem: CompiledProblem) -> SearchProblem:
-    """Return the scene of a posed problem, built once."""
+    """Return the search problem of a compiled problem, built once."""
     return _SCENES.get(compiled_problem, _scene)
 
 
 def search_options(outputs: int = 1) -> IntegratorOptions:
     """Return the integrator options of searches: the compiled method if it is available.
 
-    Far from any optimum a few points in a hundred take a hundred times as many steps as the others, and would take most
-    of the time: with so many `outputs` there may be at most so many steps between two of them.
+    Far from an optimum a few points in a hundred take a hundred times as many steps as the others, and would take most
+    of the time: the number of steps between two of the `outputs` is therefore limited.
     """
     relative, absolute = _SEARCH_TOLERANCES
     method = (
         "auto" if missing_integrator_reason() else "esdirk"
-    )  # explicit steps: Crauste's model in 32 to 60 s, not 14
+    )  # explicit steps: Crauste's model takes 32 to 60 s instead of 14
     return IntegratorOptions(
         method=method, relative_tolerance=relative, absolute_tolerance=absolute, watch_sensitivities=False,
         max_steps=max(_MAX_EXPERIMENT_STEPS // max(outputs, 1), _MIN_INTERVAL_STEPS),
@@ -164,7 +163,7 @@ def search_options(outputs: int = 1) -> IntegratorOptions:
 def search_frame(compiled_problem: CompiledProblem) -> tuple[CompiledProblem, Array, Array, Array]:
     """Return the searched problem, its bounds, and the units of the search at its guess, (n,) each.
 
-    Where nothing is eliminated that takes no scene: a search in other processes has no use for one here.
+    If nothing is eliminated, no search problem is built: searches in other processes do not need one here.
     """
     searched_problem = _searched(compiled_problem)
     guess = searched_problem.guess
@@ -194,7 +193,7 @@ def _scene(compiled_problem: CompiledProblem) -> SearchProblem:
 
 
 def finite_bounds(lower: Array, upper: Array, guess: Array, reach: Array) -> tuple[Array, Array]:
-    """Return bounds (n,) that are finite: as far from the guess as `reach` (n,) says where there are none."""
+    """Return finite bounds (n,): at the distance `reach` (n,) from the guess if a bound is missing."""
     lower = np.where(np.isfinite(lower), lower, np.minimum(guess - reach, upper))
     return lower, np.where(np.isfinite(upper), upper, np.maximum(guess + reach, lower))
 
@@ -215,8 +214,8 @@ def drawn_about(ranges: Mapping[str, tuple[float, float]]) -> str:
 def _typical(searched_problem: CompiledProblem, staged: ShootingProblem, transcription: SingleShooting) -> list[Array]:
     """Compute typical magnitudes of states, per condition: upper quartiles over the guess and several draws.
 
-    Where parameters are known to decades a state may be 1e-47 at one point and 10 at another; in units of the first,
-    nothing can be integrated at the second.
+    If parameters are known only to orders of magnitude, a state may be 1e-47 at one point and 10 at another; in units
+    of the first, nothing can be integrated at the second.
     """
     rng = np.random.default_rng(0)
     half_width = _UNBOUNDED_RADIUS_UNITS * units_of_search(staged, searched_problem.guess)

@@ -1,9 +1,9 @@
-"""Starts for partly observed models: soft equations, and states that are constant at first.
+"""Starting points for partly observed models: relaxed equations, and states that are constant at first.
 
-    guess --simulation--> mean of every state --stations (castfit.solve.relaxed_dynamics)--> theta, nodes
+    guess --simulation--> mean of every state --levels (castfit.solve.relaxed_dynamics)--> theta, nodes
 
-For outputs that are sums, logarithms or scaled states, where neither data nor a simulation of the guess says where the
-states are.
+For outputs that are sums, logarithms or scaled states, if neither the data nor a simulation of the guess determines the
+states.
 """
 
 from __future__ import annotations
@@ -48,35 +48,34 @@ _ZERO_STATE_RTOL = 1e-6  # Value of a state, relative to its largest one, that i
 _MAX_INITIAL_DISTANCE = 3.0  # Largest distance of a constant from the initial state, in e-folds or units.
 # Smallest sigma, relative to the mean measured value, while the states are far from the data.
 _MIN_RELATIVE_SIGMA = 0.065
-_MIN_SIGMA_FRACTION, _MAX_SIGMA_FRACTION = (
-    0.05,
-    1.0,
-)  # Limits of an unknown sigma, relative to the standard deviation of the data.
+# Limits of an unknown sigma, relative to the standard deviation of the data.
+_MIN_SIGMA_FRACTION, _MAX_SIGMA_FRACTION = 0.05, 1.0
 
 
 @public("castfit")
 @add_brief_repr
 @dataclass(frozen=True)
 class SoftStart:
-    """Start from constant states and equations that are soft at first.
+    """Start from constant states and relaxed equations.
 
-    For models of which little is measured: outputs that are sums, logarithms or scaled states, parameters known to
-    decades.  States begin constant in time, at their mean in a simulation of the start; equations may be violated, at a
-    price that rises; data pull the trajectories to where they belong, and these the parameters.  The fit that follows
-    begins at parameters and states found so.
+    For partly measured models: outputs that are sums, logarithms or scaled states, and parameters that are known only
+    to an order of magnitude.  States start constant in time, at their mean in a simulation of the start.  A penalty
+    that rises step by step limits the violation of the equations, while states and parameters are estimated jointly.
+    The fit starts at the resulting parameters and states.
 
     Parameters
     ----------
     start : mapping from quantity name to value, optional
-        Where parameters start, natural scale; what is not named starts at its guess.
+        Starting values, natural scale; quantities that are not named start at their guess.
     ramp : {"long", "short"}
-        How the price of equations rises: from 0.01 to 10,000 by tenfold steps, or from 1 to 10,000 by hundredfold ones.
-        The long one finds more in chaotic systems and cascades, the short one in oscillators; it costs half.
+        Increase of the penalty: from 0.01 to 10,000 in tenfold steps, or from 1 to 10,000 in hundredfold steps.  The
+        long ramp succeeds more often for chaotic systems and cascades, the short one for oscillators, at half the
+        cost.
 
     Raises
     ------
     InputError
-        If `ramp` is none of these.
+        If `ramp` is neither of these.
 
     Examples
     --------
@@ -99,13 +98,13 @@ class SoftStart:
 
     @property
     def stations(self) -> tuple[float, ...]:
-        """The prices rho of the equations."""
+        """Values rho of the relaxation, one per level."""
         return RELAXATION_RAMPS[self.ramp]
 
 
 @dataclass(frozen=True)
 class SoftStartResult:
-    """Result of a soft start: theta (n_theta,), search scale, and the trajectory there, one per experiment."""
+    """Result of a soft start: theta (n_theta,), search scale, and the trajectory of each experiment."""
 
     theta: Array
     nodes: list[TrajectoryNodes]
@@ -116,7 +115,7 @@ class SoftStartResult:
 def soft_start_or_guess(
     problem: CompiledProblem, theta: Array, integrator: IntegratorOptions, stations: tuple[float, ...] = LONG_RAMP
 ) -> StartingPoint:
-    """Return the start of a fit from softened equations, or theta itself if the time was too short.
+    """Return the start of a fit from relaxed equations, or theta itself if the time was too short.
 
     Raises InputError if states trigger events.
     """
@@ -135,13 +134,13 @@ def soft_start(
     *,
     stations: tuple[float, ...] = LONG_RAMP,
 ) -> SoftStartResult:
-    """Estimate constant states and theta (n_theta,) jointly while the equations harden.
+    """Estimate states and theta (n_theta,) jointly, starting from constant states, while equations are tightened.
 
-    The start is simulated by the integrator, to know how large states are; `stations` are
+    The integrator simulates the start for the magnitudes of the states; `stations` are
     `castfit.solve.relaxed_dynamics.LONG_RAMP` or `SHORT_RAMP`.
 
     Raises InputError if states trigger events.
-    Raises Stopped when the time is over or Ctrl-C was pressed.
+    Raises StopRequested if the time is over or Ctrl-C was pressed.
     """
     check_triggers("SoftStart", problem)
     simulated = start_trajectory(problem, theta, "simulation", integrator)
@@ -172,7 +171,7 @@ def soft_start(
 
 
 def _largest(simulated: Trajectory) -> Array:
-    """Return the largest absolute value of every state, its unit where it stays zero, (n_x + n_z,)."""
+    """Return the largest absolute value of every state, or its unit if it stays zero, (n_x + n_z,)."""
     states = np.concatenate([np.hstack([x, z]) for _, x, z in simulated.tables])
     largest: Array = np.abs(np.where(np.isfinite(states), states, 0.0)).max(axis=0)
     return np.where(largest > 0.0, largest, np.max(simulated.units, axis=0))
@@ -181,7 +180,7 @@ def _largest(simulated: Trajectory) -> Array:
 def _positive(problem: CompiledProblem, simulated: Trajectory) -> Mask:
     """Return a mask of the states that are searched as logarithms, (n_x + n_z,).
 
-    What is algebraic follows from the others: it counts as positive where these are and its simulation is.
+    An algebraic state counts as positive if all differential states are and its simulation is.
     """
     of_x = positive_states(problem)
     of_z = np.all(
@@ -191,7 +190,7 @@ def _positive(problem: CompiledProblem, simulated: Trajectory) -> Mask:
 
 
 def _edges(condition: Condition) -> Array:
-    """Return element boundaries: all data, and between them so that none is longer than a part of the experiment."""
+    """Return element boundaries: all data, and further ones that limit the length of an element."""
     marks = merge(np.array([condition.start, condition.end]), condition.points.times)
     longest = (condition.end - condition.start) / _MIN_ELEMENTS
     pieces: list[Array] = [
@@ -202,7 +201,7 @@ def _edges(condition: Condition) -> Array:
 
 
 def _constant(simulated: Trajectory, i: int, positive: Mask, magnitude: Array) -> Array:
-    """Return the mean of every state, in the coordinates in which it is searched, not far from its initial value."""
+    """Return the mean of every state, in its search coordinate, limited to a distance from its initial value."""
     times, x, z = simulated.tables[i]
     y = np.hstack([x, z])
     coordinates = SearchCoordinates(positive, magnitude, 1e-7 * magnitude)
@@ -221,9 +220,9 @@ def _build_constant_trajectory(values: Array, n_x: int) -> Callable[..., tuple[A
 
 
 def _noise(staged: StagedProblem, evaluation: Evaluation) -> list[Array]:
-    """Return standard deviations, (K, n_r) per chain, in units of what residuals are weighted by.
+    """Return standard deviations, (K, n_r) per chain, in units of the weights of the residuals.
 
-    Predictions of constant states hardly vary, so that differences of residuals are those of the data.
+    Predictions of constant states hardly vary, so differences of residuals equal those of the data.
     """
     sigmas: list[Array] = []
     for chain, rows, signal in zip(
@@ -241,7 +240,7 @@ def _unknown_sigma(chain: Chain, rows: Array) -> Array:
     """Estimate the noise of every output of unknown sigma by second differences.
 
     Gasser, Sroka and Jennen-Steinmetz 1986, Biometrika 73, 625: the error of interpolating a datum between its
-    neighbours, over what that error would be for noise of variance 1.
+    neighbours, divided by this error for noise of variance 1.
     """
     n_points = max(chain.point_times.shape[1], 1)
     n_out = chain.n_r // n_points

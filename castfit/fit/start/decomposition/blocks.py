@@ -1,11 +1,11 @@
-"""Decomposition: which equations of a model can be estimated apart from the others, and each such block as a problem.
+"""Decomposition: blocks of equations that can be estimated separately, and each block as a problem.
 
-A graph has the model's equations and the estimated parameters as its nodes, with an edge where a parameter appears in
-an equation or in the initial value that belongs to it.  Within an equation the *measured* states of other equations
-are known functions of time, interpolated through their data.  So the connected components of this graph, the blocks,
-can be estimated one by one, each from its own states' data, and none of them sees that another is wrong (the idea of
-estimating "decoupled" equations is old: Voit and Almeida 2004, Bioinformatics 20, 1670).  A state that is not measured
-directly in every experiment joins the equations that contain it.
+A graph has the model's equations and the estimated parameters as its nodes, with an edge if a parameter appears in an
+equation or in its initial value.  Within an equation the *measured* states of other equations are known functions of
+time, interpolated through their data.  Thus the connected components of this graph, the blocks, can be estimated one
+by one, each from the data of its own states and independently of errors in the others (Voit and Almeida 2004,
+Bioinformatics 20, 1670).  A state that is not measured directly in every experiment joins the equations that contain
+it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _MIN_MEASURED_TIMES = 3  # Smallest number of measured times from which a state 
 
 @dataclass(frozen=True)
 class EquationBlock:
-    """Equations that have to be estimated together.
+    """Equations that must be estimated together.
 
-    states : what they determine
-    parameters : all that appear in them, or in an experiment's own values of these, fixed ones included
+    states : states of the equations
+    parameters : parameters in them, or in an experiment's own values of these, including fixed ones
     signals : measured states of other blocks that appear in them
     """
 
@@ -64,20 +64,20 @@ def decomposition_mistakes(problem: CompiledProblem) -> list[str]:
     eventful = [c.name for c in problem.conditions if c.schedule.instants]
     if eventful:
         reason = f"events, or switches of the model, happen in '{eventful[0]}'"
-        return [f"the problem cannot be decomposed: {reason}, of which a block of equations knows nothing; {_REMEDY}"]
+        return [f"the problem cannot be decomposed: {reason}, which a block of equations does not include; {_REMEDY}"]
     if len(_components(problem, measured)) > 1:
         return []
     missing_states = [name for name in model.states if name not in measured]
     if missing_states and len(_components(problem, frozenset(model.states))) > 1:
         names = ", ".join(f"'{name}'" for name in missing_states)
-        reason = f"the state{'s' * (len(missing_states) > 1)} {names}, which couple{'s' * (len(missing_states) == 1)} its equations"
-        return [f"the problem cannot be decomposed: {reason}, must be measured directly in every experiment at at least "
-                f"{_MIN_MEASURED_TIMES} times; {_REMEDY}"]  # fmt: skip
+        states, couple = ("state", "couples") if len(missing_states) == 1 else ("states", "couple")
+        reason = f"the {states} {names}, which {couple} its equations, must be measured directly in every experiment"
+        return [f"the problem cannot be decomposed: {reason} at at least {_MIN_MEASURED_TIMES} times; {_REMEDY}"]
     return [f"the problem cannot be decomposed: shared parameters connect all its equations; {_REMEDY}"]
 
 
 def measured_directly(problem: CompiledProblem) -> frozenset[str]:
-    """Return the states that every experiment measures as they are, often enough to be interpolated."""
+    """Return the states that every experiment measures directly, often enough for interpolation."""
     return frozenset(
         name
         for i, name in enumerate(problem.model.states)
@@ -98,7 +98,7 @@ def _curve(problem: CompiledProblem, experiment: Experiment, i: int) -> tuple[Ar
 
 
 def _components(problem: CompiledProblem, measured: frozenset[str]) -> tuple[EquationBlock, ...]:
-    """Find the connected components of equations and what they may not be separated from."""
+    """Find the connected components of equations and of the names that couple them."""
     model, system = problem.model, problem.model.system
     contents = [_names(equation) for equation in _split(system.ode)]
     for i, name in enumerate(model.states):
@@ -141,16 +141,16 @@ def _with_overrides(names: set[str], experiment: Experiment) -> set[str]:
 
 @dataclass(frozen=True)
 class BlockProblem:
-    """A block as an estimation problem of its own; its n quantities stand at `positions` in theta of the whole."""
+    """Block as a separate estimation problem; its n quantities are at `positions` in theta of the full problem."""
 
     problem: CompiledProblem
     positions: NDArray[np.intp]
 
 
 def pose(problem: CompiledProblem, block: EquationBlock) -> BlockProblem | None:
-    """Return a block as a problem; None if its own data cannot determine it, or there is nothing to estimate.
+    """Return a block as a problem; None if its data cannot determine it, or there is nothing to estimate.
 
-    Only the direct measurements of the block's states count; constraints are left to the whole problem.
+    Only the direct measurements of the block's states are used; constraints apply only to the full problem.
     """
     experiments = [e for e in problem.experiments if _direct(problem, block, e)]
     parameters = {n: _among(problem.parameters[n], experiments) for n in block.parameters if n in problem.parameters}
@@ -163,9 +163,9 @@ def pose(problem: CompiledProblem, block: EquationBlock) -> BlockProblem | None:
             parameters=parameters,
             state_bounds={name: limits for name, limits in problem.state_bounds.items() if name in block.states},
         )
-    except InputError:  # the whole problem is sound, so only data are missing: what they showed is in other outputs
+    except InputError:  # the full problem is valid, so the block only lacks data
         return None
-    # The whole problem may be a restated one, with other bounds and scales, and with fewer quantities.
+    # The full problem may be a modified one, with other bounds and scales, and with fewer quantities.
     index_by_quantity = {(q.kind, q.symbol_name, q.experiment): j for j, q in enumerate(problem.quantities)}
     index_by_name = {
         q.name: index_by_quantity.get((q.kind, q.symbol_name, q.experiment)) for q in block_problem.quantities
@@ -185,7 +185,7 @@ def pose(problem: CompiledProblem, block: EquationBlock) -> BlockProblem | None:
 
 
 def _fixed_value(problem: CompiledProblem, kind: str, name: str, experiment: str | None) -> float:
-    """Return the value of something that the whole problem does not estimate any more."""
+    """Return the value of a parameter or initial state that the full problem no longer estimates."""
     for condition in problem.conditions:
         if experiment in (None, condition.name):
             natural = condition.link.natural(problem.guess[condition.theta])
@@ -210,7 +210,7 @@ def _direct(problem: CompiledProblem, block: EquationBlock, experiment: Experime
 
 
 def _model(model: Model, block: EquationBlock) -> Model:
-    """Cut the block's equations out of the model; the measured states in them become inputs."""
+    """Extract the block's equations from the model; the measured states in them become inputs."""
     system = model.system
     symbol = {s.name(): s for vector in system.arguments for s in _split(vector)}
     parameter_names = [name for name in block.parameters if name in model.parameters]
@@ -225,14 +225,14 @@ def _model(model: Model, block: EquationBlock) -> Model:
 
 
 def _experiment(problem: CompiledProblem, block: EquationBlock, experiment: Experiment) -> Experiment:
-    """Keep the block's direct measurements, and interpolate the other states through theirs."""
+    """Keep the block's direct measurements, and interpolate the other states through their data."""
     model, initial = problem.model, problem.initial_values(experiment)
     data: dict[str, Any] = {}
     sigma: dict[str, Any] = {}
     for output, state in _direct(problem, block, experiment).items():
         if state not in data or output == state:
             data[state] = experiment.data[output]
-            # One that is unknown only weighs.
+            # An unknown sigma is only a relative weight.
             sigma[state] = 1.0 if experiment.sigma is None else experiment.sigma.get(output, 1.0)
     signals = {name: _signal(problem, experiment, name) for name in block.signals}
     inputs = {name: signal for name, signal in experiment.inputs.items() if name in model.inputs}
@@ -249,7 +249,7 @@ def _experiment(problem: CompiledProblem, block: EquationBlock, experiment: Expe
 
 
 def _signal(problem: CompiledProblem, experiment: Experiment, name: str) -> Input:
-    """Interpolate a measured state over the whole experiment; its ends are held, a known initial value counts."""
+    """Interpolate a measured state, constant beyond the data; a known initial value counts as a datum."""
     t, y = _curve(problem, experiment, problem.model.states.index(name))
     initial_value = problem.initial_values(experiment)[name]
     is_later = t > experiment.start + 1e-9 * (experiment.end - experiment.start)

@@ -1,9 +1,9 @@
-"""Starts by decomposition: every block is estimated by itself, from many screened starts, before the whole is fitted.
+"""Start by decomposition: every block is estimated separately, from many screened starts, before the full fit.
 
-blocks --pose--> problems --screen draws, fit the best ones until they agree--> theta of the whole problem
+    blocks --pose--> problems --screen draws, fit the best ones until they agree--> theta of the full problem
 
-A block has so few parameters, and is simulated so fast, that looking for its global optimum costs less than one local
-fit of the whole model.
+A block has few parameters and its simulation is fast, so the search for its global optimum costs less than one local
+fit of the full model.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ _DRAW_HALF_WIDTH_DECADES = 3.0  # Decades to each side of the start from which v
 @add_brief_repr
 @dataclass(frozen=True)
 class Decomposed:
-    """Start from a decomposition: the equations that share no parameter are estimated apart from each other.
+    """Start from a decomposition: equations without common parameters are estimated separately.
 
     Within a block of equations the measured states of the others are interpolated; each block is estimated from many
-    random starts between its bounds.  This needs a model without algebraic states, and every state that couples
-    blocks measured directly in all experiments.  What the blocks do not see is left to the fit of the whole model that
-    follows: noise and errors of the interpolation, constraints, outputs that are no states.
+    random starts between its bounds.  The model must not have algebraic states, and every state that couples blocks
+    must be measured directly in all experiments.  The fit of the full model that follows corrects for noise and
+    interpolation errors, and includes constraints and outputs that are not states.
 
     Parameters
     ----------
     start : mapping from quantity name to value, optional
-        One more start that every block tries, natural scale; what no block estimates stays there.  By default the
-        guess.
+        Additional start of every block, natural scale; quantities that no block estimates keep this value.  By default
+        the guess.
     rng : int or numpy.random.Generator
-        Draws the starts of the blocks.
+        Random numbers for the starts of the blocks.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def decompose(
     theta (n_theta,), search scale, is one of the starts of every block; after `max_time` seconds blocks keep their best
     point so far.
 
-    Raises InputError if the problem cannot be decomposed, naming the states that would have to be measured.
+    Raises InputError if the problem cannot be decomposed; the message names the states that must be measured.
     """
     generator = np.random.default_rng(rng)
     pieces = _PIECES.get(problem, _pieces)
@@ -143,17 +143,18 @@ def _staged(problem: CompiledProblem) -> ShootingProblem:
 
 
 class _BlockSearch:
-    """The search for a block's optimum, from many starts; `best` is the best point so far."""
+    """Search for the optimum of a block from many starts; `best` is the best point so far."""
 
     def __init__(self, staged: ShootingProblem, start: Array) -> None:
         self.best, self._lowest_cost = start, np.inf
         self._staged, self._total = staged, _variation(staged.problem)
 
     def run(self, generator: np.random.Generator) -> None:
-        """Screen draws and fit the best, beginning with draws of usual magnitudes, until several fits agree.
+        """Screen random starts and fit the best, until several fits agree.
 
-        In the pathway of three enzymes, with bounds from 1e-12 to 1e3, 12 of 12 fits reach the optimum of the last
-        block from the best of 400 draws of usual magnitudes, 1 of 12 from draws all over the bounds.
+        The first starts have usual magnitudes.  Test: the pathway of three enzymes, with bounds from 1e-12 to 1e3.  From
+        the best of 400 starts of usual magnitudes, 12 of 12 fits reach the optimum of the last block; from starts anywhere
+        within the bounds, 1 of 12 does.
         """
         problem, fit_costs = self._staged.problem, list[float]()
         fixed_starts: list[Array] = [self.best]
@@ -176,14 +177,14 @@ class _BlockSearch:
             fixed_starts = []
 
     def _is_converged(self, fit_costs: list[float]) -> bool:
-        """Whether several fits explain all there is to explain, or agree on a plausible optimum."""
+        """Check whether a fit explains the data exactly, or several fits agree on a plausible optimum."""
         n_agreeing = sum(cost <= (1 + _AGREEMENT_RTOL) * min(fit_costs) for cost in fit_costs)
         return min(fit_costs) <= _EXACT_UNEXPLAINED_FRACTION * self._total or (
             n_agreeing >= _N_AGREEING_FITS and min(fit_costs) <= _MAX_UNEXPLAINED_FRACTION * self._total
         )
 
     def _noted(self, theta: Array, cost: float) -> float:
-        """Remember the best point; return the sum of squares."""
+        """Store the best point; return the sum of squares."""
         if cost < self._lowest_cost:
             self.best, self._lowest_cost = theta, cost
         check_deadline()
@@ -198,10 +199,10 @@ def _variation(problem: CompiledProblem) -> float:
 
 
 def _narrow_log_limits(problem: CompiledProblem, lower: Array, upper: Array) -> tuple[Array, Array]:
-    """Narrow the limits of logarithms to magnitudes that the units of states and time can make.
+    """Narrow the limits of logarithms to magnitudes that are consistent with the units of states and time.
 
-    Rate constants and the like are of the order of X^a / T^b with X the mean magnitude of a state or an input, T the
-    shortest or the longest time between data, a in {-1, 0, 1} and b in {0, 1}.
+    Rate constants and similar parameters are of the order of X^a / T^b: X the mean magnitude of a state or an input, T
+    the shortest or the longest time between data, a in {-1, 0, 1} and b in {0, 1}.
     """
     conditions = problem.conditions
     durations = [c.end - c.start for c in conditions]
