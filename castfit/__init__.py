@@ -274,184 +274,184 @@ def _import_alias(name: str) -> Any:
     # Not `from castfit import ...`, which asks here again.
     match name:
         case "noise":
-            import castfit.noise as door
+            import castfit.noise as target
         case "petab":
-            import castfit.petab as door
+            import castfit.petab as target
         case "plots":
-            import castfit.plots as door
+            import castfit.plots as target
         case "Prior":
-            from castfit.result.prior_from_result import prior_from as door
+            from castfit.result.prior_from_result import prior_from as target
         case "priors":
-            import castfit.priors as door
+            import castfit.priors as target
         case "problems":
-            import castfit.problems as door
+            import castfit.problems as target
         case "sbml":
-            import castfit.sbml as door
+            import castfit.sbml as target
         case _:
             return None
-    return door
+    return target
 
 
 def _defining_module(name: str) -> Any:
     """Return the module that defines a public name."""
     match name:
         case "control":
-            from castfit.control import control as home
+            from castfit.control import control as module
         case "Plan":
-            from castfit.control import plan as home
+            from castfit.control import plan as module
         case "at_end" | "final_time" | "integral":
-            from castfit.control import terms as home
+            from castfit.control import terms as module
         case "Cauchy" | "Gaussian" | "Huber" | "Laplace" | "Likelihood":
-            from castfit.densities.noise import models as home
+            from castfit.densities.noise import models as module
         case "LogNormal" | "NegativeBinomial" | "Poisson" | "SoftL1" | "StudentT":
-            from castfit.densities.noise import models as home
+            from castfit.densities.noise import models as module
         case "correlated" | "covariance":
-            from castfit.densities.noise import correlation as home
+            from castfit.densities.noise import correlation as module
         case "unknown":
-            from castfit.densities.noise import unknown as home
+            from castfit.densities.noise import unknown as module
         case "Normal" | "lasso" | "tikhonov":
-            from castfit.densities import priors as home
+            from castfit.densities import priors as module
         case "Checkup" | "doctor":
-            from castfit.drive.checkup import check as home
+            from castfit.drive.checkup import check as module
         case "Stiffness" | "stiffness":
-            from castfit.drive.checkup import stiffness as home
+            from castfit.drive.checkup import stiffness as module
         case "explore":
-            from castfit.report import explorer as home
+            from castfit.report import explorer as module
         case "Candidate":
-            from castfit.drive.design import candidate as home
+            from castfit.drive.design import candidate as module
         case "choose":
-            from castfit.drive.design import choices as home
+            from castfit.drive.design import choices as module
         case "VarianceOf" | "design" | "variance_of":
-            from castfit.drive.design import design as home
+            from castfit.drive.design import design as module
         case "Discrimination" | "discriminate":
-            from castfit.drive.design import discrimination as home
+            from castfit.drive.design import discrimination as module
         case "Design":
-            from castfit.drive.design import proposal as home
+            from castfit.drive.design import proposal as module
         case "VerifiedPopulation":
-            from castfit.drive.design import trials as home
+            from castfit.drive.design import trials as module
         case "LikelihoodRatio" | "likelihood_ratio":
-            from castfit.drive.model_comparison import likelihood_ratio as home
+            from castfit.drive.model_comparison import likelihood_ratio as module
         case "ModelTable" | "compare_models":
-            from castfit.drive.model_comparison import model_table as home
+            from castfit.drive.model_comparison import model_table as module
         case "estimated":
-            from castfit.drive.model_comparison import candidates as home
+            from castfit.drive.model_comparison import candidates as module
         case "EvidenceTable":
-            from castfit.drive.model_comparison import evidence as home
+            from castfit.drive.model_comparison import evidence as module
         case "select":
-            from castfit.drive.model_comparison import select as home
+            from castfit.drive.model_comparison import select as module
         case "SelectionResult":
-            from castfit.drive.model_comparison import selection_result as home
+            from castfit.drive.model_comparison import selection_result as module
         case "mixed_effects":
-            from castfit.drive.population import mixed_effects as home
+            from castfit.drive.population import mixed_effects as module
         case "MixedEffectsResult":
-            from castfit.drive.population import result as home
+            from castfit.drive.population import result as module
         case "Individual" | "Population":
-            from castfit.drive.population import spec as home
+            from castfit.drive.population import spec as module
         case "compare":
-            from castfit.drive.search.compare import compare as home
+            from castfit.drive.search.compare import compare as module
         case "ComparisonResult":
-            from castfit.drive.search.compare import result as home
+            from castfit.drive.search.compare import result as module
         case "incremental":
-            from castfit.drive.search.incremental import incremental as home
+            from castfit.drive.search.incremental import incremental as module
         case "IncrementalResult":
-            from castfit.drive.search.incremental import result as home
+            from castfit.drive.search.incremental import result as module
         case "multistart":
-            from castfit.drive.search.multistart import multistart as home
+            from castfit.drive.search.multistart import multistart as module
         case "MultistartResult":
-            from castfit.drive.search.multistart import result as home
+            from castfit.drive.search.multistart import result as module
         case "estimate":
-            from castfit.drive.search.portfolio import portfolio as home
+            from castfit.drive.search.portfolio import portfolio as module
         case "PortfolioResult":
-            from castfit.drive.search.portfolio import result as home
+            from castfit.drive.search.portfolio import result as module
         case "ScatterResult":
-            from castfit.drive.search.scatter import result as home
+            from castfit.drive.search.scatter import result as module
         case "scatter_search":
-            from castfit.drive.search.scatter import scatter_search as home
+            from castfit.drive.search.scatter import scatter_search as module
         case "IdentifiabilityStudy" | "identifiability":
-            from castfit.drive.uncertainty import identifiability_study as home
+            from castfit.drive.uncertainty import identifiability_study as module
         case "PriorInfluence" | "prior_influence":
-            from castfit.drive.uncertainty import prior_influence as home
+            from castfit.drive.uncertainty import prior_influence as module
         case "Contours" | "contours":
-            from castfit.drive.uncertainty.profile import contours as home
+            from castfit.drive.uncertainty.profile import contours as module
         case "OutputAt":
-            from castfit.drive.uncertainty.profile import predictions as home
+            from castfit.drive.uncertainty.profile import predictions as module
         case "profile" | "profile_limits":
-            from castfit.drive.uncertainty.profile import profile as home
+            from castfit.drive.uncertainty.profile import profile as module
         case "Profile" | "Profiles":
-            from castfit.drive.uncertainty.profile import result as home
+            from castfit.drive.uncertainty.profile import result as module
         case "BootstrapResult" | "bootstrap":
-            from castfit.drive.uncertainty.refits import bootstrap as home
+            from castfit.drive.uncertainty.refits import bootstrap as module
         case "CoverageResult" | "coverage":
-            from castfit.drive.uncertainty.refits import coverage as home
+            from castfit.drive.uncertainty.refits import coverage as module
         case "LeaveOutResult" | "leave_out":
-            from castfit.drive.uncertainty.refits import leave_out as home
+            from castfit.drive.uncertainty.refits import leave_out as module
         case "SampleResult":
-            from castfit.drive.uncertainty.sample import result as home
+            from castfit.drive.uncertainty.sample import result as module
         case "sample":
-            from castfit.drive.uncertainty.sample import sample as home
+            from castfit.drive.uncertainty.sample import sample as module
         case "Doses" | "Event":
-            from castfit.experiment import events as home
+            from castfit.experiment import events as module
         case "Experiment" | "consistent" | "free" | "relative":
-            from castfit.experiment import experiment as home
+            from castfit.experiment import experiment as module
         case "Input":
-            from castfit.experiment import inputs as home
+            from castfit.experiment import inputs as module
         case "experiments_from":
-            from castfit.experiment import long_tables as home
+            from castfit.experiment import long_tables as module
         case "fit":
-            from castfit.fit import fit as home
+            from castfit.fit import fit as module
         case "Decomposed":
-            from castfit.fit.start.decomposition import search as home
+            from castfit.fit.start.decomposition import search as module
         case "SoftStart":
-            from castfit.fit.start import soft_start as home
+            from castfit.fit.start import soft_start as module
         case "IntegratorOptions":
-            from castfit.integrate import options as home
+            from castfit.integrate import options as module
         case "delay":
-            from castfit.model import delay as home
+            from castfit.model import delay as module
         case "interval_mean" | "per_interval" | "relative_to_first":
-            from castfit.model import interval_outputs as home
+            from castfit.model import interval_outputs as module
         case "Model" | "symbols":
-            from castfit.model import model as home
+            from castfit.model import model as module
         case "scaled":
-            from castfit.model import scaled_outputs as home
+            from castfit.model import scaled_outputs as module
         case "along" | "at" | "between" | "conserved" | "monotone" | "quantity":
-            from castfit.problem import constraints as home
+            from castfit.problem import constraints as module
         case "Constraint" | "Parameter" | "Problem":
-            from castfit.problem import problem as home
+            from castfit.problem import problem as module
         case "BlockMatrix":
-            from castfit.result import block_matrix as home
+            from castfit.result import block_matrix as module
         case "Axis" | "ConfidenceRegion":
-            from castfit.result import confidence_region as home
+            from castfit.result import confidence_region as module
         case "KalmanResult" | "kalman":
-            from castfit.result import kalman as home
+            from castfit.result import kalman as module
         case "MovingHorizon" | "OnlineEstimate" | "moving_horizon":
-            from castfit.result import moving_horizon as home
+            from castfit.result import moving_horizon as module
         case "LaplaceCheck" | "PathBand" | "PathResult":
-            from castfit.result import path_result as home
+            from castfit.result import path_result as module
         case "Estimate":
-            from castfit.result import estimate as home
+            from castfit.result import estimate as module
         case "Result":
-            from castfit.result import result as home
+            from castfit.result import result as module
         case "SimulationError" | "simulate":
-            from castfit.simulate import simulate as home
+            from castfit.simulate import simulate as module
         case "SteadyState" | "SteadyStateError" | "steady_state":
-            from castfit.simulate import steady_state as home
+            from castfit.simulate import steady_state as module
         case "GaussNewton":
-            from castfit.solve import gauss_newton as home
+            from castfit.solve import gauss_newton as module
         case "Ipopt":
-            from castfit.solve import ipopt as home
+            from castfit.solve import ipopt as module
         case "Iteration":
-            from castfit.solve import solution as home
+            from castfit.solve import solution as module
         case "Sqp":
-            from castfit.solve import sqp as home
+            from castfit.solve import sqp as module
         case "Collocation":
-            from castfit.transcribe import collocation as home
+            from castfit.transcribe import collocation as module
         case "MultipleShooting":
-            from castfit.transcribe import multiple_shooting as home
+            from castfit.transcribe import multiple_shooting as module
         case "SingleShooting":
-            from castfit.transcribe import single_shooting as home
+            from castfit.transcribe import single_shooting as module
         case _:
             return None
-    return cast("Any", home)  # a union of more modules than pyright goes through
+    return cast("Any", module)  # a union of more modules than pyright goes through
 
 
 def __dir__() -> list[str]:

@@ -41,9 +41,9 @@ data = {name: exact[name] + 0.05 * rng.standard_normal(10) for name in ("x", "y"
 experiment = cf.Experiment(data, time=times, sigma=0.05, initial={"x": 0.4, "y": 1.0})
 problem = cf.Problem(model, experiment, parameters={"p1": 0.5, "p2": 0.5, "p3": 0.5, "p4": -0.2})
 
-alone = cf.fit(problem, cf.SingleShooting())
-print(alone.message)
-assert not alone.success
+single_fit = cf.fit(problem, cf.SingleShooting())
+print(single_fit.message)
+assert not single_fit.success
 
 # %%
 # The adjoint equations
@@ -106,8 +106,8 @@ sensitivities = forward.linearize(v).jacobians[0]  # six sensitivities per inter
 
 worst = {"CVODES' adjoint": 0.0, "forward sensitivities": 0.0, "finite differences": 0.0}
 for j in range(10):
-    own = (nodes[j], guess, nodes[j + 1], float(j), float(j + 1))
-    _, by_start, by_p, _ = by_hand(*own)
+    interval_arguments = (nodes[j], guess, nodes[j + 1], float(j), float(j + 1))
+    _, by_start, by_p, _ = by_hand(*interval_arguments)
     gradient = np.concatenate([by_start, by_p])
     size = np.abs(gradient).max()
     adjoint = np.concatenate([cvodes.X_s[j, 0], cvodes.X_q[j, 0]])
@@ -115,8 +115,12 @@ for j in range(10):
     differences = np.empty(6)
     for i in range(6):
         h = 1e-3 * np.eye(6)[i]
-        near = [by_hand(nodes[j] + m * h[:2], guess + m * h[2:], *own[2:])[0] for m in (-2, -1, 1, 2)]
-        differences[i] = (near[0] - 8 * near[1] + 8 * near[2] - near[3]) / 12e-3
+        shifted_results = [
+            by_hand(nodes[j] + m * h[:2], guess + m * h[2:], *interval_arguments[2:])[0] for m in (-2, -1, 1, 2)
+        ]
+        differences[i] = (
+            shifted_results[0] - 8 * shifted_results[1] + 8 * shifted_results[2] - shifted_results[3]
+        ) / 12e-3
     for name, other in zip(worst, (adjoint, directions[j] @ X, differences), strict=True):
         worst[name] = max(worst[name], float(np.abs(other - gradient).max() / size))
 for name, error in worst.items():
@@ -136,8 +140,8 @@ at_solution = solution.trajectories["experiment 1"].states
 print("distance from the solution   |grad h_5|   |grad h_5| / 2 sqrt(h_5)")
 lengths, rows = [], []
 for distance in (1e-1, 1e-2, 1e-3, 1e-4):
-    moved = at_solution + distance * np.random.default_rng(1).standard_normal(at_solution.shape)
-    h, *parts = by_hand(moved[5], estimates, moved[6], 5.0, 6.0)
+    distant_point = at_solution + distance * np.random.default_rng(1).standard_normal(at_solution.shape)
+    h, *parts = by_hand(distant_point[5], estimates, distant_point[6], 5.0, 6.0)
     lengths.append(np.linalg.norm(np.concatenate(parts)))
     rows.append(lengths[-1] / (2 * np.sqrt(h)))
     print(f"{distance:24.0e}   {lengths[-1]:10.2e}   {rows[-1]:10.3f}")
@@ -189,11 +193,11 @@ methods = {
     "vector, Gauss-Newton": (VECTOR, cf.GaussNewton()),
     "scalar, rows collected": (SCALAR, cf.Sqp()),
 }
-found = {name: cf.fit(problem, *method, retry=False) for name, method in methods.items()}
-for name, result in found.items():
+results = {name: cf.fit(problem, *method, retry=False) for name, method in methods.items()}
+for name, result in results.items():
     gap = f"largest gap {result.gaps:.0e}"
     print(f"{name:30s} {result.iterations:3d} iterations, {gap}, {result.status.value}")
-vector, collected = found.values()
+vector, collected = results.values()
 assert vector.success
 assert collected.success
 assert vector.iterations <= 9

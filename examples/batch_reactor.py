@@ -17,14 +17,14 @@ import numpy as np
 import castfit as cf
 
 a, b, c, w1, w2, w3 = cf.symbols("a b c w1 w2 w3")
-first = 0.5 * a - 0.05 * b * c
-second = 0.2 * b**2 - 0.01 * c
+dissociation_rate = 0.5 * a - 0.05 * b * c
+dimerisation_rate = 0.2 * b**2 - 0.01 * c
 disturbance = 0.002
 model = cf.Model(
     {
-        a: -first + disturbance * w1,
-        b: first - 2 * second + disturbance * w2,
-        c: first + second + disturbance * w3,
+        a: -dissociation_rate + disturbance * w1,
+        b: dissociation_rate - 2 * dimerisation_rate + disturbance * w2,
+        c: dissociation_rate + dimerisation_rate + disturbance * w3,
     },
     noises=[w1, w2, w3],
     outputs={"pressure": 32.84 * (a + b + c)},
@@ -42,15 +42,15 @@ experiment = cf.Experiment({"pressure": pressure}, time=times, sigma=0.25, start
 fitted = cf.fit(cf.Problem(model, experiment))
 print(fitted.white)
 filtered = cf.kalman(fitted)
-wrong = {name: filtered.filtered(name).values[-1] for name in "abc"}
-print(wrong)
+final_concentrations = {name: filtered.filtered(name).values[-1] for name in "abc"}
+print(final_concentrations)
 
 # %%
 # The moving horizon
 # ------------------
 # Ten samples, an arrival cost for all before them, and bounds: one estimate at each sample, as in a plant.
-now = cf.moving_horizon(fitted, horizon=10, bounds={name: (0.0, np.inf) for name in "abc"})
-steps = [now.step(t, {"pressure": value}) for t, value in zip(times, pressure, strict=True)]
+estimator = cf.moving_horizon(fitted, horizon=10, bounds={name: (0.0, np.inf) for name in "abc"})
+steps = [estimator.step(t, {"pressure": value}) for t, value in zip(times, pressure, strict=True)]
 print(steps[-1])
 
 figure, panels = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
@@ -64,7 +64,7 @@ for axes, name in zip(panels, "abc", strict=True):
 panels[0].legend(fontsize=8)
 plt.show()
 
-assert min(wrong.values()) < -0.1, wrong
+assert min(final_concentrations.values()) < -0.1, final_concentrations
 for name in "abc":
     assert abs(steps[-1].states[name] - truth[name][-1]) < 0.01
     assert min(step.states[name] for step in steps) > -1e-9

@@ -56,16 +56,16 @@ model = cf.Model(
 # What is wrong with algebraic equations is said before anything is computed.  Had we added up the equilibria instead of
 # the charges, nothing new would have been said; had we used what is conserved, no algebraic state would appear in it:
 
-wrong = {
+wrong_equations = {
     "the sum of the equilibria": A + ABM + MBM - S * (HA + beta2 * HABM + beta1 * MBMH),
     "the balance of HA": HA + HABM + AB - 1.6497,
 }
-for what, equation in wrong.items():
+for description, equation in wrong_equations.items():
     try:
         cf.Model(amounts, algebraic={**equilibria, S: equation}, parameters=[k1, k2, k_minus_1, beta1, beta2])
         raise AssertionError("this should have been refused")
     except cf.InputError as mistake:
-        print(f"With {what}: {mistake}\n")
+        print(f"With {description}: {mistake}\n")
 
 # %%
 # A simulation
@@ -124,7 +124,7 @@ free["k_minus_1"] = cf.Parameter(1754.0, lower=10, upper=1e4, scale="log")
 everything = cf.fit(cf.Problem(model, experiment, parameters=free))
 print(everything)
 assert everything.active == {"k_minus_1": "upper"}
-reference, found = results["collocation"].parameters, everything.parameters
+reference, estimates = results["collocation"].parameters, everything.parameters
 for name in ("beta1", "beta2"):
     product = 1754.0 * reference[name]
-    assert abs(found["k_minus_1"] * found[name] / product - 1) < 0.1
+    assert abs(estimates["k_minus_1"] * estimates[name] / product - 1) < 0.1

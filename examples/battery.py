@@ -55,27 +55,33 @@ def fitted(signal: cf.Input) -> cf.Result:
     return cf.fit(cf.Problem(model, experiment, parameters=parameters), "single")
 
 
-def away(result: cf.Result) -> float:
+def difference_from_truth(result: cf.Result) -> float:
     """Return how many standard errors the worst estimate is away from the truth."""
     return max(abs(result[n].value - value) / result[n].standard_error for n, value in TRUTH.items())
 
 
-before = fitted(cf.Input.piecewise_constant(TIME, LOGGED))
-print("Measured before the jumps:", *before.diagnostics.sentences, sep="\n")
+uncorrected = fitted(cf.Input.piecewise_constant(TIME, LOGGED))
+print("Measured before the jumps:", *uncorrected.diagnostics.sentences, sep="\n")
 ramps = fitted(cf.Input.linear(TIME, LOGGED))
 result = fitted(log)
 print("\nMeasured after them\n\n", result, "\n", sep="")
 for name, value in TRUTH.items():
-    found = result[name]
-    print(f"{name}: true {value}, after {found.value:.5g} ± {found.standard_error:.2g}, linear {ramps[name].value:.5g}")
-for how, found in {"before": before, "after": result, "linear": ramps}.items():
-    print(f"{how}: chi2/n = {found.chi2 / TIME.size:.3g}, {away(found):.1f} standard errors from the truth")
+    estimate = result[name]
+    print(
+        f"{name}: true {value}, after {estimate.value:.5g} ± {estimate.standard_error:.2g}, "
+        f"linear {ramps[name].value:.5g}"
+    )
+for label, compared in {"before": uncorrected, "after": result, "linear": ramps}.items():
+    print(
+        f"{label}: chi2/n = {compared.chi2 / TIME.size:.3g}, "
+        f"{difference_from_truth(compared):.1f} standard errors from the truth"
+    )
 
 assert result.success
-assert away(result) < 2
-assert away(before) > 5
-assert away(ramps) > 3
+assert difference_from_truth(result) < 2
+assert difference_from_truth(uncorrected) > 5
+assert difference_from_truth(ramps) > 3
 assert ramps.chi2 / TIME.size < 1.1
-assert "measured='after'" in before.diagnostics.at_jumps
+assert "measured='after'" in uncorrected.diagnostics.at_jumps
 assert result.diagnostics.at_jumps == ""
 result.plot()

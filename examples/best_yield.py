@@ -47,14 +47,14 @@ def yields(design):
     return np.array([cf.simulate(model, case, [0, 1], inputs=signals)["b"][-1] for case in cases])
 
 
-for name, found in (("nominal", plan), ("mean", mean), ("worst case", worst)):
-    print(f"{name:10} yields {yields(found).round(4)}, mean {yields(found).mean():.5f}")
+for name, candidate_plan in (("nominal", plan), ("mean", mean), ("worst case", worst)):
+    print(f"{name:10} yields {yields(candidate_plan).round(4)}, mean {yields(candidate_plan).mean():.5f}")
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 4))
 t = np.linspace(0, 1, 501)
-for name, found in (("nominal", plan), ("best mean", mean), ("best worst case", worst)):
-    axes.plot(t, found.inputs["T"](t), label=name)
+for name, candidate_plan in (("nominal", plan), ("best mean", mean), ("best worst case", worst)):
+    axes.plot(t, candidate_plan.inputs["T"](t), label=name)
 axes.set_xlabel("time")
 axes.set_ylabel("temperature in kelvin")
 axes.legend()

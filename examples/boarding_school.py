@@ -54,9 +54,9 @@ for result, by_scipy in ((same, SAME), (counts, COUNTS)):
     for name, value in by_scipy.items():
         assert abs(result[name].value - value) < 1e-3 * value
 
-for result, what in ((same, "one sigma"), (counts, "counts")):
+for result, label in ((same, "one sigma"), (counts, "counts")):
     duration, reproduction = 1 / result.parameters["gamma"], result.parameters["beta"] / result.parameters["gamma"]
-    print(f"{what}: in bed for {duration:.2f} days, reproduction number {reproduction:.1f}, AIC {result.aic:.1f}")
+    print(f"{label}: in bed for {duration:.2f} days, reproduction number {reproduction:.1f}, AIC {result.aic:.1f}")
 
 assert same["gamma"].interval[1] < counts["gamma"].value
 assert counts["gamma"].interval[0] > same["gamma"].value

@@ -29,9 +29,9 @@ print(result)
 # %%
 # The bootstrap: 250 data sets, drawn from the noise about the fit; a thousand would be better for limits.  BCa limits
 # are its percentiles, corrected for bias and for a spread that grows with the constant.
-drawn = cf.bootstrap(result, "parametric", samples=250, rng=0, transcription="single")
-print(drawn)
-figure = drawn.plot()
+bootstrap_result = cf.bootstrap(result, "parametric", samples=250, rng=0, transcription="single")
+print(bootstrap_result)
+figure = bootstrap_result.plot()
 
 # %%
 # The profile takes fewer fits, and each of its limits is exact for this one data set.
@@ -40,7 +40,7 @@ print(profiles)
 
 # %%
 # All three side by side:
-linear, bca, profile = result.confidence_intervals(), drawn.confidence_intervals(), profiles.limits(0.95)
+linear, bca, profile = result.confidence_intervals(), bootstrap_result.confidence_intervals(), profiles.limits(0.95)
 print(f"{'':8}{'linear':>18}{'bootstrap, BCa':>18}{'profile':>18}")
 for name in result.names:
     pairs = (linear[name], bca[name], profile[name])
@@ -57,7 +57,7 @@ assert all(low < truth[name] < high for name, (low, high) in profile.items())
 
 # %%
 # The two constants go together: draws lie along a curve, of which the ellipse is the straight picture.
-figure = cf.plots.pairs(drawn)
+figure = cf.plots.pairs(bootstrap_result)
 
 # %%
 # On which value does the most depend?  Leaving each one out in turn tells.
@@ -65,4 +65,4 @@ print(cf.leave_out(result, "value", transcription="single"))
 
 # %%
 # What the draws say about the curve itself, and about new measurements:
-figure = result.plot(bands=drawn, noise=True)
+figure = result.plot(bands=bootstrap_result, noise=True)

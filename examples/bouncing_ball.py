@@ -76,11 +76,11 @@ assert result.success, result.message
 byhand = least_squares(lambda p: (parabolas(TIMES, *p) - film) / SIGMA, [*TRUTH.values(), DROP_HEIGHT], x_scale="jac")
 errors = np.sqrt(np.diag(np.linalg.inv(byhand.jac.T @ byhand.jac)))
 for name, value, error in zip(("g", "e"), byhand.x, errors, strict=False):
-    found, spread = result.parameters[name], result.standard_errors[name]
-    print(f"{name}: {found:.6f} +- {spread:.6f}, by hand {value:.6f} +- {error:.6f}")
-    assert np.isclose(found, value, rtol=1e-5)
+    estimate, spread = result.parameters[name], result.standard_errors[name]
+    print(f"{name}: {estimate:.6f} +- {spread:.6f}, by hand {value:.6f} +- {error:.6f}")
+    assert np.isclose(estimate, value, rtol=1e-5)
     assert np.isclose(spread, error, rtol=1e-3)
-    assert abs(found - TRUTH[name]) < 3 * error
+    assert abs(estimate - TRUTH[name]) < 3 * error
 
 # %%
 # What makes the fit possible: how the height moves with e.  Each bounce turns the sensitivity round with the speed, and

@@ -28,11 +28,11 @@ walking = cf.Model(
 )  # fmt: skip
 plant = cf.Model({x0: (1 - x1**2) * x0 - x1 + u + d, x1: x0}, parameters=[d], inputs=[u])
 times = np.arange(0.0, 10.01, STEP)
-moved = cf.Input.piecewise_constant(times[:-1:4], rng.uniform(-1, 1, 10))
-record = cf.simulate(plant, {"d": 0.2}, times, initial={"x0": 0, "x1": 1}, inputs={"u": moved})
+random_input = cf.Input.piecewise_constant(times[:-1:4], rng.uniform(-1, 1, 10))
+record = cf.simulate(plant, {"d": 0.2}, times, initial={"x0": 0, "x1": 1}, inputs={"u": random_input})
 experiment = cf.Experiment(
-    {"x1": record["x1"] + 0.01 * rng.standard_normal(times.size)}, time=times, sigma=0.01, inputs={"u": moved}, start=0,
-    initial={"x0": cf.Normal(0, 0.3), "x1": cf.Normal(1, 0.3), "d": cf.Normal(0, 0.5)},
+    {"x1": record["x1"] + 0.01 * rng.standard_normal(times.size)}, time=times, sigma=0.01, inputs={"u": random_input},
+    start=0, initial={"x0": cf.Normal(0, 0.3), "x1": cf.Normal(1, 0.3), "d": cf.Normal(0, 0.5)},
 )  # fmt: skip
 result = cf.fit(cf.Problem(walking, experiment, parameters={"s": cf.Parameter(0.1, scale="log", bounds=(0.02, 1))}))
 
@@ -51,7 +51,7 @@ print(plan)
 # %%
 # The loop
 # --------
-now = cf.moving_horizon(result, horizon=10)
+estimator = cf.moving_horizon(result, horizon=10)
 state, applied, spent = {"x0": 0.0, "x1": 1.0}, 0.0, []
 rows = [(0.0, 0.0, 1.0, 0.0, 0.0)]
 for k in range(SAMPLES):
@@ -60,18 +60,18 @@ for k in range(SAMPLES):
     )  # what happens, and nobody knows
     state = {n: float(path[n][-1]) for n in ("x0", "x1")}
     began = time.process_time()
-    estimate = now.step((k + 1) * STEP, {"x1": state["x1"] + 0.01 * rng.standard_normal()}, inputs={"u": applied})
-    found = {n: estimate.states[n] for n in ("x0", "x1")}
-    plan = plan.again(found, parameters={"d": estimate.states["d"]}, shift=STEP)
+    estimate = estimator.step((k + 1) * STEP, {"x1": state["x1"] + 0.01 * rng.standard_normal()}, inputs={"u": applied})
+    state_estimates = {n: estimate.states[n] for n in ("x0", "x1")}
+    plan = plan.again(state_estimates, parameters={"d": estimate.states["d"]}, shift=STEP)
     spent.append(1e3 * (time.process_time() - began))
     applied = float(plan.inputs["u"].values[0])
     rows.append(((k + 1) * STEP, state["x0"], state["x1"], applied, estimate.states["d"]))
 print(f"estimate and plan: {np.median(spent):.1f} ms of CPU time in the middle, {max(spent):.1f} ms at most")
 
-t, first, second, inputs, disturbance = np.array(rows).T
+t, x0_path, x1_path, inputs, disturbance = np.array(rows).T
 figure, axes = plt.subplots(3, 1, figsize=(7, 5), sharex=True)
-axes[0].plot(t, second, label="x1, measured")
-axes[0].plot(t, first, label="x0, not measured")
+axes[0].plot(t, x1_path, label="x1, measured")
+axes[0].plot(t, x0_path, label="x0, not measured")
 axes[0].legend()
 axes[1].step(t, inputs, where="post", color="C3")
 axes[1].set_ylabel("u")
@@ -82,5 +82,5 @@ axes[2].set_xlabel("t")
 plt.show()
 
 assert abs(disturbance[-20:].mean() - TRUTH) < 0.05
-assert np.abs(first[-20:]).max() < 0.1
+assert np.abs(x0_path[-20:]).max() < 0.1
 assert abs(inputs[-20:].mean() + TRUTH) < 0.1

@@ -34,16 +34,16 @@ print(f"{'problem':16}{'transcription':14}{'Gauss-Newton':>20}{'IPOPT':>20}{'rat
 for name in PROBLEMS:
     benchmark = problems.load(name)
     for label, transcription in TRANSCRIPTIONS.items():
-        ours, seconds = median_fit(benchmark.problem, transcription, cf.GaussNewton())
-        theirs, their_seconds = median_fit(benchmark.problem, transcription, cf.Ipopt())
-        difference = abs(ours.chi2 / theirs.chi2 - 1)
-        left = f"{ours.iterations} it. {1e3 * seconds:.0f} ms"
-        right = f"{theirs.iterations} it. {1e3 * their_seconds:.0f} ms"
+        gauss_newton_fit, seconds = median_fit(benchmark.problem, transcription, cf.GaussNewton())
+        ipopt_fit, their_seconds = median_fit(benchmark.problem, transcription, cf.Ipopt())
+        difference = abs(gauss_newton_fit.chi2 / ipopt_fit.chi2 - 1)
+        left = f"{gauss_newton_fit.iterations} it. {1e3 * seconds:.0f} ms"
+        right = f"{ipopt_fit.iterations} it. {1e3 * their_seconds:.0f} ms"
         print(f"{name:16}{label:14}{left:>20}{right:>20}{their_seconds / seconds:8.1f}{difference:22.1e}")
         ratios.setdefault(label, []).append(their_seconds / seconds)
-        assert ours.success
-        assert abs(ours.chi2 / benchmark.reference.objective - 1) < 1e-5
-        assert difference < 1e-6 or ours.chi2 < theirs.chi2
+        assert gauss_newton_fit.success
+        assert abs(gauss_newton_fit.chi2 / benchmark.reference.objective - 1) < 1e-5
+        assert difference < 1e-6 or gauss_newton_fit.chi2 < ipopt_fit.chi2
 
 figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
 for label, values in ratios.items():

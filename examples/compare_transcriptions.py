@@ -87,12 +87,12 @@ if __name__ == "__main__":
     unstable = load("notorious", mu=40)
     growing = {name: METHODS[name] for name in ("single shooting", "incremental single", "incremental multiple",
                                                 "incremental collocation")}  # fmt: skip
-    first = compare(unstable, growing, starts=chosen.starts, workers=chosen.workers)
-    print(first, "\n")
-    rate = {row.method: row.success_rate for row in first.rows}
+    comparison = compare(unstable, growing, starts=chosen.starts, workers=chosen.workers)
+    print(comparison, "\n")
+    rate = {row.method: row.success_rate for row in comparison.rows}
     assert rate["single shooting"] == 0
     assert min(rate[name] for name in rate if name.startswith("incremental")) >= 0.95
-    assert abs(first.best.parameters["p"] - np.pi) < 1e-6
+    assert abs(comparison.best.parameters["p"] - np.pi) < 1e-6
 
     print("Table 2.  Predator and prey with four rate constants, starts between 0 and 10.\n")
     print("The paper's single shooting found 1 of 100, its incremental single shooting 69: on the way from most starts")
@@ -116,7 +116,7 @@ if __name__ == "__main__":
     assert explosive.reference.is_matched(third.result.values)
     assert third.equivalent_iterations <= 12
 
-    first.plot(chosen.out and chosen.out / "table1.png")
+    comparison.plot(chosen.out and chosen.out / "table1.png")
     second.plot(chosen.out and chosen.out / "table2.png")
     if chosen.out:
         draw_course(third, dict(explosive.reference.parameters), chosen.out / "table3.png")

@@ -69,10 +69,10 @@ assert equal.dof == free.dof + 1
 
 late = cf.at(24.0, cf.quantity("inside") >= 0.19)
 limit = cf.along(blood <= 0.52)
-held = cf.fit(problem(bind == release, late))
-print(held)
-figure = held.plot()
-assert cf.simulate(held.problem, held.values, times=[24.0])["oral"]["inside"][0] > 0.19 - 1e-5
+constrained = cf.fit(problem(bind == release, late))
+print(constrained)
+figure = constrained.plot()
+assert cf.simulate(constrained.problem, constrained.values, times=[24.0])["oral"]["inside"][0] > 0.19 - 1e-5
 capped = cf.fit(problem(bind == release, limit))
 fine = cf.simulate(capped.problem, capped.values, times=np.linspace(0, 12, 2401))["oral"]
 assert fine["blood"].max() < 0.52 + 1e-5
@@ -84,8 +84,8 @@ assert fine["blood"].max() < 0.52 + 1e-5
 
 row = capped.constraints["blood <= 0.52 along"]
 print(row.sentence)
-others = [cf.fit(problem(bind == release, cf.along(blood <= 0.52 + h))).chi2 for h in (1e-4, -1e-4)]
-slope = (others[0] - others[1]) / 2e-4
+neighbouring_chi2 = [cf.fit(problem(bind == release, cf.along(blood <= 0.52 + h))).chi2 for h in (1e-4, -1e-4)]
+slope = (neighbouring_chi2[0] - neighbouring_chi2[1]) / 2e-4
 print(f"multiplier {row.multiplier:.4g}, finite differences {slope:.4g}")
 assert abs(row.multiplier - slope) < 0.02 * abs(slope)
 ipopt = cf.fit(problem(bind == release, limit), "collocation/ipopt")

@@ -66,9 +66,9 @@ result = fitted(ca.sqrt(SIGMA_FLOOR**2 + (share * c) ** 2), 1)
 print("With a floor, without that sample\n\n", result, "\n", sep="")
 
 for name, value in TRUTH.items():
-    found, error = result.values[name], result.standard_errors[name]
-    print(f"{name}: true {value}, found {found:.3g} ± {error:.2g}")
-    assert name.startswith("omega") or abs(found - value) < 2 * error  # eight subjects tell little of a variance
+    estimate, error = result.values[name], result.standard_errors[name]
+    print(f"{name}: true {value}, found {estimate:.3g} ± {error:.2g}")
+    assert name.startswith("omega") or abs(estimate - value) < 2 * error  # eight subjects tell little of a variance
 assert not misled.success
 assert "at t = 0 sigma of c is 0, where c is 0" in misled.message
 assert result.success

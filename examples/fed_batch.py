@@ -68,10 +68,10 @@ result = fitted(
 print("A share of the prediction\n\n", result, sep="")
 
 for name, value in TRUTH.items():
-    found = result[name]
-    away = np.log(found.value / value) / (found.standard_error / found.value)
-    print(f"{name}: {found.value:.3f}, true {value}, {away:+.1f} standard errors away")
-    assert abs(away) < 2
+    estimate = result[name]
+    standardized_error = np.log(estimate.value / value) / (estimate.standard_error / estimate.value)
+    print(f"{name}: {estimate.value:.3f}, true {value}, {standardized_error:+.1f} standard errors away")
+    assert abs(standardized_error) < 2
 print(f"K's limits differ by a factor of {factor(constant):.2f} with constant sigmas, {factor(result):.2f} with shares")
 
 assert result.success

@@ -129,10 +129,10 @@ def condensed_step(staged, v):
     return staged.layout.pack(dq, (g + G @ dq,), (np.empty((chain.n_stages, 0)),))  # no inner variables in shooting
 
 
-for before, after in pairwise(states[:5]):
-    by_hand = after.damping * condensed_step(staged, before.v)
-    difference = largest((after.v - before.v - by_hand) / staged.scale)
-    print(f"2. Step {after.iteration} by hand differs from the solver's by {difference:.0e}")
+for state, next_state in pairwise(states[:5]):
+    by_hand = next_state.damping * condensed_step(staged, state.v)
+    difference = largest((next_state.v - state.v - by_hand) / staged.scale)
+    print(f"2. Step {next_state.iteration} by hand differs from the solver's by {difference:.0e}")
     assert difference < 1e-9
 print()
 
@@ -156,9 +156,9 @@ h = gaps_at(staged, v)
 print("   lambda    gap ratio   1 - lambda   remainder / lambda^2")
 remainders = []
 for damping in 2.0 ** -np.arange(8):
-    moved = gaps_at(staged, v + damping * dv)
-    remainders.append(largest(moved - (1 - damping) * h))
-    ratio = largest(moved) / largest(h)
+    moved_gaps = gaps_at(staged, v + damping * dv)
+    remainders.append(largest(moved_gaps - (1 - damping) * h))
+    ratio = largest(moved_gaps) / largest(h)
     print(f"   {damping:7.5f}   {ratio:9.4f}   {1 - damping:9.4f}    {remainders[-1] / damping**2:8.4f}")
     assert abs(ratio - (1 - damping)) < 0.4 * damping**2
 orders = np.log2(np.array(remainders[:-1]) / remainders[1:])
@@ -173,11 +173,11 @@ assert np.allclose(orders[-3:], 2.0, atol=0.05)
 # square.  The gaps so gain digits twice as fast as the steps.
 
 print("4. Full steps leave gaps of the order of their square")
-for before, after in pairwise(states[4:9]):
-    step = largest((after.v - before.v) / staged.scale)
-    gap = largest(gaps_at(staged, after.v))
+for state, next_state in pairwise(states[4:9]):
+    step = largest((next_state.v - state.v) / staged.scale)
+    gap = largest(gaps_at(staged, next_state.v))
     print(f"   step {step:8.1e}   gap {gap:8.1e}   gap / step^2 {gap / step**2:6.2f}")
-    assert after.damping == 1.0
+    assert next_state.damping == 1.0
     assert gap < step**2
 
 # The steps themselves shrink by a constant factor here, since Gauss-Newton leaves out second derivatives of the
@@ -226,13 +226,13 @@ assert np.median([state.damping for state in single]) < 0.2
 print("   Multiple shooting with 17 stages, from the same parameters")
 staged_calcium = cf.MultipleShooting(17).transcribe(calcium.problem, theta)
 states_calcium = iterate(staged_calcium, cf.GaussNewton(homotopy="always"))
-last = states_calcium[-1]
-estimates = dict(zip(calcium.problem.names, last.v.tolist(), strict=False))
+last_state = states_calcium[-1]
+estimates = dict(zip(calcium.problem.names, last_state.v.tolist(), strict=False))
 print(paragraph(", ".join(f"{name} = {value:.4g}" for name, value in estimates.items())))
-assert last.status is cf.Status.CONVERGED
-assert calcium.reference.is_reached(2 * last.evaluation.cost)
+assert last_state.status is cf.Status.CONVERGED
+assert calcium.reference.is_reached(2 * last_state.evaluation.cost)
 assert calcium.reference.is_matched(estimates)
-assert single[-1].evaluation.cost > 1000 * last.evaluation.cost
+assert single[-1].evaluation.cost > 1000 * last_state.evaluation.cost
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -243,7 +243,12 @@ if chosen.out is None:
 else:
     chosen.out.mkdir(parents=True, exist_ok=True)
     plots.iterations(states, problem, staged, path=chosen.out / "lotka_volterra.png")
-    moments = [0, 8, last.iteration // 2, last.iteration]  # the paper's Fig. 2 shows the start, the eighth, and the end
+    moments = [
+        0,
+        8,
+        last_state.iteration // 2,
+        last_state.iteration,
+    ]  # the paper's Fig. 2 shows the start, the eighth, and the end
     plots.iterations(states_calcium, calcium.problem, staged_calcium, choose=moments, path=chosen.out / "calcium.png")
     if chosen.gif:
         plots.animate(states_calcium, calcium.problem, staged_calcium, chosen.out / "calcium.gif")

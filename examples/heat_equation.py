@@ -70,8 +70,10 @@ experiment = cf.Experiment(
 guess = {name: cf.Parameter(1.0, scale="log") for name in TRUE}
 for n in (5, 10, 20):
     model = rod(n)
-    seen = cf.simulate(model, TRUE, TIMES)
-    error = max(np.abs(seen[f"at {place:g}"] - row).max() for place, row in zip((0.1, 0.4, 0.8), exact, strict=True))
+    simulation = cf.simulate(model, TRUE, TIMES)
+    error = max(
+        np.abs(simulation[f"at {place:g}"] - row).max() for place, row in zip((0.1, 0.4, 0.8), exact, strict=True)
+    )
     result = cf.fit(cf.Problem(model, experiment, parameters=guess))
     estimates = "   ".join(f"{name} = {value:.4f}" for name, value in result.parameters.items())
     print(f"{n:3d} cells   largest error {error:.4f}   {estimates}   chi2 = {result.chi2:.2f}   {result.time:.2f} s")

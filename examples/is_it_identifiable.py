@@ -35,34 +35,34 @@ def samples(times):
 
 late = samples(np.linspace(1, 12, 12))
 guesses = {"ka": 2.0, "ke": 0.3, "V": 10.0, "F": 0.5}
-every = {name: cf.Parameter(value, scale="log") for name, value in guesses.items()}
+all_parameters = {name: cf.Parameter(value, scale="log") for name, value in guesses.items()}
 
 # %%
 # Structure first, before any fit: at random values of the parameters, with dense data without errors, is there a
 # direction in which nothing happens?  Only the ratio of volume and fraction enters.  More data would not help.
 
-problem = cf.Problem(model, late, parameters=every)
-before = cf.identifiability(problem, rng=0)
-print(before)
-assert before.structure.rank == 3
-assert before.kinds["V"] == before.kinds["F"] == "structurally not identifiable"
+problem = cf.Problem(model, late, parameters=all_parameters)
+structural_analysis = cf.identifiability(problem, rng=0)
+print(structural_analysis)
+assert structural_analysis.structure.rank == 3
+assert structural_analysis.kinds["V"] == structural_analysis.kinds["F"] == "structurally not identifiable"
 
 # %%
 # The fit itself needs no care: the ratio is estimated, V and F have infinite intervals, and nothing breaks.
 
-found = cf.fit(problem)
-region = found.confidence_region()
+result = cf.fit(problem)
+region = result.confidence_region()
 print(region)
-assert np.isinf(found.standard_errors["V"])
+assert np.isinf(result.standard_errors["V"])
 assert region.axes[-1].sentence == "V*F is not determined"
 
 # %%
 # So F is fixed (V then means V/F).  Now everything is identifiable in principle.  But these data hardly know ka: the
 # rise was over before the first sample.  That is the other kind, and it is the data's fault.
 
-problem = cf.Problem(model, late, parameters={**every, "F": cf.Parameter(0.8, fixed=True)})
-found = cf.fit(problem)
-study = cf.identifiability(found, rng=0)
+problem = cf.Problem(model, late, parameters={**all_parameters, "F": cf.Parameter(0.8, fixed=True)})
+result = cf.fit(problem)
+study = cf.identifiability(result, rng=0)
 print(study)
 assert study.structure.identifiable
 worst = study.region.axes[-1]
@@ -80,10 +80,10 @@ assert advice.time < 1
 # %%
 # Do as it says, with one sample, and compare.
 
-more = cf.fit(problem.replace(experiments=[late, samples(np.array([advice.time]))]))
-print(more)
-figure = more.plot()
-gain = found.standard_errors["ka"] / found.values["ka"] / (more.standard_errors["ka"] / more.values["ka"])
+refined = cf.fit(problem.replace(experiments=[late, samples(np.array([advice.time]))]))
+print(refined)
+figure = refined.plot()
+gain = result.standard_errors["ka"] / result.values["ka"] / (refined.standard_errors["ka"] / refined.values["ka"])
 print(f"ka is known {gain:.1f} times better; {advice.before / advice.after:.1f} times were promised")
 assert gain > 1.5
 assert 0.5 < gain / (advice.before / advice.after) < 2

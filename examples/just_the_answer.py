@@ -30,8 +30,8 @@ truth = {"make": 10.0, "lose": 1.0, "scale": 300.0}
 start = {"a": 1.0, "b": 2.0, "c": 3.0}
 times = np.linspace(0.4, 15, 40)
 clean = cf.simulate(model, times=times, parameters=truth, initial=start)["fluorescence"]
-seen = clean + 30 * np.random.default_rng(1).standard_normal(times.size)
-experiment = cf.Experiment({"fluorescence": seen}, time=times, sigma=cf.unknown(), initial=start)
+measured = clean + 30 * np.random.default_rng(1).standard_normal(times.size)
+experiment = cf.Experiment({"fluorescence": measured}, time=times, sigma=cf.unknown(), initial=start)
 
 # %%
 # Nothing is known of the parameters but four decades for each.
@@ -46,9 +46,9 @@ problem = cf.Problem(model, experiment, parameters=decades)
 # %%
 # The answer, and its story: what was tried, what was found how often, how sure it is.
 
-found = cf.estimate(problem, max_time=50, rng=0)
-print(found)
-figure = found.best.plot()
-assert found.success
+result = cf.estimate(problem, max_time=50, rng=0)
+print(result)
+figure = result.best.plot()
+assert result.success
 for name, value in truth.items():
-    assert abs(np.log(found.best.parameters[name] / value)) < 0.1, name
+    assert abs(np.log(result.best.parameters[name] / value)) < 0.1, name

@@ -59,9 +59,9 @@ result = fitted(cf.LogNormal())
 print("Errors in proportion\n\n", result, sep="")
 
 for name, value in BY_SCIPY.items():
-    found = result[name]
-    print(f"{name}: {found.value:.4f} ± {found.standard_error:.4f}, by SciPy {value}")
-    assert abs(found.value - value) < 1e-3 * value
+    estimate = result[name]
+    print(f"{name}: {estimate.value:.4f} ± {estimate.standard_error:.4f}, by SciPy {value}")
+    assert abs(estimate.value - value) < 1e-3 * value
 print(f"AIC: in proportion {result.aic:.1f}, of one size {same.aic:.1f}")
 assert result.success
 assert abs(result.chi2 - 42) < 1e-6

@@ -66,8 +66,8 @@ def many_wells(count: int = 24) -> cf.Problem:
 
 # Workers import this script, so that what it does stands below this line.
 if __name__ == "__main__":
-    here = search()
-    print(here)
+    local_search = search()
+    print(local_search)
 
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -76,22 +76,22 @@ if __name__ == "__main__":
     ):
         # Should this machine fail, the same line run again repeats only what was not finished.
         checkpoint = Path(folder) / "alpha_pinene.jsonl"
-        there = search(workers=client.get_executor(), checkpoint=checkpoint, resume=True)
+        cluster_search = search(workers=client.get_executor(), checkpoint=checkpoint, resume=True)
         finished = cf.MultistartResult.load(checkpoint)
 
         # One fit of many experiments takes the same word.  The model travels to each worker once; then parameters go
         # there, states and sensitivities come back, and a worker that dies costs nothing but time.
         shared = cf.fit(many_wells(), cf.SingleShooting(), workers=client.get_executor())
 
-    alone = cf.fit(many_wells(), cf.SingleShooting())
-    assert alone.success
-    np.testing.assert_array_equal(shared.theta, alone.theta)  # bit for bit, too
+    single_process_fit = cf.fit(many_wells(), cf.SingleShooting())
+    assert single_process_fit.success
+    np.testing.assert_array_equal(shared.theta, single_process_fit.theta)  # bit for bit, too
 
     processes = search(workers=2)
-    for other in (there, processes, finished):
-        np.testing.assert_array_equal(estimates(other), estimates(here))  # bit for bit
+    for other in (cluster_search, processes, finished):
+        np.testing.assert_array_equal(estimates(other), estimates(local_search))  # bit for bit
     reference = problems.load("alpha_pinene").reference
-    assert here.success
-    assert reference.is_reached(here.best.chi2)
-    figure = cf.plots.waterfall(here)
+    assert local_search.success
+    assert reference.is_reached(local_search.best.chi2)
+    figure = cf.plots.waterfall(local_search)
     print(f"The same {N_STARTS} rows from one process, two processes and a Dask cluster, and one fit of 24 wells.")

@@ -25,7 +25,7 @@ FLOW = np.array([
 # fmt: on
 YEARS = np.arange(1871.0, 1971.0)
 level, w, s, fall = cf.symbols("level w s fall")
-known = {"time": YEARS, "sigma": cf.unknown(), "start": 1871}
+common_arguments = {"time": YEARS, "sigma": cf.unknown(), "start": 1871}
 
 # %%
 # A level that never changes
@@ -33,8 +33,10 @@ known = {"time": YEARS, "sigma": cf.unknown(), "start": 1871}
 # The residuals of neighbouring years are alike, and the fit says so: the model misses something, and the interval of
 # the level, 886 to 953, is worth nothing.
 constant = cf.Model({level: 0})
-plain = cf.fit(cf.Problem(constant, cf.Experiment({"level": FLOW}, **known, initial={"level": cf.free(900)})))
-print(plain)
+constant_fit = cf.fit(
+    cf.Problem(constant, cf.Experiment({"level": FLOW}, **common_arguments, initial={"level": cf.free(900)}))
+)
+print(constant_fit)
 
 # %%
 # A level that walks
@@ -42,9 +44,11 @@ print(plain)
 # ``w`` is white noise of unit intensity, so that the level wanders off by s in a year, and by ten times as much in a
 # century. Level, s and the errors of measurement follow from one likelihood: that of Durbin and Koopman.
 walking = cf.Model({level: s * w}, parameters=[s], noises=[w])
-before = {"level": cf.Normal(1000, 1000)}
+level_prior = {"level": cf.Normal(1000, 1000)}
 parameters = {"s": cf.Parameter(20.0, scale="log")}
-walk = cf.fit(cf.Problem(walking, cf.Experiment({"level": FLOW}, **known, initial=before), parameters=parameters))
+walk = cf.fit(
+    cf.Problem(walking, cf.Experiment({"level": FLOW}, **common_arguments, initial=level_prior), parameters=parameters)
+)
 print(walk)
 
 # %%
@@ -58,14 +62,14 @@ print(walk.laplace_check(rng=0))
 # reason left to walk: s may be 0.
 dam = cf.Model({level: s * w}, parameters=[s], noises=[w])
 change = cf.Event(1898.5, {level: level - fall})
-experiment = cf.Experiment({"level": FLOW}, **known, initial=before, events=[change])
-after = cf.fit(cf.Problem(dam, experiment, parameters={**parameters, "fall": 200.0}))
-print(after)
+experiment = cf.Experiment({"level": FLOW}, **common_arguments, initial=level_prior, events=[change])
+dam_fit = cf.fit(cf.Problem(dam, experiment, parameters={**parameters, "fall": 200.0}))
+print(dam_fit)
 
 # %%
 figure, axes = plt.subplots(figsize=(8, 4))
 axes.plot(YEARS, FLOW, ".", color="0.5", label="flow")
-for result, name, colour in ((walk, "a level that walks", "C0"), (after, "with a fall in 1899", "C3")):
+for result, name, colour in ((walk, "a level that walks", "C0"), (dam_fit, "with a fall in 1899", "C3")):
     band = result.path("level")
     axes.plot(band.times, band.values, color=colour, label=name)
     axes.fill_between(band.times, band.lower, band.upper, color=colour, alpha=0.2, linewidth=0)
@@ -75,6 +79,6 @@ plt.show()
 
 assert abs(walk.values["s"] ** 2 - 1469.1) < 15
 assert abs(walk.values["sigma(level)"] ** 2 - 15099) < 30
-assert after["s"].verdict == "may be 0"
-assert after.aic < walk.aic - 10
-assert 190 < after.values["fall"] < 310
+assert dam_fit["s"].verdict == "may be 0"
+assert dam_fit.aic < walk.aic - 10
+assert 190 < dam_fit.values["fall"] < 310

@@ -107,12 +107,16 @@ exact = least_squares(residuals, start, jac="3-point", x_scale=start, xtol=1e-15
 print(f"\n{'':40}" + "".join(f"{name:>11}" for name in names))
 print(f"{'closed form, scipy':40}" + "".join(f"{value:11.7f}" for value in exact.x))
 solver = cf.GaussNewton(tolerance=1e-16)
-for how in (cf.SingleShooting(tight), cf.MultipleShooting(4, integrator=tight), cf.Collocation(tolerance=1e-10)):
-    result = cf.fit(problem, how, solver)
+for transcription in (
+    cf.SingleShooting(tight),
+    cf.MultipleShooting(4, integrator=tight),
+    cf.Collocation(tolerance=1e-10),
+):
+    result = cf.fit(problem, transcription, solver)
     assert result.success, result.message
-    found = np.array([result.parameters[name] for name in names])
-    print(f"{f'{result.transcription}, {result.solver}'[:39]:40}" + "".join(f"{value:11.7f}" for value in found))
-    np.testing.assert_allclose(found, exact.x, rtol=1e-6)
+    estimates = np.array([result.parameters[name] for name in names])
+    print(f"{f'{result.transcription}, {result.solver}'[:39]:40}" + "".join(f"{value:11.7f}" for value in estimates))
+    np.testing.assert_allclose(estimates, exact.x, rtol=1e-6)
 
 # 3. What the data say about the lag time.
 figure = result.plot()

@@ -27,10 +27,10 @@ def problem(**noise):
 
 # %%
 # Least squares, and what its residuals say:
-plain = cf.fit(problem(sigma=0.1))
-print(plain)
-print(plain.diagnostics)
-figure = cf.plots.residuals(plain)
+gaussian_fit = cf.fit(problem(sigma=0.1))
+print(gaussian_fit)
+print(gaussian_fit.diagnostics)
+figure = cf.plots.residuals(gaussian_fit)
 
 # %%
 # Heavy tails.  With ``StudentT`` the size of ordinary errors is estimated, too; with Huber's loss it is given.
@@ -40,8 +40,8 @@ print(heavy)
 figure = heavy.plot()
 
 # %%
-for name, result in (("least squares", plain), ("Student's t", heavy), ("Huber", huber)):
+for name, result in (("least squares", gaussian_fit), ("Student's t", heavy), ("Huber", huber)):
     print(f"{name:14} k = {result.parameters['k']:.4f} +- {result.standard_errors['k']:.4f}")
-assert abs(plain.parameters["k"] - 0.15) > 3 * plain.standard_errors["k"]
+assert abs(gaussian_fit.parameters["k"] - 0.15) > 3 * gaussian_fit.standard_errors["k"]
 assert abs(heavy.parameters["k"] - 0.15) < 3 * heavy.standard_errors["k"]
-assert abs(huber.parameters["k"] - 0.15) < abs(plain.parameters["k"] - 0.15)
+assert abs(huber.parameters["k"] - 0.15) < abs(gaussian_fit.parameters["k"] - 0.15)

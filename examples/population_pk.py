@@ -51,8 +51,11 @@ problem = cf.Problem(
 # Two-stage estimates would fit each subject by itself.  They scatter more than the subjects do, since each carries its
 # own error; that of ka in subject 9, who absorbs at once, is half of the value:
 
-alone = cf.fit(problem, "single")
-print(f"ka of subject 9: {alone.values['ka[subject 9]']:.1f} ± {alone.standard_errors['ka[subject 9]']:.1f} per hour")
+separate_fit = cf.fit(problem, "single")
+print(
+    f"ka of subject 9: {separate_fit.values['ka[subject 9]']:.1f} ± "
+    f"{separate_fit.standard_errors['ka[subject 9]']:.1f} per hour"
+)
 
 # %%
 # The population
@@ -92,7 +95,7 @@ assert -result.neg2loglik / 2 > -177.0214 - 0.01
 
 nine = result.individuals["subject 9"]
 print(nine)
-assert 1.6 < nine.parameters["ka"] < alone.values["ka[subject 9]"]
+assert 1.6 < nine.parameters["ka"] < separate_fit.values["ka[subject 9]"]
 
 # %%
 # In all, data say much of each subject: nearly no shrinkage.

@@ -40,25 +40,25 @@ def study(times, name, **other):
 #    expression of two parameters, of 4.2 +- 0.4 litres per hour.
 late = study(np.array([3.0, 4.0, 6.0, 8.0, 12.0]), "late samples")
 guess = {"ka": cf.Parameter(1.0, lower=0, upper=20), "ke": cf.Parameter(0.3, lower=0), "V": cf.Parameter(15.0, lower=0)}
-known = {ka: cf.priors.LogNormal(np.log(1.4), 0.2), ke * V: cf.Normal(4.2, 0.4)}
+literature_priors = {ka: cf.priors.LogNormal(np.log(1.4), 0.2), ke * V: cf.Normal(4.2, 0.4)}
 
-first = cf.fit(cf.Problem(model, late, parameters=guess, priors=known))
-print(first, end="\n\n")
-influence = cf.prior_influence(first)
+late_fit = cf.fit(cf.Problem(model, late, parameters=guess, priors=literature_priors))
+print(late_fit, end="\n\n")
+influence = cf.prior_influence(late_fit)
 print(influence, end="\n\n")
-assert first.success
-assert abs(first.parameters["ka"] - 1.5) < 2 * first.standard_errors["ka"]
+assert late_fit.success
+assert abs(late_fit.parameters["ka"] - 1.5) < 2 * late_fit.standard_errors["ka"]
 assert influence.shares["ka"] > 0.5  # most of what is known of ka is known from the literature
 
 # 2. An earlier result as prior: the same as fitting all data at once, without the data of the first study.
 early = study(np.array([0.25, 0.5, 1.0, 2.0, 5.0]), "early samples")
-second = cf.fit(cf.Problem(model, early, parameters=guess, priors=cf.Prior(first)))
-whole = cf.fit(cf.Problem(model, [late, early], parameters=guess, priors=known))
+second = cf.fit(cf.Problem(model, early, parameters=guess, priors=cf.Prior(late_fit)))
+full_fit = cf.fit(cf.Problem(model, [late, early], parameters=guess, priors=literature_priors))
 print("          ", "first      ", "then second", "both at once")
 for name in TRUE:
-    row = (f"{r.parameters[name]:.3f} +- {r.standard_errors[name]:.3f}" for r in (first, second, whole))
+    row = (f"{r.parameters[name]:.3f} +- {r.standard_errors[name]:.3f}" for r in (late_fit, second, full_fit))
     print(f"{name:>10} ", "  ".join(row))
-    assert abs(second.parameters[name] - whole.parameters[name]) < 0.5 * whole.standard_errors[name]
+    assert abs(second.parameters[name] - full_fit.parameters[name]) < 0.5 * full_fit.standard_errors[name]
 
 # 3. Each patient has an elimination rate of its own, equal to that of the first unless the data object.
 times = np.array([0.5, 1.0, 2.0, 4.0, 7.0, 10.0])

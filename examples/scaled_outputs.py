@@ -64,40 +64,42 @@ def experiments():
 blot = cf.scaled(x, offset=True, per_experiment=True)
 scaled = cf.Model(rate, parameters=[k, h], inputs=[u], outputs={"blot": blot})
 problem = cf.Problem(scaled, experiments(), parameters=guesses)
-found = cf.fit(problem)
-print(found)
-figure = found.plot()
+result = cf.fit(problem)
+print(result)
+figure = result.plot()
 
 # The same with parameters, begun at that optimum.
 s, o = cf.symbols("s o")
-plain = cf.Model(rate, parameters=[k, h, s, o], inputs=[u], outputs={"blot": s * x + o})
+explicit_model = cf.Model(rate, parameters=[k, h, s, o], inputs=[u], outputs={"blot": s * x + o})
 
 
 def explicit(scale, offset):
     """Pose the problem with scale and offset as local parameters, begun at {experiment: value}."""
     local_parameters = {"s": cf.Parameter(scale, local=True), "o": cf.Parameter(offset, local=True)}
-    return cf.Problem(plain, experiments(), parameters={**guesses, **local_parameters})
+    return cf.Problem(explicit_model, experiments(), parameters={**guesses, **local_parameters})
 
 
-best = {e: (found.parameters[f"scale(blot)[{e}]"], found.parameters[f"offset(blot)[{e}]"]) for e in blots}
-beside = cf.fit(explicit({e: v[0] for e, v in best.items()}, {e: v[1] for e, v in best.items()}))
-print(beside)
+best = {e: (result.parameters[f"scale(blot)[{e}]"], result.parameters[f"offset(blot)[{e}]"]) for e in blots}
+explicit_fit = cf.fit(explicit({e: v[0] for e, v in best.items()}, {e: v[1] for e, v in best.items()}))
+print(explicit_fit)
 
 for name in truth:
-    assert abs(found.parameters[name] - truth[name]) < 3 * found.standard_errors[name], name
-    np.testing.assert_allclose(beside.parameters[name], found.parameters[name], rtol=1e-4)
-    np.testing.assert_allclose(beside.standard_errors[name], found.standard_errors[name], rtol=1e-3)
+    assert abs(result.parameters[name] - truth[name]) < 3 * result.standard_errors[name], name
+    np.testing.assert_allclose(explicit_fit.parameters[name], result.parameters[name], rtol=1e-4)
+    np.testing.assert_allclose(explicit_fit.standard_errors[name], result.standard_errors[name], rtol=1e-3)
 for name, (scale, background) in exposures.items():
-    for what, value, other in (("scale", scale, "s"), ("offset", background, "o")):
-        label = f"{what}(blot)[{name}]"
-        assert abs(found.parameters[label] - value) < 3 * found.standard_errors[label], label
-        np.testing.assert_allclose(beside.standard_errors[f"{other}[{name}]"], found.standard_errors[label], rtol=1e-3)
+    for parameter_kind, value, other in (("scale", scale, "s"), ("offset", background, "o")):
+        label = f"{parameter_kind}(blot)[{name}]"
+        assert abs(result.parameters[label] - value) < 3 * result.standard_errors[label], label
+        np.testing.assert_allclose(
+            explicit_fit.standard_errors[f"{other}[{name}]"], result.standard_errors[label], rtol=1e-3
+        )
 
 # Where a guess stands makes no difference.
 for guess in (1e-6, 1.0, 1e6):
-    again = cf.fit(problem, start={f"scale(blot)[{name}]": guess for name in blots})
-    assert again.iterations == found.iterations
-    np.testing.assert_allclose(list(again.parameters.values()), list(found.parameters.values()), rtol=1e-6)
+    refit = cf.fit(problem, start={f"scale(blot)[{name}]": guess for name in blots})
+    assert refit.iterations == result.iterations
+    np.testing.assert_allclose(list(refit.parameters.values()), list(result.parameters.values()), rtol=1e-6)
     other = cf.fit(explicit(guess, 0.0))
-    print(f"scales begun at {guess:g}: eliminated {again.iterations} iterations, chi2 as before; "
+    print(f"scales begun at {guess:g}: eliminated {refit.iterations} iterations, chi2 as before; "
           f"as parameters {other.iterations} iterations, {other.status.value}")  # fmt: skip

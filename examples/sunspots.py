@@ -40,9 +40,9 @@ x, v, w, level, period, memory, s = cf.symbols("x v w level period memory s")
 pull = (2 * np.pi / period) ** 2 + 1 / memory**2
 root = {"root": level + x}
 data = {"root": np.sqrt(NUMBERS)}
-still = cf.Model({x: v, v: -((2 * np.pi / period) ** 2) * x}, parameters=[level, period], outputs=root)
+undriven_model = cf.Model({x: v, v: -((2 * np.pi / period) ** 2) * x}, parameters=[level, period], outputs=root)
 swing = cf.Experiment(data, time=YEARS, start=1749, sigma=cf.unknown(), initial={"x": cf.free(2), "v": cf.free(0)})
-superposed = cf.fit(cf.Problem(still, swing, parameters={"level": 6, "period": 11.1}))
+superposed = cf.fit(cf.Problem(undriven_model, swing, parameters={"level": 6, "period": 11.1}))
 print(superposed)
 
 # %%
@@ -70,11 +70,11 @@ print(pelted)
 # ------------------------------
 # Up to 1900 the numbers come in one by one; then nothing more is measured. The forecast swings on, and its band opens
 # within half a cycle: nobody knows what the boys will throw. (Period, memory and blows are those of the whole series.)
-now = cf.moving_horizon(pelted, horizon=20)
+estimator = cf.moving_horizon(pelted, horizon=20)
 for year, value in zip(YEARS[YEARS <= 1900], data["root"], strict=False):
-    now.step(year, {"root": value})
+    estimator.step(year, {"root": value})
 ahead = YEARS[YEARS > 1900]
-steps = [now.step(year, {}) for year in ahead]
+steps = [estimator.step(year, {}) for year in ahead]
 expected = pelted.values["level"] + np.array([step.states["x"] for step in steps])
 deviation = np.hypot([step.deviations["x"] for step in steps], pelted.values["sigma(root)"])
 
@@ -94,10 +94,12 @@ below.set(xlabel="year", ylabel="root of the number", xlim=(1870, 1928), ylim=(-
 below.legend(ncols=2, fontsize=8, loc="upper left")
 plt.show()
 
-found = pelted["period"]
+period_estimate = pelted["period"]
 assert superposed.diagnostics.outputs["root"].autocorrelation.grade == "shown"
 assert pelted.success
-assert found.interval[0] < 11.1 < found.interval[1], found  # what was long known as the mean period
+assert period_estimate.interval[0] < 11.1 < period_estimate.interval[1], (
+    period_estimate
+)  # what was long known as the mean period
 assert pelted.aic < superposed.aic - 100
 inside = np.abs(np.sqrt(NUMBERS)[YEARS > 1900] - expected) < 1.96 * deviation
 assert inside.mean() > 0.85

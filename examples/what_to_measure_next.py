@@ -44,5 +44,7 @@ assert design.table["time"].size == 2
 assert design.efficiency > 0.99 > design.equidistant_efficiency
 assert 0.9 < three.efficiency <= design.efficiency
 for name in ("k1", "k2"):
-    promised = design.after[name] * result.values[name]
-    assert abs(verified.quantities[name].scatter / promised - 1) < 0.35  # of forty: within three of its own errors
+    predicted_error = design.after[name] * result.values[name]
+    assert (
+        abs(verified.quantities[name].scatter / predicted_error - 1) < 0.35
+    )  # of forty: within three of its own errors

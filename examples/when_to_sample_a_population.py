@@ -37,8 +37,8 @@ population = cf.Population({n: cf.Individual(omega=v) for n, v in omega.items()}
 # %%
 # The schedule of the textbook.  PopED prints 5.096246 % for CL, 3.031164 % for V, 14.260384 % for ka.
 
-first = cf.design(problem, cf.Candidate(times, name="adults"), budget=32, population=population)
-print(first)
+adult_design = cf.design(problem, cf.Candidate(times, name="adults"), budget=32, population=population)
+print(adult_design)
 
 # %%
 # Eight times of a grid, chosen.  Each time may be moved a little between those of the grid; samples of one subject are
@@ -48,7 +48,7 @@ grid = np.concatenate([np.arange(0.5, 6, 0.5), np.arange(6, 25, 2), np.arange(28
 eight = cf.Candidate(grid, per_subject=8, spacing=1, between=True, name="adults")
 better = cf.design(problem, eight, budget=32, population=population)
 print(better)
-worth = np.exp((first.value - better.value) / len(better.after))
+worth = np.exp((adult_design.value - better.value) / len(better.after))
 print(f"{32 / worth:.1f} of these subjects tell as much as 32 of the first schedule.")
 
 # %%
@@ -66,9 +66,11 @@ figure = mixed.plot()
 rng = np.random.default_rng(3)
 trial = []
 for subject in mixed.experiments:
-    own = {n: v * np.exp(omega[n] * rng.standard_normal()) for n, v in {"CL": 0.15, "V": 8.0, "ka": 1.0}.items()}
+    individual_parameters = {
+        n: v * np.exp(omega[n] * rng.standard_normal()) for n, v in {"CL": 0.15, "V": 8.0, "ka": 1.0}.items()
+    }
     t = subject.data["conc"][0]
-    true = cf.simulate(model, own, t, start=0)["conc"]
+    true = cf.simulate(model, individual_parameters, t, start=0)["conc"]
     values = true + np.sqrt(0.5**2 + (0.1 * true) ** 2) * rng.standard_normal(t.size)
     trial.append(subject.with_values({"conc": values}))
 result = cf.mixed_effects(mixed.problem.replace(experiments=trial), population)
@@ -76,7 +78,7 @@ print(result)
 for name in ("CL", "V", "ka", "omega(CL)", "omega(ka)"):
     print(f"{name}: promised ±{100 * mixed.after[name]:.1f} %, this trial ±{100 * result[name].relative_error:.1f} %")
 
-assert abs(100 * first.after["CL"] - 5.096246) < 1e-5
+assert abs(100 * adult_design.after["CL"] - 5.096246) < 1e-5
 assert worth > 1.15
 assert better.efficiency > 0.999
 assert mixed.efficiency > 0.99

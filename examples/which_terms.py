@@ -28,24 +28,24 @@ problem = cf.Problem(model, experiment, parameters={n: cf.Parameter(0.3, bounds=
 # %%
 # Each doubtful term is estimated, or held at zero.
 
-found = cf.select(problem, "single", choices={n: [0, cf.estimated] for n in ("k2", "k3", "k4")})
-print(found)
-assert found.complete
-assert found.names[0] == "k4"  # the true model, in which k1 is estimated, too
-assert found.importance["k4"] > 0.99 > found.importance["k2"]
+selection = cf.select(problem, "single", choices={n: [0, cf.estimated] for n in ("k2", "k3", "k4")})
+print(selection)
+assert selection.complete
+assert selection.names[0] == "k4"  # the true model, in which k1 is estimated, too
+assert selection.importance["k4"] > 0.99 > selection.importance["k2"]
 
 # %%
 # The picture: every model by what it estimates and how far it is from the best, how much weight the models have that
 # estimate a term, and how much each model has.
 
-figure = found.plot()
+figure = selection.plot()
 
 # %%
 # The best model alone is too sure of itself, for it forgets that it was chosen.  The average does not.
 
-alone, average = found.best["k4"], found.average("k4")
-print(repr(alone), repr(average), sep="\n")
-assert average.standard_error > alone.standard_error
+best_k4, average = selection.best["k4"], selection.average("k4")
+print(repr(best_k4), repr(average), sep="\n")
+assert average.standard_error > best_k4.standard_error
 assert average.interval[0] < truth["k4"] < average.interval[1]
 
 # %%
@@ -53,13 +53,13 @@ assert average.interval[0] < truth["k4"] < average.interval[1]
 
 forecast = cf.select(problem, "single", choices={n: [0, cf.estimated] for n in ("k2", "k3", "k4")}, method="forecast")
 print(forecast.message)
-assert forecast.names[0] == found.names[0]
-assert len(forecast.fits) < len(found.fits)
+assert forecast.names[0] == selection.names[0]
+assert len(forecast.fits) < len(selection.fits)
 
 # %%
 # How much more probable do the data make the best model than the largest one, if each rate was equally probable between
 # its bounds beforehand?  By the evidence, far more than by AICc: wide bounds are a bold guess, and cost.
 
-evidence = found.evidence()
+evidence = selection.evidence()
 print(evidence)
 assert evidence.log_bayes_factor("k4", "k2 k3 k4") > 3.0

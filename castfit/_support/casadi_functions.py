@@ -174,28 +174,28 @@ class BatchedFunction:
         output: Any = ca.vertcat(*cast("list[ca.SX]", transposed.nonzeros())) if self._sparse else transposed
         self._function = ca.Function(name, list(arguments), [output], names, ["out"])
         self._buffered: dict[int, BufferedFunction] = {}
-        self._laid: dict[
+        self._views_by_shape: dict[
             tuple[tuple[int, ...], ...], tuple[BufferedFunction, list[tuple[int, NDArray[Any]]], NDArray[Any]]
         ] = {}
 
     def entries(self, *points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the entries at `places`, (..., k)."""
-        return self(*points, whole=False)
+        return self(*points, as_matrices=False)
 
-    def __call__(self, *points: NDArray[np.float64], whole: bool = True) -> NDArray[np.float64]:
+    def __call__(self, *points: NDArray[np.float64], as_matrices: bool = True) -> NDArray[np.float64]:
         """Return the matrices, (..., rows, columns), or their entries alone."""
         shapes = tuple([array.shape[:-1] for array in points])
-        if not self._sparse and shapes in self._laid:
-            evaluate, views, values = self._laid[shapes]
+        if not self._sparse and shapes in self._views_by_shape:
+            evaluate, views, values = self._views_by_shape[shapes]
             for i, view in views:
                 view[...] = points[i]
             evaluate()
-            return values if whole else values.reshape(*values.shape[:-2], -1)
+            return values if as_matrices else values.reshape(*values.shape[:-2], -1)
         batch_shape = np.broadcast_shapes(*shapes)
         n_points = int(np.prod(batch_shape))
         max_points = max(1, min(_MAX_POINTS_PER_CALL, _MAX_BUFFER_ENTRIES // max(self._flat.size, 1)))
         if n_points > max_points and n_points <= max_points * batch_shape[0]:
-            return self._in_parts(points, batch_shape, n_points, max_points, whole=whole)
+            return self._in_parts(points, batch_shape, n_points, max_points, as_matrices=as_matrices)
         if n_points not in self._buffered:
             self._buffered[n_points] = BufferedFunction(self._function.map(n_points), ("out",))
         evaluate = self._buffered[n_points]
@@ -205,10 +205,10 @@ class BatchedFunction:
         evaluate()
         values = evaluate.results["out"].reshape(*batch_shape, -1)
         if not self._sparse:
-            if len(self._laid) >= _MAX_CACHED_SHAPES:
-                self._laid.clear()
-            self._laid[shapes] = evaluate, views, values.reshape(*batch_shape, *self._shape)
-        if not whole:
+            if len(self._views_by_shape) >= _MAX_CACHED_SHAPES:
+                self._views_by_shape.clear()
+            self._views_by_shape[shapes] = evaluate, views, values.reshape(*batch_shape, *self._shape)
+        if not as_matrices:
             return values
         if self._sparse:
             entries, values = values, np.zeros((*batch_shape, self._shape[0] * self._shape[1]))
@@ -222,10 +222,10 @@ class BatchedFunction:
         n_points: int,
         max_points: int,
         *,
-        whole: bool,
+        as_matrices: bool,
     ) -> NDArray[np.float64]:
         """Evaluate at many points, at most so many at once."""
-        shape = self._shape if whole else self._flat.shape
+        shape = self._shape if as_matrices else self._flat.shape
         values = np.empty((n_points, *shape))
         # What is the same at all points is not written out.
         flat = [np.broadcast_to(a, (*batch_shape, a.shape[-1])) for a in points]
@@ -234,7 +234,7 @@ class BatchedFunction:
         for k in range(0, axis_length, chunk_length):
             chunk = [a[k : k + chunk_length] for a in flat]
             size = n_points // axis_length * chunk[0].shape[0]
-            values[n_points // axis_length * k :][:size] = self(*chunk, whole=whole).reshape(size, *shape)
+            values[n_points // axis_length * k :][:size] = self(*chunk, as_matrices=as_matrices).reshape(size, *shape)
         return values.reshape(*batch_shape, *shape)
 
 
@@ -245,13 +245,13 @@ class PerObjectCache(threading.local, Generic[K, V]):
     """
 
     def __init__(self) -> None:
-        self._of: WeakKeyDictionary[K, V] = WeakKeyDictionary()
+        self._values_by_key: WeakKeyDictionary[K, V] = WeakKeyDictionary()
 
     def get(self, key: K, build: Callable[[K], V]) -> V:
         """Return the value that `build` makes of the key, from the cache if present."""
-        if key not in self._of:
-            self._of[key] = build(key)
-        return self._of[key]
+        if key not in self._values_by_key:
+            self._values_by_key[key] = build(key)
+        return self._values_by_key[key]
 
 
 class RecentObjectCache(threading.local, Generic[K, V]):
@@ -261,17 +261,17 @@ class RecentObjectCache(threading.local, Generic[K, V]):
     """
 
     def __init__(self, max_size: int) -> None:
-        self._most = max_size
-        self._of: OrderedDict[K, V] = OrderedDict()
+        self._max_size = max_size
+        self._values_by_key: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K, build: Callable[[K], V]) -> V:
         """Return the value that `build` makes of the key, from the cache if present."""
-        if key not in self._of:
-            self._of[key] = build(key)
-        self._of.move_to_end(key)
-        while len(self._of) > self._most:
-            self._of.popitem(last=False)
-        return self._of[key]
+        if key not in self._values_by_key:
+            self._values_by_key[key] = build(key)
+        self._values_by_key.move_to_end(key)
+        while len(self._values_by_key) > self._max_size:
+            self._values_by_key.popitem(last=False)
+        return self._values_by_key[key]
 
 
 def find_compiler() -> str | None:

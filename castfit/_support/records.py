@@ -46,13 +46,13 @@ def _constructor(cls: Any, module_namespace: dict[str, Any], *, frozen: bool) ->
     positional, keyword_only, assignments = ["self"], ["*"], list[str]()
     for f in fields(cls):
         factory: Any = f.default_factory
-        default, made = f"_default_{f.name}", factory is not MISSING
-        closure_values[default] = factory if made else f.default
+        default, has_factory = f"_default_{f.name}", factory is not MISSING
+        closure_values[default] = factory if has_factory else f.default
         if f.init:
-            default_text = "=_anew" if made else "" if f.default is MISSING else f"={default}"
+            default_text = "=_anew" if has_factory else "" if f.default is MISSING else f"={default}"
             (keyword_only if f.kw_only else positional).append(f.name + default_text)
-        if f.init or made:
-            value = f"{default}() if {f.name} is _anew else {f.name}" if made and f.init else f.name
+        if f.init or has_factory:
+            value = f"{default}() if {f.name} is _anew else {f.name}" if has_factory and f.init else f.name
             assignments.append(f"{f.name}={value if f.init else f'{default}()'}")
     # What is frozen is filled at once: a third of the time of one `object.__setattr__` a field.
     lines = (
@@ -70,10 +70,10 @@ def _constructor(cls: Any, module_namespace: dict[str, Any], *, frozen: bool) ->
         module_namespace,
         definitions,
     )
-    made: Any = definitions["make"](**closure_values)
-    made.__qualname__ = f"{cls.__qualname__}.__init__"
-    made.__annotations__ = {f.name: f.type for f in fields(cls) if f.init} | {"return": None}
-    return made
+    constructor: Any = definitions["make"](**closure_values)
+    constructor.__qualname__ = f"{cls.__qualname__}.__init__"
+    constructor.__annotations__ = {f.name: f.type for f in fields(cls) if f.init} | {"return": None}
+    return constructor
 
 
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:

@@ -124,30 +124,32 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
     elif isinstance(data, Mapping):
         columns = read_mapping("data", data, mistakes)
         if isinstance(time, str):
-            own = " (its to_dataframe() makes one)" if hasattr(cast("Any", data), "to_dataframe") else ""
-            mistakes.append(f"time is the text '{time}'; pass the times, or a DataFrame with that column{own}")
+            frame_hint = " (its to_dataframe() makes one)" if hasattr(cast("Any", data), "to_dataframe") else ""
+            mistakes.append(f"time is the text '{time}'; pass the times, or a DataFrame with that column{frame_hint}")
             return {}
     else:
-        own = next((f" (its {n}() makes one)" for n in _FRAMES if hasattr(data, n)), "")
-        mistakes.append(f"data is a {_kind(data)}; give a mapping from names to values, or a pandas DataFrame{own}")
+        frame_hint = next((f" (its {n}() makes one)" for n in _FRAMES if hasattr(data, n)), "")
+        mistakes.append(
+            f"data is a {_kind(data)}; give a mapping from names to values, or a pandas DataFrame{frame_hint}"
+        )
         return {}
     common = None if time is None else read_reals(time)
     if time is not None and common is None:
         mistakes.append(f"time is {describe_non_numbers(time)}; {_TIMES}")
     series: dict[str, TimeSeries] = {}
     for name, value in columns.items():
-        own = isinstance(value, tuple) and _are_arrays(cast("tuple[Any, ...]", value))
-        if not own and time is None:
+        has_own_times = isinstance(value, tuple) and _are_arrays(cast("tuple[Any, ...]", value))
+        if not has_own_times and time is None:
             mistakes.append(f"'{name}' has no times; pass time=..., or (times, values)")
             continue
-        t, y = (read_reals(value[0]), read_reals(value[1])) if own else (common, read_reals(value))
-        if own and t is None:
+        t, y = (read_reals(value[0]), read_reals(value[1])) if has_own_times else (common, read_reals(value))
+        if has_own_times and t is None:
             mistakes.append(
                 f"the times of '{name}' contain a value that is not a real number: "
                 f"{describe_non_numbers(value[0])}; {_TIMES}"
             )
         if y is None:
-            value_text = describe_non_numbers(value[1] if own else value)
+            value_text = describe_non_numbers(value[1] if has_own_times else value)
             mistakes.append(f"'{name}' contains something that is no real number: {value_text}; {_NUMBERS}")
         elif t is None:
             continue  # which is told already
