@@ -203,7 +203,7 @@ def save_or_show(figure: Canvas, path: str | Path | None) -> Figure:
         is_path = isinstance(target, (str, PathLike))
         if not is_path and not hasattr(target, "write"):
             message = (
-                f"path is {shorten_repr(target)}; give the path of a file, such as 'fit.png', and all else by its name"
+                f"path is {shorten_repr(target)}; expected a file path such as 'fit.png'; pass other arguments by name"
             )
             raise InputError("plot", [message])
         raise_if_mistakes("plot", folder_mistakes(path) if is_path else [])

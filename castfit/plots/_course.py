@@ -78,9 +78,9 @@ class SolveHistory:
             else transcription.transcribe(problem, problem.guess)
         )
         layout = staged.layout
-        mistakes = [] if all_states else ["there are no states; give list(GaussNewton().iterate(...))"]
+        mistakes = [] if all_states else ["states is empty; pass list(GaussNewton().iterate(...))"]
         mistakes += [
-            f"states have {size} variables, the transcription has {layout.n_v}; give the one that was iterated"
+            f"states have {size} variables, the transcription has {layout.n_v}; pass the transcription that was iterated"
             for size in sorted({state.v.size for state in all_states} - {layout.n_v})
         ]
         raise_if_mistakes("plots", mistakes)
@@ -103,12 +103,10 @@ class SolveHistory:
         if choose is None:
             return sorted({round(share * (len(numbers) - 1)) for share in _SHARES})
         mistakes = [
-            f"there is no iteration {number}; choose from 0 to {numbers[-1]}"
-            for number in choose
-            if number not in numbers
+            f"unknown iteration {number}; choose from 0 to {numbers[-1]}" for number in choose if number not in numbers
         ]
         if not 1 <= len(choose) <= _MOST_SNAPSHOTS:
-            mistakes.append(f"{len(choose)} iterations are chosen; choose 1 to {_MOST_SNAPSHOTS}")
+            mistakes.append(f"{len(choose)} iterations were passed; expected 1 to {_MOST_SNAPSHOTS}")
         raise_if_mistakes("plots", mistakes)
         return [len(numbers) - 1 - numbers[::-1].index(number) for number in choose]
 

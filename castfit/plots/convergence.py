@@ -141,7 +141,7 @@ def animate(
     mistakes = [] if Path(path).suffix.lower() == ".gif" else [f"path is '{path}'; animations end in .gif"]
     if not 0 < frames_per_second <= _MAX_FRAMES_PER_SECOND:
         mistakes.append(
-            f"frames_per_second is {frames_per_second}; give a number between 0 and {_MAX_FRAMES_PER_SECOND}"
+            f"frames_per_second is {frames_per_second}; expected a number between 0 and {_MAX_FRAMES_PER_SECOND}"
         )
     raise_if_mistakes("plots.animate", mistakes)
     course = SolveHistory.from_states(states, problem, transcription)
@@ -233,7 +233,7 @@ def history(result: Result, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.history(result)
     """
     rows = [row for row in result.history if np.isfinite(row["cost"])]
-    raise_if_mistakes("plots.history", [] if rows else ["the result knows no iterations; there is nothing to show"])
+    raise_if_mistakes("plots.history", [] if rows else ["the result has no iterations to plot"])
     cost, largest_gaps = (np.array([row[key] for row in rows]) for key in ("cost", "infeasibility"))
     iteration_numbers = np.arange(len(rows))
     has_gaps = bool(np.max(largest_gaps) > _MIN_LOG_VALUE)

@@ -181,7 +181,7 @@ def _locator() -> Any:
 def _chosen(where: str, draws: DrawsResult, names: Sequence[str] | None) -> list[str]:
     available_names, names = list(draws.values), as_reusable(names)
     if not available_names or not draws.values[available_names[0]].size:
-        raise InputError(f"plots.{where}", ["there are no draws to show; see what failed"])
+        raise InputError(f"plots.{where}", ["there are no draws to plot: all draws failed"])
     unknown_names = [n for n in names or () if n not in available_names]
     if unknown_names:
         raise InputError(f"plots.{where}", [f"'{n}' is none of {', '.join(available_names)}" for n in unknown_names])

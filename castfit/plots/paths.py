@@ -78,9 +78,11 @@ def paths(
     )
     names = next(iter(result.tracks.values())).names if result.tracks else ()
     mistakes = [
-        f"'{n}' is no experiment: {suggest(n, conditions_by_name)}" for n in experiment_names if n not in result.tracks
+        f"unknown experiment '{n}': {suggest(n, conditions_by_name)}"
+        for n in experiment_names
+        if n not in result.tracks
     ]
-    mistakes += [f"'{n}' is no state or output: {suggest(n, names)}" for n in shown_outputs if n not in names]
+    mistakes += [f"unknown state or output '{n}': {suggest(n, names)}" for n in shown_outputs if n not in names]
     raise_if_mistakes("plots.paths", mistakes)
     rows = len(shown_outputs) + innovations
     figure = new_figure(WIDTH * max(len(experiment_names), 1), HEIGHT * rows + 0.3)

@@ -53,7 +53,11 @@ def plan(found: Plan, path: str | Path | None = None, *, names: Sequence[str] | 
     shown_names = [*found.states, *found.free_inputs] if names is None else list(names)
     raise_if_mistakes(
         "plots.plan",
-        [f"'{n}' is no state or input: {suggest(n, available_names)}" for n in shown_names if n not in available_names],
+        [
+            f"unknown state or input '{n}': {suggest(n, available_names)}"
+            for n in shown_names
+            if n not in available_names
+        ],
     )
     columns = 1 if len(shown_names) <= _MAX_COLUMN_PANELS else 2
     rows = -(-len(shown_names) // columns)

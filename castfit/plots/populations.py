@@ -58,7 +58,7 @@ def individuals(
     raise_if_mistakes(
         "plots.individuals",
         [
-            f"'{n}' is no individual: {suggest(n, list(conditions_by_name)[:20])}"
+            f"unknown individual '{n}': {suggest(n, list(conditions_by_name)[:20])}"
             for n in selected_names
             if n not in conditions_by_name
         ],

@@ -118,7 +118,8 @@ def directions(result: Result, path: str | Path | None = None, *, most: int = 6)
     >>> figure = cf.plots.directions(result)
     """
     raise_if_mistakes(
-        "plots.directions", [] if is_count(most, 1) else [f"most is {shorten_repr(most)}; give a positive number"]
+        "plots.directions",
+        [] if is_count(most, 1) else [f"most is {shorten_repr(most)}; expected an integer of at least 1"],
     )
     region = result.confidence_region()
     axes_of = region.axes[::-1][:most]
@@ -191,11 +192,13 @@ def ellipses(
         f"'{n}' was not estimated: {suggest(str(n), region.names)}" for n in selected_names if n not in region.names
     ]
     mistakes += [
-        f"'{n}' has no standard error; leave it out" for n in selected_names if n in region.names and n not in finite
+        f"'{n}' has no standard error; remove it from names"
+        for n in selected_names
+        if n in region.names and n not in finite
     ]
     lines = contours if isinstance(contours, Mapping) else {c.names: tuple(c.lines.values()) for c in contours}
     absent = [pair for pair in lines if not {*pair} <= {*selected_names}]
-    mistakes += [f"contours hold {' and '.join(map(str, pair))}, which are not among names" for pair in absent]
+    mistakes += [f"contours contains {' and '.join(map(str, pair))}, which are not in names" for pair in absent]
     raise_if_mistakes("plots.ellipses", mistakes)
     if names is None and len(selected_names) > _MAX_PAIRED_QUANTITIES:
         strongest = np.nanmax(np.where(np.eye(len(region.names)) > 0, 0.0, np.abs(region.correlation)), axis=1)

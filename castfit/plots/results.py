@@ -185,7 +185,7 @@ def gallery(groups: Mapping[str, Mapping[str, Result]], path: str | Path | None 
     >>> other = cf.fit(cf.problems.load("gasoil").problem)
     >>> figure = cf.plots.gallery({"bellman": {"default": result}, "gasoil": {"default": other}})
     """
-    remedy = "give a mapping from label to Result, which holds one at least"
+    remedy = "expected a mapping from labels to at least one Result"
     raise_if_mistakes(
         "plots", [f"results is {shorten_repr(r)}; {remedy}" for r in groups.values() if not _are_results(r)]
     )

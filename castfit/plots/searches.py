@@ -131,7 +131,9 @@ def parameters(result: MultistartResult, path: str | Path | None = None) -> Figu
     """
     rows = {row.index: row for row in result.starts if row.success}
     if not rows:
-        raise InputError("plots.parameters", ["no start succeeded, so there are no estimates; see plots.waterfall"])
+        raise InputError(
+            "plots.parameters", ["no start succeeded, so there are no estimates to plot; see plots.waterfall"]
+        )
     names = tuple(next(iter(rows.values())).values)
     spans = {name: _ValueRange(name, rows.values()) for name in names}
     figure, axes = single(max(4.0, 1.6 + 0.7 * len(names)), 3.8)

@@ -72,17 +72,17 @@ def explore(found: Problem | Result, path: str | Path, *, title: str = "") -> Pa
     mistakes: list[str] = []
     argument: Any = found
     if not isinstance(argument, (Problem, Result)):
-        mistakes.append(f"the first argument is {describe_rejected(argument, 'give a Problem or a Result')}")
+        mistakes.append(f"the first argument is {describe_rejected(argument, 'pass a Problem or a Result')}")
     path_argument: Any = path
     if not isinstance(path_argument, (str, Path)) or Path(path_argument).suffix.lower() not in (".html", ".htm"):
-        mistakes.append(f"path is {shorten_repr(path_argument)}; give the name of a file that ends in .html")
+        mistakes.append(f"path is {shorten_repr(path_argument)}; expected a file name that ends in .html")
     else:
         mistakes += folder_mistakes(path_argument)
     if not isinstance(title, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        mistakes.append(f"title is {shorten_repr(title)}; give text")
+        mistakes.append(f"title is {shorten_repr(title)}; expected text")
     problem = found.problem if isinstance(found, Result) else found
     if problem is None:
-        mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")
+        mistakes.append("the loaded result has no model; call result.with_problem(problem) first")
     raise_if_mistakes("explore", mistakes)
     assert problem is not None
     compiled_problem, result = problem.posed, found if isinstance(found, Result) else None
@@ -96,20 +96,20 @@ def _obstacles(compiled_problem: CompiledProblem) -> list[str]:
     """Return the features of a problem that a page cannot show, as messages."""
     model = compiled_problem.model
     obstacles = [f"'{n}' is an algebraic state, which the page cannot solve for" for n in model.algebraic_states]
-    obstacles += [f"'{n}' is white noise, which the page does not draw" for n in model.noises]
+    obstacles += [f"'{n}' is white noise, which the page does not simulate" for n in model.noises]
     if len(model.states) > _MAX_STATES:
         obstacles.append(f"the model has {len(model.states)} states; a page integrates up to {_MAX_STATES}")
     for c in compiled_problem.conditions:
         if c.is_steady_state or any(not isinstance(part, MappedExpressions) for part in c.link.parts):
-            obstacles.append(f"{c.name} is at rest before it starts or is measured there, which the page cannot find")
+            obstacles.append(f"{c.name} starts from, or is measured at, a steady state, which the page cannot compute")
         if c.schedule.triggers:
-            obstacles.append(f"states trigger events in {c.name}, which the page does not watch for")
+            obstacles.append(f"states trigger events in {c.name}, which the page does not detect")
     graph = (
         [*model.system.arguments],
         [model.system.ode, *(model.outputs[n] for n in _visible_outputs(compiled_problem)[0])],
     )
     unknown = unknown_operations(ca.Function("graph", *graph))
-    return [*obstacles, *(f"the model contains '{name}', for which there is no JavaScript here" for name in unknown)]
+    return [*obstacles, *(f"the model contains '{name}', which has no JavaScript translation" for name in unknown)]
 
 
 def _visible_outputs(compiled_problem: CompiledProblem) -> tuple[list[str], list[str]]:

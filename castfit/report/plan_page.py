@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 def plan_report(plan: Plan, path: Any, *, title: str = "A plan", notes: str = "") -> Path:
     """Write the page; see `Plan.report`."""
-    mistakes = [] if isinstance(path, (str, Path)) else [f"path is {shorten_repr(path)}; give the path of a file"]
+    mistakes = [] if isinstance(path, (str, Path)) else [f"path is {shorten_repr(path)}; expected a file path"]
     if not mistakes and Path(path).suffix.lower() not in (".html", ".htm"):
-        mistakes.append(f"'{path}' is no name of a page; let it end in .html")
+        mistakes.append(f"'{path}' is not a file name of a page; it must end in .html")
     raise_if_mistakes("report", mistakes)
     figures, mood = Figures(), "good" if plan.success else "bad"
     numbers = (

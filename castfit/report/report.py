@@ -73,20 +73,22 @@ def report(
         If there is nothing to report, or the path is no place for a page.
     """
     text_options = {"title": title, "notes": notes, "command": command, "source": source}
-    mistakes = option_mistakes(*((name, value, _is_text(value), "give text") for name, value in text_options.items()))
+    mistakes = option_mistakes(
+        *((name, value, _is_text(value), "expected text") for name, value in text_options.items())
+    )
     argument: Any = found
     if not isinstance(argument, Reportable):
-        mistakes.append(f"{shorten_repr(argument)} has no story; give a result, a multistart, a comparison or a search")
+        mistakes.append(f"the first argument is {shorten_repr(argument)}; expected the result of a fit or of a search")
     path_argument: Any = path
     if not isinstance(path_argument, (str, Path)):
-        mistakes.append(f"path is {shorten_repr(path_argument)}; give the path of a file")
+        mistakes.append(f"path is {shorten_repr(path_argument)}; expected a file path")
     elif Path(path_argument).suffix.lower() not in (".html", ".htm"):
-        mistakes.append(f"'{path_argument}' is no name of a page; let it end in .html")
+        mistakes.append(f"'{path_argument}' is not a file name of a page; it must end in .html")
     else:
         mistakes += folder_mistakes(path_argument)
     further_content = read_mapping("further", further, mistakes)
     mistakes += [
-        f"'{name}' in further is {shorten_repr(entry)}; give text, a figure, or something with a summary and a plot"
+        f"further['{name}'] is {shorten_repr(entry)}; expected text, a figure, or an object with summary() and plot()"
         for name, entry in further_content.items()
         if not (_is_text(entry) or is_picture(entry) or _tells(entry))
     ]

@@ -74,7 +74,7 @@ def read_outputs(outputs: Any, model: Model) -> tuple[dict[str, ca.SX], list[str
             mistakes.append(f"outputs: '{name}' is an output already; choose another name")
         elif not isinstance(value, ca.SX) or value.numel() != 1:
             mistakes.append(
-                f"outputs: '{name}' is {shorten_repr(value)}; give a scalar SX expression of the model's symbols"
+                f"outputs: '{name}' is {shorten_repr(value)}; expected a scalar SX expression of the model's symbols"
             )
         else:
             unknown_names = [s.name() for s in ca.symvar(value) if s.name() not in known_names]
@@ -362,7 +362,7 @@ def _times(condition: Condition, inputs: list[Placeholder], requested_times: Any
     t = read_reals(requested_times)
     label = f"the times of '{condition.name}'"
     if t is None or t.ndim > 1 or not t.size or not np.isfinite(t).all():
-        mistakes.append(f"{label} are {shorten_repr(requested_times)}; give finite numbers")
+        mistakes.append(f"{label} are {shorten_repr(requested_times)}; expected finite numbers")
         return np.zeros(1)
     t = np.atleast_1d(t)
     if t.min() < first_time or t.max() > last_time:

@@ -62,7 +62,7 @@ class KalmanResult:
 
     def _band(self, state: str, means: Array, covariances: Array) -> PathBand:
         raise_if_mistakes(
-            "kalman", [] if state in self.states else [f"'{state}' is no state: {suggest(state, self.states)}"]
+            "kalman", [] if state in self.states else [f"unknown state '{state}': {suggest(state, self.states)}"]
         )
         j = self.states.index(state)
         value, deviation = means[:, j], np.sqrt(np.maximum(covariances[:, j, j], 0.0))
@@ -116,7 +116,7 @@ def kalman(result: PathResult, experiment: str | None = None) -> KalmanResult:
         "kalman",
         []
         if experiment_name in experiment_names
-        else [f"'{experiment_name}' is no experiment: {suggest(str(experiment_name), experiment_names)}"],
+        else [f"unknown experiment '{experiment_name}': {suggest(str(experiment_name), experiment_names)}"],
     )
     likelihood = PathLikelihood(*marginal(problem), result.longest)
     chain_likelihood = likelihood.chains[experiment_names.index(experiment_name)]

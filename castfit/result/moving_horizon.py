@@ -492,7 +492,7 @@ def moving_horizon(
     experiment_names = [c.name for c in problem.conditions]
     experiment_name = experiment_names[0] if experiment is None else experiment
     if experiment_name not in experiment_names:
-        mistakes.append(f"'{experiment_name}' is no experiment: {suggest(str(experiment_name), experiment_names)}")
+        mistakes.append(f"unknown experiment '{experiment_name}': {suggest(str(experiment_name), experiment_names)}")
     if any(c.schedule.instants for c in problem.conditions if c.name == experiment_name):
         mistakes.append(
             "events and estimated inputs are unsupported in moving-horizon estimation; pass another experiment"
@@ -501,7 +501,7 @@ def moving_horizon(
     for name, pair in read_mapping("bounds", bounds, mistakes).items():
         array = read_reals(pair)
         if name not in (*model.states, *model.noises):
-            mistakes.append(f"bounds name '{name}': {suggest(name, (*model.states, *model.noises))}")
+            mistakes.append(f"bounds has the unknown name '{name}': {suggest(name, (*model.states, *model.noises))}")
         elif array is None or array.shape != (2,) or not array[0] < array[1]:
             mistakes.append(
                 f"the bounds of '{name}' are {shorten_repr(pair)}; expected (lower, upper), infinite for no bound"
@@ -511,14 +511,15 @@ def moving_horizon(
     initial_values = read_mapping("initial", initial, mistakes)
     for name, value in initial_values.items():
         if name not in model.states:
-            mistakes.append(f"'{name}' is no state: {suggest(name, model.states)}")
+            mistakes.append(f"unknown state '{name}': {suggest(name, model.states)}")
         elif not (
             not value.mistakes() and value.on == "value"
             if isinstance(value, Normal)
             else is_within(value, strictly=True)
         ):
             mistakes.append(
-                f"the initial value of '{name}' is {shorten_repr(value)}; expected Normal(mean, deviation) or a finite number"
+                f"the initial value of '{name}' is {shorten_repr(value)}; expected Normal(mean, deviation) or a finite "
+                "number"
             )
     start_time = None if start is None else read_real(start)
     if start is not None and (start_time is None or not np.isfinite(start_time)):

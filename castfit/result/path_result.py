@@ -334,7 +334,7 @@ class PathResult(TabularReport):
             "path",
             []
             if experiment_name in self.tracks
-            else [f"'{experiment_name}' is no experiment: {suggest(experiment_name, self.tracks)}"],
+            else [f"unknown experiment '{experiment_name}': {suggest(experiment_name, self.tracks)}"],
         )
         track = self.tracks[experiment_name]
         raise_if_mistakes(
@@ -511,13 +511,13 @@ class PathResult(TabularReport):
         try:
             loaded: Any = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=decode_object)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InputError("PathResult.load", [f"'{path}' is no JSON file: {error}"]) from None
+            raise InputError("PathResult.load", [f"'{path}' is not a JSON file: {error}"]) from None
         content: dict[str, Any] = cast("Any", loaded) if isinstance(loaded, dict) else {}
         version = content.pop("castfit_path_result", None)
         if version != FORMAT:
-            raise InputError("PathResult.load", [f"'{path}' is no saved result of a model with noises"])
+            raise InputError("PathResult.load", [f"'{path}' is not a saved result of a model with process noise"])
         absent = [f.name for f in fields(cls) if f.default is MISSING and f.name not in content]
-        raise_if_mistakes("PathResult.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
+        raise_if_mistakes("PathResult.load", [f"'{path}' is damaged: {', '.join(absent)} missing"] if absent else [])
         return cls(**rebuild_fields(cls, {k: v for k, v in content.items() if k != "problem"}))
 
     def with_problem(self, problem: Posable) -> PathResult:
@@ -530,14 +530,18 @@ class PathResult(TabularReport):
         """
         differences = describe_differences(dict(self.question), question(problem))
         raise_if_mistakes(
-            "with_problem", [f"the {label} differs; pass the problem that was fitted" for label in differences]
+            "with_problem",
+            [
+                f"{label}: the problem differs from the result; pass the problem that was fitted"
+                for label in differences
+            ],
         )
         return replace(self, problem=problem)
 
     def owner(self, what: str) -> Posable:
         """Return the problem that it answers, which `what` needs."""
         if self.problem is None:
-            raise InputError(what, ["the loaded result has no problem; call with_problem(problem)"])
+            raise InputError(what, ["the loaded result has no problem; call result.with_problem(problem) first"])
         return self.problem
 
     def _quantile(self, method_name: str, confidence_level: float | None) -> float:

@@ -57,7 +57,7 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
     """
     argument: Any = result
     if not isinstance(argument, Result):
-        raise_if_mistakes("Prior", [f"result is {describe_rejected(result, 'give the result of a fit')}"])
+        raise_if_mistakes("Prior", [f"result is {describe_rejected(result, 'pass the result of a fit')}"])
     if not result.success:
         raise_if_mistakes(
             "Prior", [f"result is not a solution ({result.status.value}); fit again from another starting point"]
@@ -87,20 +87,16 @@ def _chosen(result: Result, names: Any) -> tuple[str, ...]:
     if names is None:
         local_suffixes = tuple(f"[{experiment}]" for experiment in result.trajectories)
         shared_names = tuple(n for n in result.names if n in result.parameters and not n.endswith(local_suffixes))
-        raise_if_mistakes("Prior", [] if shared_names else ["no parameter is shared by all experiments; give names="])
+        raise_if_mistakes("Prior", [] if shared_names else ["no parameter is shared by all experiments; pass names="])
         return shared_names
     requested_items = [names] if symbol_or_text_name(names) is not None else read_sequence(names)
     if not requested_items:
-        raise_if_mistakes("Prior", [f"names is {shorten_repr(names)}; give a list of quantities of the result"])
+        raise_if_mistakes("Prior", [f"names is {shorten_repr(names)}; expected a list of quantities of the result"])
         requested_items = []
     requested_names = [symbol_or_text_name(n) or shorten_repr(n) for n in requested_items]
     raise_if_mistakes(
         "Prior",
-        [
-            f"'{n}' is no quantity of the result: {suggest(n, result.names)}"
-            for n in requested_names
-            if n not in result.names
-        ],
+        [f"unknown quantity '{n}': {suggest(n, result.names)}" for n in requested_names if n not in result.names],
     )
     return tuple(dict.fromkeys(requested_names))
 

@@ -873,7 +873,7 @@ class Result:
             the values lie.
         """
         raise_if_mistakes(
-            "summary", option_mistakes(("every", every, is_one_of(every, True, False), "give True or False"))
+            "summary", option_mistakes(("every", every, is_one_of(every, True, False), "pass True or False"))
         )
         diagnostics = _summary(self)
         contradicts_model = _refuted(self, diagnostics)

@@ -111,7 +111,7 @@ def natural_responses(
     times_by_name = (
         read_mapping("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(conditions, times)
     )
-    mistakes += unknown_names("'{}' is no experiment", times_by_name, conditions)
+    mistakes += unknown_names("unknown experiment '{}'", times_by_name, conditions)
     output_times: dict[str, Array] = {}
     for name in [n for n in times_by_name if n in conditions]:
         experiment_times = (
@@ -125,7 +125,7 @@ def natural_responses(
             or experiment_times.min() < conditions[name].start
         ):
             mistakes.append(
-                f"times of '{name}' are {shorten_repr(times_by_name[name])}; give numbers from its start on"
+                f"times of '{name}' are {shorten_repr(times_by_name[name])}; expected numbers from its start on"
             )
         else:
             output_times[name] = np.unique(experiment_times)

@@ -21,18 +21,16 @@ class Prediction(dict[str, Any]):
             raise KeyError(f"{name!r} is neither an experiment nor an output: {suggest(str(name), [*self, *single])}")
         experiment = next((e for e, outputs in self.items() if name in outputs), None)
         remedy = suggest(str(name), self) if experiment is None else f"write [{experiment!r}][{name!r}]"
-        raise KeyError(f"{name!r} is no experiment; {remedy}")
+        raise KeyError(f"unknown experiment {name!r}; {remedy}")
 
 
 class Simulation(dict[str, Any]):
-    """Simulation of a model without data, ``{"time":
+    """Simulation of a model without data, usable like one experiment of a problem.
 
-    (n,), output: (n,), ...}``, usable like one experiment of a problem.
-
-    So ``found["experiment 1"]`` is all of it.
+    Maps ``"time"`` and each output to an array (n,).  ``simulation["experiment 1"]`` is the simulation itself.
     """
 
     def __missing__(self, name: str) -> Any:
         if name == "experiment 1":
             return self
-        raise KeyError(f"{name!r} is no output: {suggest(str(name), self)}")
+        raise KeyError(f"unknown output {name!r}: {suggest(str(name), self)}")

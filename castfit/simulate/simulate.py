@@ -230,7 +230,7 @@ def _simulated(
     mistakes, times = list[str](), as_reusable(times)
     integrator_options: Any = integrator
     if integrator_options is not None and not isinstance(integrator_options, IntegratorOptions):
-        mistakes.append(f"integrator is {shorten_repr(integrator_options)}; give IntegratorOptions(...)")
+        mistakes.append(f"integrator is {shorten_repr(integrator_options)}; expected IntegratorOptions(...)")
     elif integrator_options is not None and integrator_options.method in ("cvodes", "adams") and _is_dae(problem):
         remedy = "use 'auto', 'esdirk', 'idas' or 'rosenbrock'"
         mistakes.append(f"method '{integrator_options.method}' cannot integrate algebraic equations; {remedy}")
@@ -342,12 +342,12 @@ class SimulationRequest:
 def _read(problem: Any, request: SimulationRequest) -> tuple[Posable, Array, dict[str, Array]]:
     """Return a problem, theta, and output times; all mistakes at once."""
     if not isinstance(problem, (Problem, CompiledProblem)):
-        message = f"the first argument is {shorten_repr(problem)}; give a Problem, or a Model with times="
+        message = f"the first argument is {shorten_repr(problem)}; expected a Problem, or a Model with times="
         raise_if_mistakes(request.where, [*request.mistakes, message])
     mistakes = [
         *request.mistakes,
         *(
-            f"{name} is part of the problem's experiments; give it there, or simulate the model itself"
+            f"{name} belongs to the problem's experiments; set it there, or simulate the model itself"
             for name in ("initial", "inputs", "start")
             if getattr(request, name) is not None
         ),
@@ -421,13 +421,13 @@ def _model_case(model: Model, request: SimulationRequest, options: IntegratorOpt
     times, start, mistakes = request.times, request.start, request.mistakes
     begin = 0.0 if start is None else read_real(start)
     if begin is None or not np.isfinite(begin):
-        mistakes.append(f"start is {shorten_repr(start)}; give a finite number")
+        mistakes.append(f"start is {shorten_repr(start)}; expected a finite number")
         begin = -np.inf
     output_times = read_reals(times)
     if times is None:
         mistakes.append("times is missing; for a model pass times=np.linspace(0, 10, 101), for example")
     elif output_times is None:
-        mistakes.append(f"times is {shorten_repr(times)}; give numbers")
+        mistakes.append(f"times is {shorten_repr(times)}; expected numbers")
     else:
         output_times = np.atleast_1d(output_times)
         messages = _time_mistakes("times", output_times, begin)
@@ -470,14 +470,14 @@ def read_model(
     values |= {n: values.get(n, 0.0) for n in model.noises}  # nothing disturbs what is simulated
     p = np.array([_number(f"parameter '{n}'", values.get(n), mistakes) for n in model.parameters])
     signals = {n: as_input(n, u, mistakes) for n, u in read_mapping("inputs", inputs, mistakes).items()}
-    mistakes += [f"'{n}' is no input: {suggest(n, model.inputs)}" for n in signals if n not in model.inputs]
+    mistakes += [f"unknown input '{n}': {suggest(n, model.inputs)}" for n in signals if n not in model.inputs]
     mistakes += [f"input '{n}' is missing; pass a number or an Input" for n in model.inputs if n not in signals]
     if end is not None:
         mistakes += _span_mistakes({n: signals[n] for n in model.inputs if n in signals}, "the model", begin, end)
     state_names = (*model.own_states, *model.algebraic_states)
     overrides = read_mapping("initial", initial, mistakes)
     mistakes += [
-        f"initial names '{n}', which is no state: {suggest(n, state_names)}" for n in overrides if n not in state_names
+        f"initial has the unknown state '{n}': {suggest(n, state_names)}" for n in overrides if n not in state_names
     ]
     initial_values = {**model.initial, **overrides}
     x0 = [_initial(n, initial_values.get(n), model, p, mistakes) for n in model.own_states]
@@ -497,7 +497,9 @@ def parameter_values(model: Model, source: Any, mistakes: list[str]) -> dict[str
     if isinstance(source, FittedValues):
         return {n: v for n, v in estimated_or_fixed(source).items() if n in model.parameters}
     values = read_mapping("parameters", source, mistakes)
-    mistakes += [f"'{n}' is no parameter: {suggest(n, model.parameters)}" for n in values if n not in model.parameters]
+    mistakes += [
+        f"unknown parameter '{n}': {suggest(n, model.parameters)}" for n in values if n not in model.parameters
+    ]
     return values
 
 
@@ -512,7 +514,9 @@ def _number(label: str, value: Any, mistakes: list[str]) -> float:
     if number is not None and np.isfinite(number):
         return number
     mistakes.append(
-        f"{label} has no value; give a number" if value is None else f"{label} is {shorten_repr(value)}; give a number"
+        f"{label} has no value; pass a number"
+        if value is None
+        else f"{label} is {shorten_repr(value)}; expected a number"
     )
     return np.nan
 
@@ -524,9 +528,7 @@ def _initial(name: str, value: Any, model: Model, p: Array, mistakes: list[str])
         return _number(label, value, mistakes)
     symbols = ca.symvar(value)
     unknown_names = [s.name() for s in symbols if s.name() not in model.parameters]
-    mistakes += [
-        f"{label} contains '{s}', which is no parameter: {suggest(s, model.parameters)}" for s in unknown_names
-    ]
+    mistakes += [f"{label} contains the unknown parameter '{s}': {suggest(s, model.parameters)}" for s in unknown_names]
     if unknown_names:
         return np.nan
     arguments = [float(p[model.parameters.index(s.name())]) for s in symbols]
@@ -721,15 +723,15 @@ def _read_theta(problem: Posable, parameters: Any) -> tuple[Posable, Array, list
         owners = [j for j, quantity in enumerate(problem.quantities) if name in (quantity.name, quantity.symbol_name)]
         number = read_real(value)
         if number is None or not np.isfinite(number):
-            mistakes.append(f"'{name}' is {shorten_repr(value)}; give a finite number")
+            mistakes.append(f"'{name}' is {shorten_repr(value)}; expected a finite number")
         elif any(problem.log[j] and number <= 0 for j in owners):
-            mistakes.append(f"'{name}' is {number:g}, but its scale is 'log'; give a positive number")
+            mistakes.append(f"'{name}' is {number:g}, but its scale is 'log'; expected a positive number")
         elif owners:
             natural[owners] = number
         elif name in problem.parameters and not isinstance(problem, CompiledProblem):
             fixed[name] = replace(problem.parameters[name], value=number, lower=-np.inf, upper=np.inf)
         elif name in problem.parameters:
-            mistakes.append(f"'{name}' is a number in this posed problem; give the Problem to change it")
+            mistakes.append(f"'{name}' is a constant of this compiled problem; pass the Problem to change it")
         else:
             known_names = dict.fromkeys((*problem.names, *problem.parameters))
             mistakes.append(f"'{name}' is neither estimated nor a model parameter: {suggest(name, known_names)}")
@@ -770,8 +772,8 @@ def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], lis
         mistakes += [] if messages else _span_mistakes(signals, f"'{condition.name}'", condition.start, t[-1])
         if not messages and t[-1] > condition.schedule.known_until:
             mistakes.append(
-                f"{name} go on to {t[-1]:g}, but doses of '{condition.name}' repeat up to the last measurement at "
-                f"{condition.schedule.known_until:g} only; give their number, count="
+                f"{name} extend to {t[-1]:g}, but doses of '{condition.name}' repeat up to the last measurement at "
+                f"{condition.schedule.known_until:g} only; pass their number, count="
             )
     return output_times, mistakes
 
@@ -786,8 +788,9 @@ def _span_mistakes(signals: Mapping[str, Input], owner_label: str, start: float,
     late = [(n, s.span[1]) for n, s in signals.items() if end > s.span[1]]
     early = [(n, s.span[0]) for n, s in signals.items() if start < s.span[0] - 1e-9 * abs(end - start)]
     return [
-        f"input '{n}' of {owner_label} is given up to {last_time:g}; extend it to {end:g}" for n, last_time in late
+        f"input '{n}' of {owner_label} is defined only up to {last_time:g}; extend it to {end:g}"
+        for n, last_time in late
     ] + [
-        f"input '{n}' of {owner_label} is given from {first_time:g} on; extend it to {start:g}"
+        f"input '{n}' of {owner_label} is defined only from {first_time:g} on; extend it to {start:g}"
         for n, first_time in early
     ]

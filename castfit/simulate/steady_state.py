@@ -167,10 +167,11 @@ def steady_state(
     candidate: Any = model
     if not isinstance(candidate, Model):
         raise_if_mistakes(
-            "steady_state", [f"model is {shorten_repr(candidate)}; give a Model, or name what you give (inputs=...)"]
+            "steady_state",
+            [f"model is {shorten_repr(candidate)}; expected a Model; pass other arguments by name (inputs=...)"],
         )
     if replace is not None:
-        mistakes.append("replace is for experiments that begin at rest; leave it out here")
+        mistakes.append("replace has an effect only for experiments that start at steady state; remove it")
     system = model.system
     if ca.depends_on(ca.vertcat(system.ode, system.alg), system.t):
         mistakes.append("the model has no steady state, because its equations depend on time")
@@ -213,7 +214,7 @@ def _read_conditions_before(
         number = read_real(value)
         if isinstance(value, Free):
             mistakes.append(
-                f"initial state '{name}' is free; give a parameter instead, and its guess in the problem's parameters"
+                f"initial state '{name}' is free; pass a parameter instead, and set its guess in the problem's parameters"
             )
         elif isinstance(value, ca.SX) and value.numel() == 1:
             states[name] = float(value) if value.is_constant() else value
@@ -221,7 +222,7 @@ def _read_conditions_before(
             states[name] = number
         else:
             mistakes.append(
-                f"initial state '{name}' is {shorten_repr(value)}; give a finite number or a scalar SX expression"
+                f"initial state '{name}' is {shorten_repr(value)}; expected a finite number or a scalar SX expression"
             )
     mistakes += _moving(inputs)
     replacements = read_mapping("replace", replace, mistakes)
@@ -232,7 +233,7 @@ def _read_conditions_before(
 def _moving(inputs: Any) -> list[str]:
     """Find inputs that change in time."""
     return [
-        f"input '{n}' changes in time; give the number that it holds before the model rests"
+        f"input '{n}' changes in time; pass its constant value at steady state"
         for n, u in read_mapping("inputs", inputs, []).items()
         if getattr(u, "kind", "constant") != "constant"
     ]

@@ -59,9 +59,9 @@ def test_a_plan_is_shown_and_told(tmp_path):
     assert "2.93300" in page
     assert "x1 &gt;= -0.25 along" in page
     assert "2.93300" in str(plan)
-    with refused("'q' is no state or input"):
+    with refused("unknown state or input 'q'"):
         plan.plot(names=["q"])
-    with refused("let it end in .html"):
+    with refused("must end in .html"):
         plan.report(tmp_path / "plan.txt")
 
 

@@ -330,9 +330,9 @@ def test_arguments_that_make_no_sense_are_refused():
     with refused("the mean of 'k' is 'a'"):
         multivariate_normal({"k": "a"}, [[1]])
     result = cf.fit(line(FIRST))
-    with refused("'kk' is no quantity of the result: did you mean 'k'?"):
+    with refused("unknown quantity 'kk': did you mean 'k'?"):
         cf.Prior(result, names=["kk"])
-    with refused("give the result of a fit"):
+    with refused("pass the result of a fit"):
         cf.Prior(result.parameters)  # type: ignore[arg-type]
     with refused("result is not a solution"):
         cf.Prior(cf.fit(line(FIRST), callback=lambda _: True))

@@ -241,13 +241,13 @@ def test_a_result_is_saved_pickled_and_begun_from(tmp_path):
     loaded = cf.PathResult.load(tmp_path / "walk.json")
     assert str(loaded) == str(result)
     np.testing.assert_array_equal(loaded.path("x").values, result.path("x").values)
-    with pytest.raises(cf.InputError, match=r"call with_problem"):
+    with pytest.raises(cf.InputError, match=r"call result.with_problem"):
         loaded.plot()
     assert loaded.with_problem(problem).laplace_check(5, rng=0).draws == 5
-    with pytest.raises(cf.InputError, match="give the problem that was fitted"):
+    with pytest.raises(cf.InputError, match="pass the problem that was fitted"):
         loaded.with_problem(walk(sigma=0.3))
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(cf.InputError, match="no saved result"):
+    with pytest.raises(cf.InputError, match="not a saved result"):
         cf.PathResult.load(tmp_path / "other.json")
     pickled_result = pickle.loads(pickle.dumps(result))
     assert pickled_result.values == result.values
@@ -395,7 +395,7 @@ def test_the_picture_has_a_band_for_each_output(tmp_path):
         cf.plots.paths(result, outputs=["q"])
     with pytest.raises(cf.InputError, match="state or output"):
         result.path("q")
-    with pytest.raises(cf.InputError, match="no experiment"):
+    with pytest.raises(cf.InputError, match="unknown experiment"):
         result.path("x", "other")
     with pytest.raises(cf.InputError, match="must be between 0 and 1"):
         result.path("x", confidence_level=2.0)

@@ -299,10 +299,10 @@ def test_an_animation_of_one_state(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"choose": [0, 99]}, "there is no iteration 99; choose from 0 to 9"),
-        ({"choose": []}, "0 iterations are chosen; choose 1 to 8"),
-        ({"choose": [0] * 9}, "9 iterations are chosen"),
-        ({"states": []}, r"no states; give list\(GaussNewton\(\)\.iterate"),
+        ({"choose": [0, 99]}, "unknown iteration 99; choose from 0 to 9"),
+        ({"choose": []}, "0 iterations were passed; expected 1 to 8"),
+        ({"choose": [0] * 9}, "9 iterations were passed"),
+        ({"states": []}, r"states is empty; pass list\(GaussNewton\(\)\.iterate"),
         ({"transcription": cf.MultipleShooting(9)}, "states have 24 variables, the transcription has 22"),
     ],
 )

@@ -222,7 +222,7 @@ def test_simulations_of_what_is_posed():
     fixed = compiled_problem.fix({"m": 1.0})
     simulation = cf.simulate(fixed, {"k": 0.5})["experiment 1"]
     assert simulation["y"] == pytest.approx(compiled_problem.conditions[0].points.values[:, 1], abs=1e-6)
-    with refused("'m' is a number in this posed problem"):
+    with refused("'m' is a constant of this compiled problem"):
         cf.simulate(fixed, {"m": 2.0})
     with refused("'q' is neither estimated nor a model parameter: choose from k, m"):
         cf.simulate(compiled_problem, {"q": 1.0})

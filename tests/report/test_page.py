@@ -348,7 +348,7 @@ def test_further_chapters_come_before_the_residuals(tmp_path, result):
 def test_mistakes_are_listed_before_anything_is_written(tmp_path, result):
     with pytest.raises(cf.InputError, match="4 mistakes") as caught:
         result.report(tmp_path / "fit.pdf", title=3, notes=None, further={"a": 1})
-    assert "let it end in .html" in str(caught.value)
+    assert "must end in .html" in str(caught.value)
     with pytest.raises(cf.InputError, match="does not exist; create it first"):
         result.report(tmp_path / "nowhere" / "fit.html")
     with pytest.raises(cf.InputError, match="no argument 'titel'; did you mean 'title'"):

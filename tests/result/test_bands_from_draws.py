@@ -113,7 +113,7 @@ def test_what_is_wrong_with_bands_and_expressions():
         "bands were computed for another fit",
         "rng is 'a'",
         "'x' is an output",
-        "give a scalar",
+        "expected a scalar",
         "contains 'q'",
     ):
         result.predict(AT, bands=bootstrap, rng="a", noise=2, outputs={"x": x, "n": 3, "m": x * q})

@@ -198,9 +198,9 @@ def test_filter_and_smoother_are_those_of_the_fit_where_the_model_is_linear():
     np.testing.assert_allclose(
         kalman_result.filtered("a").values[-1], kalman_result.smoothed("a").values[-1], rtol=1e-12
     )
-    with pytest.raises(cf.InputError, match="no state"):
+    with pytest.raises(cf.InputError, match="unknown state 'y'"):
         kalman_result.filtered("y")
-    with pytest.raises(cf.InputError, match="no experiment"):
+    with pytest.raises(cf.InputError, match="unknown experiment 'other'"):
         cf.kalman(result, "other")
     with pytest.raises(cf.InputError, match="pass the result of a model with process noise"):
         cf.kalman("x")
@@ -256,8 +256,9 @@ def test_mistakes_are_sentences():
             result, 0, experiment="e", bounds={"q": (0, 1), "x": (2, 1)}, initial={"r": 1.0, "y": "z"}, start=np.inf
         )
     message = str(caught.value)
-    for words in ("horizon is 0; expected an integer of at least 1", "'e' is no experiment", "bounds name 'q'", "the bounds of 'x'",
-                  "'r' is no state", "the initial value of 'y'", "start is inf"):  # fmt: skip
+    for words in ("horizon is 0; expected an integer of at least 1", "unknown experiment 'e'",
+                  "bounds has the unknown name 'q'", "the bounds of 'x'",
+                  "unknown state 'r'", "the initial value of 'y'", "start is inf"):  # fmt: skip
         assert words in message
     estimator = cf.moving_horizon(result, 5, initial={"x": 1.0, "y": cf.Normal(0, 0.1)}, start=10.0)
     assert estimator.states == {"x": 1.0, "y": 0.0}

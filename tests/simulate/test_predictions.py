@@ -45,15 +45,15 @@ def test_a_model_reads_as_its_only_experiment() -> None:
     prediction = cf.simulate(model, {"k": 0.3}, TIMES)
     assert prediction["experiment 1"]["x"] is prediction["x"]
     assert list(prediction) == ["time", "x"]
-    with pytest.raises(KeyError, match="'y' is no output: choose from time, x"):
+    with pytest.raises(KeyError, match="unknown output 'y': choose from time, x"):
         prediction["y"]
 
 
 def test_several_experiments_need_a_name_and_the_error_says_it() -> None:
     prediction = cf.simulate(decay(experiments=2), times=TIMES)
-    with pytest.raises(KeyError, match=r"'x' is no experiment; write \['experiment 1'\]\['x'\]"):
+    with pytest.raises(KeyError, match=r"unknown experiment 'x'; write \['experiment 1'\]\['x'\]"):
         prediction["x"]
-    with pytest.raises(KeyError, match="'experimnt 1' is no experiment; did you mean 'experiment 1'"):
+    with pytest.raises(KeyError, match="unknown experiment 'experimnt 1'; did you mean 'experiment 1'"):
         prediction["experimnt 1"]
     with pytest.raises(KeyError, match="'xx' is neither an experiment nor an output: did you mean 'x'"):
         Prediction(one={"x": TIMES})["xx"]

@@ -140,7 +140,7 @@ def test_a_stop_is_explained_and_the_error_crosses_processes() -> None:
     ("options", "message"),
     [
         ({"parameters": {"kk": 1.0, "b": np.nan}}, r"2 mistakes[\s\S]*'kk' is neither .*'k'[\s\S]*'b' is nan"),
-        ({"parameters": {"k": [1.0, 2.0]}}, "give a finite number"),
+        ({"parameters": {"k": [1.0, 2.0]}}, "expected a finite number"),
         ({"parameters": [1.0]}, r"theta must hold 2 finite numbers, one for each of k, x\(0\)"),
         ({"times": [-1.0, 2.0]}, "start at -1, before the start of the experiment at 0"),
         ({"times": [2.0, 1.0]}, "must be finite and increasing"),
@@ -154,12 +154,12 @@ def test_bad_input_is_named(options: dict[str, Any], message: str) -> None:
 
 
 def test_more_bad_input_is_named() -> None:
-    with pytest.raises(InputError, match="scale is 'log'; give a positive number"):
+    with pytest.raises(InputError, match="scale is 'log'; expected a positive number"):
         simulate(decay(k=Parameter(1.0, scale="log")), {"k": -1.0})
     x, u = symbols("x u")
     signal = Input.linear([0.0, 2.0], [0.0, 1.0])
     experiment = Experiment({"x": np.ones(3)}, MEASURED, initial={"x": free(0.0)}, inputs={"u": signal})
-    with pytest.raises(InputError, match="input 'u' of 'experiment 1' is given up to 2; extend it to 3"):
+    with pytest.raises(InputError, match="input 'u' of 'experiment 1' is defined only up to 2; extend it to 3"):
         simulate(Problem(Model({x: u}, inputs=[u]), experiment), times=[1.0, 3.0])
 
 
@@ -187,12 +187,12 @@ def test_every_mistake_about_a_model_is_listed() -> None:
     text = str(caught.value)
     for words in (
         "parameter 'k' has no value",
-        "'kk' is no parameter: did you mean 'k'",
+        "unknown parameter 'kk': did you mean 'k'",
         "times must be finite and increasing",
         "initial state 'x' is 'one'",
         "initial state 'y' has no value",
-        "initial names 'w'",
-        "'v' is no input",
+        "initial has the unknown state 'w'",
+        "unknown input 'v'",
         "input 'u' is missing",
         "start is 'now'",
     ):
@@ -246,7 +246,9 @@ def test_what_cannot_be_computed_at_the_given_values_is_listed() -> None:
 def test_a_method_without_algebraic_equations_is_refused_with_everything_else() -> None:
     x, z, k = symbols("x z k")
     model = Model({x: -z}, algebraic={z: z**2 - k * x}, parameters=[k], initial={x: 1.0})
-    with pytest.raises(InputError, match=r"2 mistakes[\s\S]*'cvodes' cannot integrate algebraic[\s\S]*'kk' is no"):
+    with pytest.raises(
+        InputError, match=r"2 mistakes[\s\S]*'cvodes' cannot integrate algebraic[\s\S]*unknown parameter 'kk'"
+    ):
         simulate(model, {"k": 1.0, "kk": 1.0}, [1.0], integrator=IntegratorOptions(method="cvodes"))
     simulation = simulate(model, {"k": 1.0}, [1.0])  # the guess is 1 as in experiments: at 0 the equation is singular
     assert simulation["x"][0] == pytest.approx(0.25, rel=1e-7)  # x = (1 - t / 2)^2
@@ -259,9 +261,9 @@ def test_junk_is_answered_in_words(junk: Any) -> None:
     for arguments in ({"parameters": object()}, {"times": object()}, {"times": "all"}, {"parameters": "k"}):
         with pytest.raises(InputError):
             simulate(decay(), **arguments)
-    with pytest.raises(InputError, match="initial is part of the problem's experiments"):
+    with pytest.raises(InputError, match="initial belongs to the problem's experiments"):
         simulate(decay(), initial={"x": 1.0})  # type: ignore[call-overload]
-    with pytest.raises(InputError, match="integrator is 'cvodes'; give IntegratorOptions"):
+    with pytest.raises(InputError, match="integrator is 'cvodes'; expected IntegratorOptions"):
         simulate(decay(), integrator="cvodes")  # type: ignore[arg-type]
 
 

@@ -215,14 +215,14 @@ def test_a_state_that_never_begins_is_at_rest_though_nothing_would_hold_it():
 def test_mistakes_are_listed_at_once():
     x, k, t = cf.symbols("x k t")
     moving = cf.Model({x: -k * x + t}, parameters=[k], time=t)
-    with refused("replace is for experiments", "equations depend on time", "'k' has no value",
-                 "'y', which is no state", "'x' has no value"):  # fmt: skip
+    with refused("replace has an effect only for experiments that start at steady state", "equations depend on time", "'k' has no value",
+                 "unknown state 'y'", "'x' has no value"):  # fmt: skip
         cf.steady_state(moving, initial={"y": 1}, replace={"x": 2})
     with refused("input 'u' changes in time"):
         cf.steady_state(cascade(), VALUES, inputs={"u": cf.Input.linear([0, 1], [0, 1])})
     with refused("model is 3"):
         cf.steady_state(3)
-    with refused("initial state 'K' is free; give a parameter", "input 'u' changes"):
+    with refused("initial state 'K' is free; pass a parameter", "input 'u' changes"):
         cf.steady_state(initial={"K": cf.free(1)}, inputs={"u": cf.Input.linear([0, 1], [0, 1])})
 
 

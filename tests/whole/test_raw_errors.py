@@ -309,7 +309,7 @@ def test_what_is_read_more_than_once_may_be_an_iterator():
     "given", [None, [1.0], {"a": 1.0}, "x", decay_problem()], ids=lambda value: type(value).__name__
 )
 def test_pictures_of_something_else_are_refused_by_name(name, given):
-    with pytest.raises(cf.InputError, match=r"(is .*; give .*[A-Z]|missing a required argument)"):
+    with pytest.raises(cf.InputError, match=r"(is .*; (give|pass|expected) .*[A-Z]|missing a required argument)"):
         getattr(cf.plots, name)(given)
 
 
@@ -352,5 +352,5 @@ def test_where_a_fit_is_asked_for_a_search_names_its_best():
             lambda result: cf.simulate(decay_model(), result, [1.0], initial={"x": 1.0}),
             cf.plots.ellipses,
         ):
-            with pytest.raises(cf.InputError, match=r"give its best fit, \.best"):
+            with pytest.raises(cf.InputError, match=r"(give|pass) its best fit, \.best"):
                 use(search)

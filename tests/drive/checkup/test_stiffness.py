@@ -119,7 +119,7 @@ def test_picture(tmp_path):
 
 
 def test_mistakes_are_listed_at_once():
-    with refused("integrator is 3", "times is missing", "'k' is no parameter"):
+    with refused("integrator is 3", "times is missing", "unknown parameter 'k'"):
         cf.stiffness(linear([[-1.0]]), {"k": 1.0}, integrator=3)
     with refused("the first argument is 2"):
         cf.stiffness(2)
