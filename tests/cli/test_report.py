@@ -59,5 +59,5 @@ def test_a_page_to_play_with_is_written_after_a_fit_or_from_the_guess(tmp_path, 
     assert main(["explore", "decay.py", "--guess", "--solver", "ipopt", "--start", "random"]) == 2
     error_text = capsys.readouterr().err
     assert "--solver sets how to fit, but --guess skips the fit" in error_text
-    assert "--start says" in error_text
+    assert "--start sets how to fit" in error_text
     assert main(["explore", "decay.py", "--out", "guess.pdf"]) == 2
