@@ -36,7 +36,7 @@ from castfit.drive.search.portfolio.limits import search_field
 from castfit.drive.search.portfolio.portfolio import applicable_strategies
 from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult
 from castfit.drive.search.portfolio.search import run_portfolio
-from castfit.drive.search.portfolio.strategies import SAME, WAYS
+from castfit.drive.search.portfolio.strategies import SAME_COST_TOL, WAYS
 from castfit.fit.start.search_problem import search_problem_of
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problems import load
@@ -47,8 +47,8 @@ PARTLY_OBSERVED = ("lorenz", "fitzhugh_nagumo", "lotka_volterra_log", "goodwin",
 OTHERS = ("lotka_volterra_michalik", "stat5", "alpha_pinene")
 MAX_TIME = 10.0  # CPU seconds per run of the ablation
 _PETAB = ("Boehm", "Bruno", "Sneyd")
-_ALIKE = 6  # candidates, up to which neither race nor pool have a part
-_ENDLESS = 10**6  # finds: a run ends at the optimum, not when it believes it
+_MAX_UNAFFECTED_CANDIDATES = 6  # candidates, up to which neither race nor pool have a part
+_UNLIMITED_FINDS = 10**6  # finds: a run ends at the optimum, not when it believes it
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def petab_cases(folder: str | Path, names: Sequence[str]) -> Iterator[AblationCa
         if any(name.startswith(b) for b in names):
             problem = load_tables(path).problem
             reference_fit = cf.fit(problem, "single", cf.GaussNewton("box"))
-            yield AblationCase(name, problem.posed, _evenly(problem.posed), _below(reference_fit.cost + SAME))
+            yield AblationCase(name, problem.posed, _evenly(problem.posed), _below(reference_fit.cost + SAME_COST_TOL))
 
 
 def _evenly(compiled_problem: CompiledProblem) -> Callable[[np.random.Generator], Mapping[str, float]]:
@@ -229,7 +229,7 @@ def run_ablation(
                     for method in _in_turn(chosen, k):
                         usual = runs["default"][k] if len(runs.get("default", ())) > k else None
                         late = INGREDIENTS[method].late and not to_the_end
-                        if late and usual is not None and usual.hit and usual.candidates <= _ALIKE:
+                        if late and usual is not None and usual.hit and usual.candidates <= _MAX_UNAFFECTED_CANDIDATES:
                             runs[method].append(usual)
                             continue
                         progress(f"{case.name}, start {k + 1} of {starts}: {method}")
@@ -271,7 +271,7 @@ def _run(case: AblationCase, ingredient: Ingredient, seed: int, max_time: float,
     options = ingredient.change(PortfolioOptions(applicable_strategies(compiled_problem)))
     search_result: PortfolioResult = run_portfolio(
         compiled_problem, options, search_field(compiled_problem, None), RunOptions(max_time=100.0 * max_time, callback=is_finished), {},
-        rng=seed, finds=3 if to_the_end else _ENDLESS,
+        rng=seed, finds=3 if to_the_end else _UNLIMITED_FINDS,
     )  # fmt: skip
     if search_result.reason.startswith("Interrupted"):
         raise KeyboardInterrupt

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 NAME = "adjoint-scaling"
 METHODS = ("esdirk", "cvodes")
 STATES, PARAMETERS = (2, 5, 20, 100), (5, 10, 20, 50, 100, 200, 500)
-_HORIZON = 5.0
-_MOST = 2e4  # sensitivity equations that are worth the wait
+_HORIZON_LENGTH = 5.0
+_MAX_SENSITIVITY_EQUATIONS = 2e4  # sensitivity equations that are worth the wait
 _COLOURS = (BLUE, RED, *BEHIND)
-_LONG = 0.5  # seconds after which once is enough
+_REPEATED_SECONDS = 0.5  # seconds after which once is enough
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def adjoint_scaling(
         for n_p in parameters:
             progress(f"{NAME}: {n_x} states, {n_p} parameters")
             x0, p = generator.uniform(0.5, 1.5, (1, n_x)), generator.uniform(0.1, 1.0, (1, n_p))
-            lanes = Lanes(np.zeros(1), np.full(1, _HORIZON), x0, p, np.zeros((1, 1, 0, 4)), np.zeros((1, 0)))
+            lanes = Lanes(np.zeros(1), np.full(1, _HORIZON_LENGTH), x0, p, np.zeros((1, 1, 0, 4)), np.zeros((1, 0)))
             found += [_timed(method, lanes, repetitions) for method in methods]
     return AdjointScaling(tuple(found))
 
@@ -145,12 +145,12 @@ def _timed(method: str, lanes: Lanes, repetitions: int) -> AdjointTiming:
         return lambda: integrator.sensitivities(lanes, at, dx0, dp)
 
     simulation = _median_time(lambda: integrator.values(lanes), 2 * repetitions)
-    some = n_x * (1 + n_p) <= _MOST
+    some = n_x * (1 + n_p) <= _MAX_SENSITIVITY_EQUATIONS
     ahead = forward(n_p)().dx[0, 0].sum(axis=0) if some else np.full(n_p, np.nan)
     error = np.abs(integrator.adjoint(lanes, at, total).p[0, 0] - ahead).max() / np.abs(ahead).max()
 
     def relative(action: Callable[[], object], equations: float) -> float:
-        return _median_time(action, repetitions) / simulation if equations <= _MOST else np.nan
+        return _median_time(action, repetitions) / simulation if equations <= _MAX_SENSITIVITY_EQUATIONS else np.nan
 
     return AdjointTiming(
         method,
@@ -168,7 +168,7 @@ def _timed(method: str, lanes: Lanes, repetitions: int) -> AdjointTiming:
 def _median_time(action: Callable[[], object], repetitions: int) -> float:
     action()
     times: list[float] = []
-    while len(times) < repetitions and sum(times) < _LONG * max(len(times) - 1, 1):
+    while len(times) < repetitions and sum(times) < _REPEATED_SECONDS * max(len(times) - 1, 1):
         began = time.process_time()  # what else the machine does must not count
         action()
         times.append(time.process_time() - began)

@@ -45,13 +45,13 @@ _PAPER = (
     PaperRow("scalar, SQP of MATLAB", "8 iterations; of 10 draws"),
     PaperRow("p1, p2, p3, p4", "0.9832 ± 0.0554, 0.9870 ± 0.0590, 1.0254 ± 0.0397, 1.0290 ± 0.0371"),
 )
-_DRAWS = 100
-_MAX_TIME = 120.0
+_N_STARTS = 100
+_MAX_FIT_SECONDS = 120.0
 _TIMES = np.arange(1.0, 11.0)
-_SIGMA = 0.05
+_DATA_SIGMA = 0.05
 _TRUE: Mapping[str, float] = {"p1": 1.0, "p2": 1.0, "p3": 1.0, "p4": 1.0}
 _START = {"p1": 0.5, "p2": 0.5, "p3": 0.5, "p4": -0.2}
-_SAME = 1e-4  # of chi2
+_CHI2_RTOL = 1e-4  # of chi2
 
 _VECTOR = MultipleShooting("data", derivatives="adjoint")
 _SCALAR = MultipleShooting("data", derivatives="adjoint", matching="scalar")
@@ -121,18 +121,18 @@ def _exact() -> Mapping[str, Array]:
 
 def drawn(rng: np.random.Generator) -> Problem:
     """Draw the paper's data, ten values of both states with a standard deviation of 0.05."""
-    data = {n: _exact()[n] + _SIGMA * rng.standard_normal(_TIMES.size) for n in ("x", "y")}
-    experiment = Experiment(data, time=_TIMES, sigma=_SIGMA, initial={"x": 0.4, "y": 1.0})
+    data = {n: _exact()[n] + _DATA_SIGMA * rng.standard_normal(_TIMES.size) for n in ("x", "y")}
+    experiment = Experiment(data, time=_TIMES, sigma=_DATA_SIGMA, initial={"x": 0.4, "y": 1.0})
     return Problem(_model(), experiment, parameters=dict(_START))
 
 
 def adjoint_table(
     *,
     methods: Sequence[str] | None = None,
-    draws: int = _DRAWS,
+    draws: int = _N_STARTS,
     seed: int = 0,
     workers: int = 1,
-    max_time: float = _MAX_TIME,
+    max_time: float = _MAX_FIT_SECONDS,
     progress: Progress = lambda _: None,
 ) -> tuple[AdjointRow, ...]:
     """Fit all draws by all methods.
@@ -181,7 +181,7 @@ def _trial(name: str, seed: np.random.SeedSequence, max_time: float) -> AdjointT
         result = fit(problem, *METHODS[name], second_start=False, retry=False, max_time=max_time)
     if Status.INTERRUPTED in (reference.status, result.status):
         raise KeyboardInterrupt
-    same = abs(result.chi2 - reference.chi2) <= _SAME * reference.chi2
+    same = abs(result.chi2 - reference.chi2) <= _CHI2_RTOL * reference.chi2
     correct = result.success and same
     end = "" if correct else result.status.value if not result.success else "another optimum"
     return AdjointTrial(
@@ -223,7 +223,7 @@ def _estimate(k: int, row: AdjointRow) -> str:
 def _run(
     name: str,
     progress: Progress,
-    starts: int = _DRAWS,
+    starts: int = _N_STARTS,
     methods: Sequence[str] | None = None,
     **options: Any,
 ) -> Report:

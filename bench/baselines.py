@@ -26,7 +26,7 @@ from castfit.transcribe.single_shooting import SingleShooting
 
 from .methods import INTEGRATOR
 
-_HOPELESS = 1e300  # differential evolution compares numbers
+_FAILED_OBJECTIVE = 1e300  # differential evolution compares numbers
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def evolve(log: SearchLog, n: int, rng: np.random.Generator) -> None:
     """Differential evolution, as scipy has it, without its final polish."""
 
     def objective(X: Array) -> Any:
-        return np.minimum(log.values(X.T), _HOPELESS)
+        return np.minimum(log.values(X.T), _FAILED_OBJECTIVE)
 
     differential_evolution(
         objective,

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 CASE = "batch reactor"
 _K = 0.5, 0.05, 0.2, 0.01
-_PRESSURE = 32.84  # of a unit of concentration
+_PRESSURE_PER_CONCENTRATION = 32.84  # of a unit of concentration
 _STEP, _STEPS, _FINE = 0.25, 120, 10
 _DEVIATION, _NOISE, _SPREAD = 0.25, 0.001, 0.5  # of a measurement, of a state after a step, of the prior
 _TRUTH, _PRIOR = np.array([0.5, 0.05, 0.0]), np.array([1.0, 0.0, 4.0])
-_NEAR = 0.05
+_CONVERGED_ERROR = 0.05
 _STOICHIOMETRY = np.array([[-1.0, 0.0], [1.0, -2.0], [1.0, 1.0]])
 
 
@@ -59,12 +59,12 @@ def drawn(rng: np.random.Generator) -> tuple[Array, Array]:
         x = np.maximum(flow(x)[0] + _NOISE * rng.standard_normal(3), 0.0)
         states.append(x)
     path: Array = np.array(states, dtype=float)
-    return path, _PRESSURE * path.sum(axis=1) + _DEVIATION * rng.standard_normal(_STEPS)
+    return path, _PRESSURE_PER_CONCENTRATION * path.sum(axis=1) + _DEVIATION * rng.standard_normal(_STEPS)
 
 
 def extended_filter(pressure: Array, *, clipped: bool) -> Array:
     """Return the means of an extended Kalman filter; `clipped` ones have negative concentrations set to 0."""
-    x, cov, h, found = _PRIOR, _SPREAD**2 * np.eye(3), np.full(3, _PRESSURE), list[Any]()
+    x, cov, h, found = _PRIOR, _SPREAD**2 * np.eye(3), np.full(3, _PRESSURE_PER_CONCENTRATION), list[Any]()
     with np.errstate(all="ignore"):
         for value in pressure:
             x, slope = flow(x)
@@ -84,7 +84,7 @@ def known_reactor(pressure: Array) -> cf.PathResult:
     noise = _NOISE / np.sqrt(_STEP)
     model = cf.Model(
         {state: f + noise * n for state, f, n in zip(x, right, w, strict=True)},
-        noises=w, outputs={"pressure": _PRESSURE * (x[0] + x[1] + x[2])},
+        noises=w, outputs={"pressure": _PRESSURE_PER_CONCENTRATION * (x[0] + x[1] + x[2])},
     )  # fmt: skip
     initial = {n: cf.Normal(m, _SPREAD) for n, m in zip("abc", _PRIOR.tolist(), strict=True)}
     time = _STEP * np.arange(1, pressure.size + 1)
@@ -119,8 +119,8 @@ def rows(draws: int, seed: int) -> list[FigureRow]:
     out = [FigureRow(CASE, "least concentration of the extended filter", float(np.median(least)), -1.5, note)]
     for (name, each), end, when in zip(errors.items(), (0.51, 88, 0.004, 0.004), (30, 30, 4.3, 2.6), strict=True):
         median = np.median(each, axis=0)
-        late = _STEP * (1.0 + np.flatnonzero(np.append(True, ~(median < _NEAR)))[-1])
+        late = _STEP * (1.0 + np.flatnonzero(np.append(True, ~(median < _CONVERGED_ERROR)))[-1])
         out.append(FigureRow(CASE, f"error at t = 30, {name}", float(median[-1]), end, note))
         if when < 30:
-            out.append(FigureRow(CASE, f"within {_NEAR} from t on, {name}", float(late), when, note))
+            out.append(FigureRow(CASE, f"within {_CONVERGED_ERROR} from t on, {name}", float(late), when, note))
     return out

@@ -10,7 +10,7 @@ from castfit.formats.petab.likelihood import simulated
 from castfit.formats.petab.loading import LoadedProblem
 
 _SAME_TIME = 1e-4  # relative: times are rounded in some tables
-_LEAST = 1e-6  # magnitude below which differences count as they are
+_MIN_MAGNITUDE = 1e-6  # magnitude below which differences count as they are
 
 
 def difference(loaded: LoadedProblem, folder: Path, name: str) -> float:
@@ -33,7 +33,7 @@ def difference(loaded: LoadedProblem, folder: Path, name: str) -> float:
         at = theirs.get((_plain(m.observable), m.experiment.partition(" after ")[0]), [])
         near = [v for t, v in at if t == m.time or abs(t - m.time) <= _SAME_TIME * max(1.0, abs(t))]
         off = min((abs(v - value) for v in near), default=inf)
-        worst = max(worst, off / max(abs(value), _LEAST))
+        worst = max(worst, off / max(abs(value), _MIN_MAGNITUDE))
     return worst
 
 

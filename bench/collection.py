@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 NAME = "petab"
 MAX_TIME = 60.0  # seconds per run where nothing is known of others
 _NEAR, _FAR = 0.1, 1.0
-_PEER_STARTS = 10
-_REPEATS = 5
-_POINTS = 6  # where differences are tried until they are sharp enough to judge a gradient
-_SHARP = 3e-6  # relative
-_AROUND = 0.1  # of theta, in search scale
+_N_PEER_STARTS = 10
+_N_REPEATS = 5
+_MAX_GRADIENT_POINTS = 6  # where differences are tried until they are sharp enough to judge a gradient
+_DIFFERENCE_RTOL = 3e-6  # relative
+_POINT_RADIUS = 0.1  # of theta, in search scale
 
 
 REFERENCES = {
@@ -221,8 +221,8 @@ def _entry(
     best = (reference if np.isfinite(reference) else nominal) + prior
     if pypesto is not None:
         progress(f"{name}: pyPESTO and AMICI")
-        peer_seconds = _PEER_STARTS * (max_time or MAX_TIME)
-        peer = live(pypesto, path, best, _NEAR, _PEER_STARTS if starts else 0, seed, peer_seconds)
+        peer_seconds = _N_PEER_STARTS * (max_time or MAX_TIME)
+        peer = live(pypesto, path, best, _NEAR, _N_PEER_STARTS if starts else 0, seed, peer_seconds)
     progress(f"{name}: gradient")
     error, where = _gradient_error(problem, theta)
     value, gradient = _times(problem, theta, tolerance)
@@ -259,15 +259,15 @@ def _gradient_error(problem: Problem, theta: Array) -> tuple[float, str]:
     rng = np.random.default_rng(0)
     error, location = np.nan, "nowhere"
     objective = SmoothObjective(problem, theta, accurate(1e-10))
-    for k in range(_POINTS):
-        point = theta if k == 0 else theta + _AROUND * rng.uniform(-1.0, 1.0, theta.size)
+    for k in range(_MAX_GRADIENT_POINTS):
+        point = theta if k == 0 else theta + _POINT_RADIUS * rng.uniform(-1.0, 1.0, theta.size)
         exact = objective.gradient(point)
         if not np.isfinite(exact).all():
             continue
         differences, uncertain = objective.differences(point)
         size = max(1.0, float(np.abs(exact).max()))
         relative_error = float(np.abs(differences - exact).max()) / size
-        if uncertain.max() <= _SHARP * size:
+        if uncertain.max() <= _DIFFERENCE_RTOL * size:
             return relative_error, "nominal" if k == 0 else "near"
         if not np.isfinite(error):
             error, location = relative_error, "uncertain"
@@ -284,7 +284,7 @@ def _times(problem: Problem, theta: Array, tolerance: float | None) -> tuple[flo
             milliseconds.append(np.nan)
             continue
         took: list[float] = []
-        for k in range(1, _REPEATS + 1):
+        for k in range(1, _N_REPEATS + 1):
             shifted_theta = theta + 1e-9 * k  # what was evaluated last is remembered
             took.append(cpu_timed(partial(act, shifted_theta))[1])
         milliseconds.append(1e3 * float(np.median(took)))

@@ -36,7 +36,7 @@ from .textbook_models import MODELS
 NAME = "costs"
 _CVODES = cf.SingleShooting(cf.IntegratorOptions("cvodes"))  # what there is without a compiled integrator
 SOLVERS = {"single": cf.GaussNewton("box"), "multiple": cf.GaussNewton(), "collocation": cf.GaussNewton()}
-_STARTS = 3
+_N_STARTS = 3
 _REPEATS, _SHORT = 5, 1.0  # fits by the clock at most, CPU seconds after which there is no further one
 
 Pose = Callable[[], Problem]
@@ -98,7 +98,7 @@ def coefficients(features: Sequence[Sequence[float]], figures: Sequence[float]) 
     return [float(f"{c:.3g}") for c in nnls(A / unit / y[:, None], np.ones(y.size))[0] / unit]
 
 
-def iterations(progress: Progress, models: Sequence[str] = tuple(MODELS), starts: int = _STARTS) -> dict[str, Any]:
+def iterations(progress: Progress, models: Sequence[str] = tuple(MODELS), starts: int = _N_STARTS) -> dict[str, Any]:
     """Return how many iterations textbook models take on average, by transcription and kind of model."""
     counts: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in SOLVERS}
     for table, (_, pose) in QUESTIONS.items():

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 NAME = "coverage"
-_TRIALS = 500
+_N_TRIALS = 500
 
 
 # Lotka and Volterra's predators and prey
 
 _TIMES = np.arange(1.0, 11.0)
 _TRUE = {"k1": 1.0, "k2": 1.0, "k3": 1.0, "k4": 1.0}
-_COUNTED = 50.0  # individuals in the unit of the model
+_INDIVIDUALS_PER_UNIT = 50.0  # individuals in the unit of the model
 _SIGMA, _RELATIVE = 0.05, 0.05
 
 
@@ -47,7 +47,7 @@ def _model() -> Model:
     x, y = symbols("x y")
     k1, k2, k3, k4 = symbols("k1 k2 k3 k4")
     equations = {x: -k1 * x + k2 * x * y, y: k3 * y - k4 * x * y}
-    outputs = {"predators": _COUNTED * x, "prey": _COUNTED * y}
+    outputs = {"predators": _INDIVIDUALS_PER_UNIT * x, "prey": _INDIVIDUALS_PER_UNIT * y}
     return Model(equations, parameters=[k1, k2, k3, k4], outputs=outputs)
 
 
@@ -83,14 +83,14 @@ def design(kind: str) -> tuple[Problem, Mapping[str, float], float | None]:
 KINDS = ("unknown sigma", "relative errors", "counts")
 
 
-def run_kind(kind: str, *, samples: int = _TRIALS, seed: int = 0, **options: Any) -> CoverageResult:
+def run_kind(kind: str, *, samples: int = _N_TRIALS, seed: int = 0, **options: Any) -> CoverageResult:
     """Check the intervals of one kind of noise, by fits that begin at a guess."""
     problem, truth, sigma = design(kind)
     parts: dict[str, Any] = {"transcription": "single", "start": "guess", **options}
     return coverage(problem, truth, sigma=sigma, samples=samples, rng=seed, **parts)
 
 
-def _run(name: str, progress: Progress, seed: int = 0, starts: int = _TRIALS, workers: int = 1) -> Report:
+def _run(name: str, progress: Progress, seed: int = 0, starts: int = _N_TRIALS, workers: int = 1) -> Report:
     raise_if_mistakes("coverage", number_mistakes(seed=seed, trials=starts))
 
     def told(kind: str) -> CoverageResult:

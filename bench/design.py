@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 NAME = "design"
 _ALONE = [sys.executable, "-c", f"from {__name__} import alone; alone()"]
-_TURNS = 5  # of an interpreter each for Pyomo.DoE and for castfit
-_REPEATS = 200  # of experiments that are simulated and fitted again
-_SEQUENCES = 20  # of rounds from a wrong guess
+_N_TURNS = 5  # of an interpreter each for Pyomo.DoE and for castfit
+_N_TRIALS = 200  # of experiments that are simulated and fitted again
+_N_SEQUENCES = 20  # of rounds from a wrong guess
 _RATES = np.array([0.7, 0.2])  # Box and Lucas (1959)
 _DRUG = np.array([4.298, 0.05884, 21.80])  # Atkinson, Chaloner, Herzberg and Juritz (1993): theta_1 to theta_3
 _SAMPLES = np.array([0.5, 1, 2, 6, 24, 36, 72, 120])
@@ -438,7 +438,7 @@ def choices(starts: int, pyomo: str | None = None) -> Iterator[CaseRow]:
         label = f"log10 det, {n} start{'s' * (n > 1)}, T = {heat}"
         yield CaseRow("", label, f"{run['log10 det']:.5f}", "19.29129", run["seconds"])
     if pyomo:
-        turns = [(beside_pyomo(pyomo), _told_by(_ALONE, dict(os.environ))) for _ in range(_TURNS)]
+        turns = [(beside_pyomo(pyomo), _told_by(_ALONE, dict(os.environ))) for _ in range(_N_TURNS)]
         pyomo_run, own_run = turns[0]
         pyomo_seconds, own_seconds = (float(np.median([pair[i]["seconds"] for pair in turns])) for i in (0, 1))
         pyomo_design = _heated(cf.Input.piecewise_constant(steps, pyomo_run["T"][:8]), pyomo_run["CA0"])
@@ -447,7 +447,7 @@ def choices(starts: int, pyomo: str | None = None) -> Iterator[CaseRow]:
             "", f"of Pyomo.DoE {pyomo_run['version']}, T = {heat}", log10_det(pyomo_design), "", pyomo_seconds
         )
         yield CaseRow("", "as Pyomo.DoE says", f"{pyomo_run['log10 det']:.5f}", "")
-        yield CaseRow("", f"with ipopt {pyomo_run['ipopt']}, in {_TURNS} turns", "", "", pyomo_seconds)
+        yield CaseRow("", f"with ipopt {pyomo_run['ipopt']}, in {_N_TURNS} turns", "", "", pyomo_seconds)
         yield CaseRow(
             "",
             "log10 det, 1 start, alone, in turns",
@@ -469,7 +469,7 @@ def choices(starts: int, pyomo: str | None = None) -> Iterator[CaseRow]:
     )
 
 
-def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0, pyomo: str | None = None) -> Report:
+def _run(name: str, progress: Progress, *, starts: int = _N_TRIALS, seed: int = 0, pyomo: str | None = None) -> Report:
     raise_if_mistakes(f"bench {name}", number_mistakes(starts=starts, seed=seed))
 
     def run() -> Iterator[CaseRow]:
@@ -480,11 +480,11 @@ def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0
                 ("models apart", told_apart(max(starts // 2, 2), seed)),
                 ("populations", populations()),
                 ("draws", for_draws(seed)),
-                ("many candidates", many(((1000, 6), (10_000, 20)) if starts >= _SEQUENCES else ((1000, 6),), seed)),
+                ("many candidates", many(((1000, 6), (10_000, 20)) if starts >= _N_SEQUENCES else ((1000, 6),), seed)),
                 (f"{starts} repeats", promised(max(starts, 2), seed)),
                 ("trials", trials(max(starts, 2), seed)),
-                ("rounds", in_rounds(min(starts, _SEQUENCES), seed)),
-                ("choices", choices(min(starts, _SEQUENCES), pyomo)),
+                ("rounds", in_rounds(min(starts, _N_SEQUENCES), seed)),
+                ("choices", choices(min(starts, _N_SEQUENCES), pyomo)),
             ):
                 progress(f"{NAME}: {label}")
                 yield from rows

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from castfit.integrate.esdirk_binding import StepSizes
 
 
-_MOST_ITERATIONS = 8
-_REMEMBERED = 1e-6  # part of the largest value of a state so far that counts as its magnitude
+_MAX_NEWTON_ITERATIONS = 8
+_MAGNITUDE_FRACTION = 1e-6  # part of the largest value of a state so far that counts as its magnitude
 _FEW_OUTPUTS = 500  # of which a single one within a step becomes its end
-_STRICT = 2.0  # times errors of explicit steps
+_EXPLICIT_ERROR_FACTOR = 2.0  # times errors of explicit steps
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ class ReferenceMethod:
         order, b_error = method.embedded_order + 1, method.error
         self._p, self._D = p, duration
         tau, before, rejected, rate, astray = 0.0, 1.0, False, 0.5, False
-        few, strict = (_FEW_OUTPUTS, 1.0) if method.gamma else (0, _STRICT)
+        few, strict = (_FEW_OUTPUTS, 1.0) if method.gamma else (0, _EXPLICIT_ERROR_FACTOR)
         x: list[Array] = []
         dx: list[Array] = []
         steps: list[float] = []
         f, J, P = self._at(start, y)
         dy, k = dx0, np.concatenate([f[:n_x], y[n_x:]])  # k, dk: the first stage's rates
         dk = (J @ np.vstack([dy, self._algebraic(J, P, dy, dp)]) + P @ dp)[:n_x]
-        given, unit = unit, np.maximum(unit, _REMEMBERED * np.abs(y))
+        given, unit = unit, np.maximum(unit, _MAGNITUDE_FRACTION * np.abs(y))
         most = np.abs(y)
         h = self._first_step(start, y, k, unit)
         while len(x) < grid.size:
@@ -129,7 +129,7 @@ class ReferenceMethod:
                 dx.append(self._between(th, dy, dY[-1], H * dK))
             y, dy, k, dk, tau = Y[-1], dY[-1], K[-1], dK[-1], to
             most = np.maximum(most, np.abs(y))
-            unit = np.maximum(given, _REMEMBERED * most)
+            unit = np.maximum(given, _MAGNITUDE_FRACTION * most)
             small = max(error, 1e-10)
             factor = 0.9 * small ** (-0.7 / order) * before ** (0.4 / order)
             factor = min(1.0 if rejected else 6.0, max(0.2, factor))
@@ -165,7 +165,7 @@ class ReferenceMethod:
         """Solve  Y_x = r + g K,  K = f(Y),  0 = g(Y)  with the matrix of the step; k holds guesses of K and z."""
         n_x, allowed, before, rate = self.n_x, self.control.newton, 0.0, rate**0.8
         y = np.concatenate([r + g * k[:n_x], k[n_x:]])
-        for it in range(_MOST_ITERATIONS):
+        for it in range(_MAX_NEWTON_ITERATIONS):
             f = self._at(time, y)[0]
             change = _solve(M, np.concatenate([g * (f[:n_x] - k[:n_x]), f[n_x:]]))
             k = k + np.concatenate([change[:n_x] / g, change[n_x:]])
@@ -178,7 +178,7 @@ class ReferenceMethod:
                         return y, k, rate
                     raise NotSolved
                 rate = max(ratio, 1e-4)
-                left = _MOST_ITERATIONS - 1 - it
+                left = _MAX_NEWTON_ITERATIONS - 1 - it
                 if left > 0 and size * ratio**left / (1 - ratio) > allowed:
                     raise NotSolved
             if size == 0.0 or rate / (1 - rate) * size <= allowed:

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 NAME = "scaling"
 EXPERIMENTS, VALUES = (100, 1000, 10_000), (10_000, 100_000, 1_000_000)
 TRUTH = {"k10": 0.3, "k12": 0.5, "k21": 0.4, "s": 2.0}
-SIGMA = 0.05
-_POINTS = 12
-_HORIZON = 50.0
-_LONGEST = 900.0  # seconds
+DATA_SIGMA = 0.05
+_N_POINTS = 12
+_HORIZON_LENGTH = 50.0
+_MAX_FIT_SECONDS = 900.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,15 @@ def many_experiments(count: int, rng: int | np.random.Generator = 0) -> Problem:
         parameters=[k10, k12, k21, s, b],
         outputs={"y": A + b, "z": s * B},
     )
-    times = np.linspace(0.25, 6.0, _POINTS)
+    times = np.linspace(0.25, 6.0, _N_POINTS)
     local_values = np.column_stack(
         [5.0 * np.exp(0.3 * generator.standard_normal(count)), np.exp(0.3 * generator.standard_normal(count)),
          0.5 + 0.2 * generator.standard_normal(count)]
     )  # fmt: skip
     data = closed_form(np.array(list(TRUTH.values())), local_values, times)
-    data = data + SIGMA * generator.standard_normal(data.shape)
+    data = data + DATA_SIGMA * generator.standard_normal(data.shape)
     initial = {"A": free(4.0), "B": free(1.0)}
-    experiments = [Experiment({"y": y, "z": z}, time=times, sigma=SIGMA, initial=initial) for y, z in data]
+    experiments = [Experiment({"y": y, "z": z}, time=times, sigma=DATA_SIGMA, initial=initial) for y, z in data]
     guesses = {name: Parameter(0.3, lower=0.0) for name in ("k10", "k12", "k21")}
     return Problem(model, experiments, parameters={**guesses, "s": 1.5, "b": Parameter(0.3, local=True)})
 
@@ -117,14 +117,14 @@ def one_long_experiment(count: int, rng: int | np.random.Generator = 0) -> Probl
     generator = np.random.default_rng(rng)
     A, B, k1, k2, k3, k4 = (symbols(name) for name in ("A", "B", "k1", "k2", "k3", "k4"))
     model = Model({A: k1 * A - k2 * A * B, B: k3 * A * B - k4 * B}, parameters=[k1, k2, k3, k4])
-    times = np.linspace(0.0, _HORIZON, count // 2 + 1)[1:]
+    times = np.linspace(0.0, _HORIZON_LENGTH, count // 2 + 1)[1:]
     solution = solve_ivp(
-        lambda _, x: [x[0] - x[0] * x[1], x[0] * x[1] - x[1]], (0.0, _HORIZON), [0.4, 1.0], t_eval=times, rtol=1e-9,
+        lambda _, x: [x[0] - x[0] * x[1], x[0] * x[1] - x[1]], (0.0, _HORIZON_LENGTH), [0.4, 1.0], t_eval=times, rtol=1e-9,
         atol=1e-10,
     )  # fmt: skip
-    values = np.asarray(solution.y, dtype=float) + SIGMA * generator.standard_normal((2, times.size))
+    values = np.asarray(solution.y, dtype=float) + DATA_SIGMA * generator.standard_normal((2, times.size))
     experiment = Experiment(
-        {"A": values[0], "B": values[1]}, time=times, sigma=SIGMA, initial={"A": free(0.4), "B": free(1.0)}
+        {"A": values[0], "B": values[1]}, time=times, sigma=DATA_SIGMA, initial={"A": free(0.4), "B": free(1.0)}
     )
     return Problem(
         model, experiment, parameters={name: Parameter(0.95, lower=0.0) for name in ("k1", "k2", "k3", "k4")}
@@ -163,7 +163,7 @@ def _off(result: Result, count: int) -> float:
     points = [condition.points for condition in result.problem.conditions]
     exact = closed_form(np.array([values[name] for name in TRUTH]), local_values, points[0].times)
     data = np.array([of_one.values.T for of_one in points])
-    return abs(float(np.sum(((exact - data) / SIGMA) ** 2)) / result.chi2 - 1.0)
+    return abs(float(np.sum(((exact - data) / DATA_SIGMA) ** 2)) / result.chi2 - 1.0)
 
 
 def slope(timings: Sequence[ManyTiming], figure: Callable[[ManyTiming], float]) -> float:
@@ -179,7 +179,7 @@ def scaling(
     experiments: Sequence[int] = EXPERIMENTS,
     values: Sequence[int] = VALUES,
     rng: int = 0,
-    max_time: float = _LONGEST,
+    max_time: float = _MAX_FIT_SECONDS,
     progress: Progress = lambda _: None,
 ) -> tuple[ManyTiming, ...]:
     """Time fits of many experiments, by single shooting and collocation, and of one long one.
@@ -277,7 +277,7 @@ def draw_scaling(timings: Sequence[ManyTiming], path: str | Path | None = None) 
     return save_or_show(figure, path)
 
 
-def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None, max_time: float = _LONGEST) -> Report:
+def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None, max_time: float = _MAX_FIT_SECONDS) -> Report:
     raise_if_mistakes(NAME, number_mistakes(seed=seed, max_time=max_time))
     timings = scaling(rng=seed, max_time=max_time, progress=progress)
     if plot is not None:

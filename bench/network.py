@@ -23,10 +23,10 @@ from castfit.drive.search.compare.benchmarks import Progress
 from .table import Kind, Report, collected, number_mistakes, record
 
 NAME = "network"
-SPECIES = 1396
+N_SPECIES = 1396
 _PER_SPECIES = 3  # reactions
-_OBSERVED = 12
-_LEAST = 4
+_MAX_OBSERVED_SPECIES = 12
+_MIN_SPECIES = 4
 _TIMES = np.array([0.5, 1.0, 2.0, 4.0])
 
 
@@ -91,7 +91,7 @@ def timed_network(species: int, seed: int) -> NetworkRow:
     rng = np.random.default_rng(seed)
     text, reactions = network(species, rng)
     loaded, loading = _timed(lambda: cf.sbml.load(text))
-    observed = [f"s{i}" for i in rng.choice(species, min(_OBSERVED, species), replace=False).tolist()]
+    observed = [f"s{i}" for i in rng.choice(species, min(_MAX_OBSERVED_SPECIES, species), replace=False).tolist()]
     data = {name: rng.uniform(0.2, 2.0, _TIMES.size) for name in observed}
     experiment = cf.Experiment(data, time=_TIMES, sigma=0.1)
     free = {n: cf.Parameter(v, lower=1e-6, upper=1e3, scale="log") for n, v in loaded.parameters.items() if n != "cell"}
@@ -122,9 +122,9 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return found, time.process_time() - began
 
 
-def _run(name: str, progress: Progress, *, species: int = SPECIES, seed: int = 1) -> Report:
+def _run(name: str, progress: Progress, *, species: int = N_SPECIES, seed: int = 1) -> Report:
     mistakes = number_mistakes(seed=seed)
-    mistakes += [f"species is {species}; give at least {_LEAST}"] if species < _LEAST else []
+    mistakes += [f"species is {species}; give at least {_MIN_SPECIES}"] if species < _MIN_SPECIES else []
     raise_if_mistakes(f"bench {name}", mistakes)
 
     def run() -> Iterator[NetworkRow]:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 _SECONDS, _A_ROW = 2.0, 1e-3
 _OFF, _SHARE, _LARGE = 1e-3, 1e-6, 1e4
-_GRADIENT = 1e-5
-_DIRECTIONS = 3
+_GRADIENT_RTOL = 1e-5
+_N_DIRECTIONS = 3
 _STEPS = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5)  # of differences, along directions whose largest entry is 1
 _POINTS, _AROUND = 6, 0.1  # tried until differences can be computed: the nominal one, then others near it
-_MOST = 20_000  # states times parameters, up to which gradients are compared
+_MAX_GRADIENT_SIZE = 20_000  # states times parameters, up to which gradients are compared
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class NominalEntry:
     @property
     def right(self) -> bool | None:
         """Whether the gradient is that of differences; None where it was not compared."""
-        return None if np.isnan(self.gradient_error) else self.gradient_error <= _GRADIENT
+        return None if np.isnan(self.gradient_error) else self.gradient_error <= _GRADIENT_RTOL
 
 
 def run_nominal(
@@ -100,7 +100,7 @@ def _entry(name: str, path: Path, reference: float, progress: Callable[[str], ob
     except CastfitError as error:
         return NominalEntry(name, *size, loading, reference=reference, trouble=str(error))
     error = np.nan
-    if size[1] * size[2] <= _MOST:
+    if size[1] * size[2] <= _MAX_GRADIENT_SIZE:
         progress(f"{name}: gradient")
         at = theta if np.isfinite(theta).all() else np.array(problem.guess)
         objective, rng = SmoothObjective(problem, problem.guess, accurate(1e-10)), np.random.default_rng(1)
@@ -132,7 +132,7 @@ def along(objective: SmoothObjective, theta: Array) -> float:
     if not np.isfinite(gradient).all():
         return np.nan
     worst, size = 0.0, 1.0
-    for _ in range(_DIRECTIONS):
+    for _ in range(_N_DIRECTIONS):
         direction = rng.uniform(-1.0, 1.0, theta.size)
         found: list[float] = []
         for step in _STEPS:

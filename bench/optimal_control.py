@@ -25,7 +25,7 @@ from castfit.problems import control_names, load_control
 from .table import Kind, Report, record
 
 NAME = "control"
-_TURNS = 3
+_N_TURNS = 3
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def rows(rockit: str | None, progress: Callable[[str], object]) -> Iterator[Plan
         for transcription in ("collocation", "multiple"):
             progress(f"{name}, {transcription}")
             seconds, peer, other = list[float](), list[float](), np.nan
-            for _ in range(_TURNS):
+            for _ in range(_N_TURNS):
                 began = time.process_time()
                 benchmark = load_control(name)
                 plan = cf.control(benchmark.model, transcription=transcription, **benchmark.question)

@@ -15,8 +15,8 @@ from typing import Any
 
 import castfit
 
-_COMPILING = 900.0  # seconds of real time: AMICI compiles for one to several minutes
-_LINES = 3  # of its complaint
+_COMPILE_SECONDS = 900.0  # seconds of real time: AMICI compiles for one to several minutes
+_N_ERROR_LINES = 3  # of its complaint
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,14 @@ def live(interpreter: str, problem: Path, best: float, margin: float, starts: in
         try:
             done = subprocess.run(
                 [*command, str(limit), home], capture_output=True, encoding="utf-8", env=environment, check=False,
-                timeout=_COMPILING + 10.0 * limit,
+                timeout=_COMPILE_SECONDS + 10.0 * limit,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             return Peer(trouble=shorten(str(error), 200))
     try:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        said = [line for line in done.stderr.splitlines() if line.strip()][-_LINES:]
+        said = [line for line in done.stderr.splitlines() if line.strip()][-_N_ERROR_LINES:]
         return Peer(trouble=shorten(" ".join(said) or f"it ended with {done.returncode}", 300))
     values = [v for v in found["values"] if v is not None]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())

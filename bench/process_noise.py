@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 NAME = "process-noise"
-_SETS = 20
-_FINE = 200  # steps of the simulation between data
+_N_DATA_SETS = 20
+_STEPS_PER_INTERVAL = 200  # steps of the simulation between data
 _PARTICLES, _FILTERS = 10_000, 8
-_ONLINE = 300  # steps of a moving horizon
+_N_HORIZON_STEPS = 300  # steps of a moving horizon
 _COUNTS = (100, 400, 1600, 6400, 25_600, 100_000)
 
 # Flow of the Nile at Aswan, 1871 to 1970, 1e8 cubic metres a year (Durbin and Koopman 2012, section 2.2.5).
@@ -83,9 +83,9 @@ class NoisyModel:
     def simulated(self, rng: np.random.Generator) -> tuple[Array, Array, Array]:
         """Draw a path by Heun's method, and data; return times, states (n, n_x) and values."""
         x = np.array([rng.normal(m, d) for m, d in self.initial.values()])
-        h, states = self.step / _FINE, [x]
+        h, states = self.step / _STEPS_PER_INTERVAL, [x]
         for _ in range(self.count - 1):
-            for dw in rng.standard_normal((_FINE, x.size)) * np.sqrt(h) * self.intensity:
+            for dw in rng.standard_normal((_STEPS_PER_INTERVAL, x.size)) * np.sqrt(h) * self.intensity:
                 f = self.drift(x)
                 x = x + 0.5 * h * (f + self.drift(x + h * f + dw)) + dw
             states.append(x)
@@ -180,8 +180,8 @@ def particle_likelihood(case: NoisyModel, times: Array, values: Array, count: in
     total = 0.0
     for k, value in enumerate(values):
         if k:
-            h = float(times[k] - times[k - 1]) / _FINE
-            for _ in range(_FINE):
+            h = float(times[k] - times[k - 1]) / _STEPS_PER_INTERVAL
+            for _ in range(_STEPS_PER_INTERVAL):
                 dw = np.array([g * np.sqrt(h) * rng.standard_normal(count) if g else np.zeros(count)
                                for g in case.intensity.tolist()])  # fmt: skip
                 f = case.drift(x)
@@ -268,14 +268,14 @@ def online(seed: int) -> list[FigureRow]:
     for horizon in (10, 20):
         for words, iterations in (("", 10), ("one iteration, ", 1)):
             now, seconds = cf.moving_horizon(result, horizon, iterations=iterations), list[float]()
-            for k, value in enumerate(np.resize(pressure, _ONLINE).tolist()):
+            for k, value in enumerate(np.resize(pressure, _N_HORIZON_STEPS).tolist()):
                 seconds.append(1e3 * cpu_timed(partial(now.step, 0.25 * (k + 1), {"pressure": value}))[1])
             figure = f"milliseconds a step, {words}horizon {horizon}"
             rows.append(FigureRow("batch reactor", figure, float(np.median(seconds[50:])), 2.0, "median"))
     return rows
 
 
-def run(_: str, progress: Callable[[str], object] = lambda text: None, *, starts: int = _SETS, seed: int = 0) -> Report:
+def run(_: str, progress: Callable[[str], object] = lambda text: None, *, starts: int = _N_DATA_SETS, seed: int = 0) -> Report:
     """Repeat all cases; `starts` is the number of simulated data sets of each."""
     raise_if_mistakes(NAME, number_mistakes(starts=starts, seed=seed))
     progress("known likelihoods")

@@ -18,7 +18,7 @@ import sys
 import time
 import warnings
 
-REPEATS = 5
+N_REPEATS = 5
 
 
 def seconds():
@@ -29,11 +29,11 @@ def seconds():
 def timed(act):
     """Return the median CPU milliseconds of a call."""
     took = []
-    for _ in range(REPEATS):
+    for _ in range(N_REPEATS):
         began = seconds()
         act()
         took.append(1e3 * (seconds() - began))
-    return sorted(took)[REPEATS // 2]
+    return sorted(took)[N_REPEATS // 2]
 
 
 def read(path):
@@ -82,7 +82,7 @@ def beside(importer, problem, nominal, path, home):
     theirs = problem.objective
     took = {(name, order): [] for name in ("castfit", "amici") for order in (0, 1)}
     failed = 0
-    for k in range(2 * REPEATS + 1):  # the first one builds what is built once
+    for k in range(2 * N_REPEATS + 1):  # the first one builds what is built once
         for order in (0, 1):
             for name, of in (("castfit", ours), ("amici", theirs)):
                 x = nominal + 1e-9 * (2 * k + order + 1)
@@ -125,7 +125,7 @@ def measured(path, folder, starts, seed, limit, home):
     nominal = petab.x_nominal_free_scaled if hasattr(petab, "x_nominal_free_scaled") else petab.x_nominal_free
     nominal = np.asarray(nominal, dtype=float)
     found["nominal"] = float(objective(nominal))
-    moved = [nominal + 1e-9 * k for k in range(1, REPEATS + 1)]
+    moved = [nominal + 1e-9 * k for k in range(1, N_REPEATS + 1)]
     points = iter(moved)
     found["value"] = timed(lambda: objective(next(points)))
     points = iter(moved)

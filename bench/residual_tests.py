@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 NAME = "residual-tests"
-_DRAWS = 1000
+_N_DRAWS = 1000
 
 Draw = Callable[[np.random.Generator, int], Any]
 """Draws n residuals of mean 0 and deviation about 1."""
@@ -113,7 +113,7 @@ def judged(name: str, draw: Draw, n: int, outputs: int, k: int, draws: int, rng:
 
 
 def run(
-    _: str, progress: Callable[[str], object] = lambda text: None, *, starts: int = _DRAWS, seed: int = 0
+    _: str, progress: Callable[[str], object] = lambda text: None, *, starts: int = _N_DRAWS, seed: int = 0
 ) -> Report:
     """Judge all cases; `starts` is the number of draws of each."""
     raise_if_mistakes(NAME, number_mistakes(starts=starts, seed=seed))

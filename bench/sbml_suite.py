@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 NAME = "sbml"
 MAX_TIME = 60.0  # CPU seconds of a case
 _TIGHT = cf.IntegratorOptions(relative_tolerance=1e-9, absolute_tolerance=1e-12)
-_SHOWN = 110  # letters of a reason
+_MAX_REASON_LENGTH = 110  # letters of a reason
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _run(
         ("", lambda row: row.outcome),
         ("off by, of what is allowed", lambda row: f"{row.error:.3g}" if np.isfinite(row.error) else ""),
         ("CPU s", lambda row: f"{row.seconds:.2f}"),
-        ("why", lambda row: shorten(row.reason, _SHOWN)),
+        ("why", lambda row: shorten(row.reason, _MAX_REASON_LENGTH)),
         title=f"{name}: what is not right",
     )
     told = (

@@ -20,7 +20,7 @@ from castfit._support.arrays import Array
 from castfit.problem.problem import Problem
 
 _SEARCH, _JUDGE = 1e-6, 1e-10
-_FAR = 1e6  # of residuals that there are none of
+_FAILED_RESIDUAL = 1e6  # of residuals that there are none of
 
 
 class TimeIsOver(Exception):
@@ -66,7 +66,7 @@ def fit_by_scipy(problem: Problem, start: dict[str, float], max_time: float) -> 
             warnings.simplefilter("ignore")
             found = solve_ivp(slope, (0.0, times[-1]), initial, "LSODA", times, rtol=tolerance, atol=1e-3 * tolerance)
         if not found.success or not np.isfinite(found.y).all():
-            return np.full(data.size, _FAR)
+            return np.full(data.size, _FAILED_RESIDUAL)
         seen = np.array([np.ravel(measured(t, x, [], p, [])) for t, x in zip(times, found.y.T, strict=True)]).T
         return np.ravel((seen - data) / sigma[:, None])
 

@@ -34,8 +34,8 @@ from .table import COMMON, Kind, Report, collected, number_mistakes, record, rep
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FLOOR = 1e-30  # of chi2 on a logarithmic axis
-_SMALL = 1e-4  # the target where the optimum is zero
+_MIN_PLOTTED_CHI2 = 1e-30  # of chi2 on a logarithmic axis
+_ZERO_OPTIMUM_TARGET = 1e-4  # the target where the optimum is zero
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def run_searches(
 def target_of(benchmark: Benchmark) -> float:
     """Return the chi2 at which the reference optimum counts as found."""
     reference = benchmark.reference
-    return reference.objective * (1.0 + reference.objective_tolerance) or _SMALL
+    return reference.objective * (1.0 + reference.objective_tolerance) or _ZERO_OPTIMUM_TARGET
 
 
 def _warm_up(searcher: Searcher, problem: Problem, budget: Budget) -> None:
@@ -335,7 +335,7 @@ def draw_histogram(chi2: Sequence[float], path: str | Path | None = None, *, tar
     InputError
         If no fit has a value.
     """
-    values = np.maximum(np.array([f for f in chi2 if np.isfinite(f)]), _FLOOR)
+    values = np.maximum(np.array([f for f in chi2 if np.isfinite(f)]), _MIN_PLOTTED_CHI2)
     if not values.size:
         raise InputError("bench", ["no fit has a value of chi2; there is nothing to show"])
     figure = new_figure(6.0, 3.4)

@@ -28,8 +28,8 @@ from .table import CaseRow, Kind, Report, cases, number_mistakes
 NAME = "select"
 TRUTH = {"k1": 0.6, "k2": 0.0, "k3": 0.0, "k4": 0.25}
 _LARGE = "0009"
-_SETS = 20
-_NOISE = 0.02
+_N_DATA_SETS = 20
+_DATA_SIGMA = 0.02
 
 
 def four_terms(seed: int) -> cf.Problem:
@@ -37,10 +37,10 @@ def four_terms(seed: int) -> cf.Problem:
     a, b, k1, k2, k3, k4 = cf.symbols("a b k1 k2 k3 k4")
     rates = {a: -k1 * a + k2 * b - k3 * a**2, b: k1 * a - k2 * b - k4 * b}
     model = cf.Model(rates, parameters=[k1, k2, k3, k4], initial={a: 1, b: 0})
-    times, noise = np.linspace(1, 12, 12), _NOISE * np.random.default_rng(seed).standard_normal((2, 12))
+    times, noise = np.linspace(1, 12, 12), _DATA_SIGMA * np.random.default_rng(seed).standard_normal((2, 12))
     first = np.exp(-TRUTH["k1"] * times)
     second = TRUTH["k1"] / (TRUTH["k4"] - TRUTH["k1"]) * (first - np.exp(-TRUTH["k4"] * times))
-    data = cf.Experiment({"a": first + noise[0], "b": second + noise[1]}, time=times, sigma=_NOISE)
+    data = cf.Experiment({"a": first + noise[0], "b": second + noise[1]}, time=times, sigma=_DATA_SIGMA)
     return cf.Problem(model, data, parameters={n: cf.Parameter(0.3, bounds=(-1, 5)) for n in TRUTH})
 
 
@@ -105,7 +105,7 @@ def path_of(folder: Path) -> Iterator[CaseRow]:
     yield CaseRow("", f"{fits} fits in all", "", "")
 
 
-def _run(name: str, progress: Progress, *, folder: str = "", starts: int = _SETS, seed: int = 0) -> Report:
+def _run(name: str, progress: Progress, *, folder: str = "", starts: int = _N_DATA_SETS, seed: int = 0) -> Report:
     there = not folder or Path(folder).is_dir()
     raise_if_mistakes(
         f"bench {name}",

@@ -52,10 +52,10 @@ from .textbook_models import MODELS
 
 NAME = "sizes"
 MAX_TIME = 60.0  # seconds per fit
-_MEMORY = 4.0  # gigabytes, of a process; what needs more ends as what failed
-_OVERRUN = 4.0  # limits of a fit, after which the process of a case ends whatever it is doing
+_MAX_MEMORY_GB = 4.0  # gigabytes, of a process; what needs more ends as what failed
+_TIME_OVERRUN_FACTOR = 4.0  # limits of a fit, after which the process of a case ends whatever it is doing
 _FITS, _SHORT = 15, 0.5  # fits at most, CPU seconds after which there is no third
-_ABOVE = 0.01  # of chi2, and at least of 1: no data tell less, and where they are exact it is rounding
+_OPTIMUM_RTOL = 0.01  # of chi2, and at least of 1: no data tell less, and where they are exact it is rounding
 _NEAR, _NEAR_MEMORY = 1.5, 2.0
 _DEFAULT = "default"
 _PLACES = (0.1, 0.4, 0.8)
@@ -188,8 +188,8 @@ class SizedFit:
 
 def measured(case: str, method: str, max_time: float) -> SizedFit:
     """Fit one case by one method in this process, twice and more often where that is short."""
-    limit_memory(int(_MEMORY * 2**30))
-    limit_cpu(_OVERRUN * max_time)
+    limit_memory(int(_MAX_MEMORY_GB * 2**30))
+    limit_cpu(_TIME_OVERRUN_FACTOR * max_time)
     problem, start = CASES[case]()
     took: list[float] = []
     result = None
@@ -202,7 +202,7 @@ def measured(case: str, method: str, max_time: float) -> SizedFit:
             break
     assert result is not None
     objective = result.objective if result.success else np.inf
-    margin = _ABOVE * (max(result.chi2, 1.0) if result.measure == "chi2" else result.n_data)
+    margin = _OPTIMUM_RTOL * (max(result.chi2, 1.0) if result.measure == "chi2" else result.n_data)
     return SizedFit(case, method, result.transcription, result.status.value, objective, margin, took[0],
                     min(took[1:] or took), peak_memory(), result.iterations)  # fmt: skip
 

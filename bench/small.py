@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 NAME = "peers"
 PROBLEMS = ("lotka_volterra", "stat5", "calcium")
-_REPEATS = 30
-_LONG = 900.0  # seconds: JAX compiles for half a minute
+_N_REPEATS = 30
+_MAX_PEER_SECONDS = 900.0  # seconds: JAX compiles for half a minute
 _BESIDE = "lotka_volterra"
 
 
@@ -81,9 +81,9 @@ def small_fit(name: str) -> SmallFit:
         kernel.append(sum(spent))
 
     time_fit()  # builds, and compiles
-    seconds = [cpu_timed(time_fit)[1] for _ in range(_REPEATS)]
+    seconds = [cpu_timed(time_fit)[1] for _ in range(_N_REPEATS)]
     best = int(np.argmin(seconds))
-    points = staged.start * (1.0 + 1e-9 * np.arange(_REPEATS)[:, None])
+    points = staged.start * (1.0 + 1e-9 * np.arange(_N_REPEATS)[:, None])
     dense = staged.dense_evaluator
     linearize: Callable[[Any], object] = staged.linearize if dense is None else dense.rows
     linearized = min(cpu_timed(lambda v=v: linearize(v))[1] for v in points)
@@ -149,9 +149,9 @@ def beside_jax(interpreter: str, own_fit: SmallFit) -> SmallFit:
     with resources.as_file(resources.files(__package__ or "bench").joinpath("jax_lotka_volterra.py")) as script:
         try:
             process = subprocess.run(
-                [interpreter, str(script), str(_REPEATS)], input=json.dumps(question), capture_output=True,
+                [interpreter, str(script), str(_N_REPEATS)], input=json.dumps(question), capture_output=True,
                 env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}, check=True,
-                timeout=_LONG, encoding="utf-8",
+                timeout=_MAX_PEER_SECONDS, encoding="utf-8",
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             error_lines = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1:]
@@ -189,9 +189,9 @@ def _run(name: str, progress: Progress, *, problems: Sequence[str] = PROBLEMS, j
         ("residuals with Jacobian, ms", lambda row: f"{row.linearized:.2f}"),
         ("error of states", lambda row: _known(row.error, ".1g")),
         ("", lambda row: row.note),
-        title=f"{name}: warm fits of small models, CPU time, the least of {_REPEATS}",
+        title=f"{name}: warm fits of small models, CPU time, the least of {_N_REPEATS}",
     )
-    return Report((sheet,), record(name, [asdict(row) for row in rows], repeats=_REPEATS, **status))
+    return Report((sheet,), record(name, [asdict(row) for row in rows], repeats=_N_REPEATS, **status))
 
 
 def _known(value: float, format_spec: str) -> str:

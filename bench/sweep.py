@@ -62,14 +62,14 @@ TOLERANCES = (1e-4, 1e-6, 1e-8, 1e-10)
 ACCURACIES = (1e-4, 1e-6)
 """Errors at which methods are compared."""
 
-_FINEST = 1e-12
+_FINEST_TOLERANCE = 1e-12
 _EXACT = IntegratorOptions("cvodes", 1e-12, 1e-13, max_steps=200_000)
-_AGREED = 1e-8  # difference of two methods at 1e-12 up to which either is exact
-_REMEMBERED = 1e-6  # of its initial value, that counts as a state's magnitude if it is all but gone when it is measured
-_NEGLIGIBLE = 1e-2  # of a state's magnitude: sensitivities (to relative changes) below it count as that large
-_REPETITIONS = 3
-_STEPS = 100_000
-_COPIES = 30  # of an experiment, to be integrated at once
+_REFERENCE_AGREEMENT = 1e-8  # difference of two methods at 1e-12 up to which either is exact
+_MAGNITUDE_FRACTION = 1e-6  # of its initial value, that counts as a state's magnitude if it is all but gone when it is measured
+_SENSITIVITY_FRACTION = 1e-2  # of a state's magnitude: sensitivities (to relative changes) below it count as that large
+_N_REPETITIONS = 3
+_MAX_STEPS = 100_000
+_N_COPIES = 30  # of an experiment, to be integrated at once
 _TURNING = (5.0, 20.0, 100.0, 1000.0)  # van der Pol's parameter
 
 
@@ -165,7 +165,7 @@ def compared(name: str, compiled_problem: CompiledProblem, theta: Array, *, expl
 
 def _copied(request: SensitivityRequest) -> SensitivityRequest:
     """Return a request for so many of the same lanes."""
-    lane_indices = np.repeat(np.arange(request.lanes.size), _COPIES)
+    lane_indices = np.repeat(np.arange(request.lanes.size), _N_COPIES)
     spans = None if request.spans is None else _repeated(request.spans, 1)
     return replace(
         request, lanes=request.lanes[lane_indices], dx0=_repeated(request.dx0), dp=_repeated(request.dp), spans=spans
@@ -173,7 +173,7 @@ def _copied(request: SensitivityRequest) -> SensitivityRequest:
 
 
 def _repeated(array: Array, axis: int = 0) -> Array:
-    return np.repeat(array, _COPIES, axis=axis)
+    return np.repeat(array, _N_COPIES, axis=axis)
 
 
 def _exact(requests: Sequence[SensitivityRequest], staged: ShootingProblem, method: str) -> tuple[list[_Found], str]:
@@ -190,7 +190,7 @@ def _exact(requests: Sequence[SensitivityRequest], staged: ShootingProblem, meth
     other_values, own_values = integrate(method), integrate("esdirk")
     if not all(np.isfinite(part).all() for trajectory in other_values for part in trajectory):
         return own_values, "esdirk"
-    if not differ(own_values, other_values) > _AGREED:
+    if not differ(own_values, other_values) > _REFERENCE_AGREEMENT:
         return other_values, method
     finer_values = {method: integrate(method, 0.1), "esdirk": integrate("esdirk", 0.1)}
     shifts = {method: differ(other_values, finer_values[method]), "esdirk": differ(own_values, finer_values["esdirk"])}
@@ -205,16 +205,16 @@ def _timed(
     seconds: list[float] = []
     errors: list[float] = []
     building = 0.0
-    for tolerance in (*TOLERANCES, _FINEST):
-        if tolerance == _FINEST and min(errors) <= min(ACCURACIES):
+    for tolerance in (*TOLERANCES, _FINEST_TOLERANCE):
+        if tolerance == _FINEST_TOLERANCE and min(errors) <= min(ACCURACIES):
             break
-        options = IntegratorOptions(kind, tolerance, 1e-2 * tolerance, max_steps=_STEPS, compile=compilation)
+        options = IntegratorOptions(kind, tolerance, 1e-2 * tolerance, max_steps=_MAX_STEPS, compile=compilation)
         began = time.process_time()
         integrators = [_with(a, staged, options) for a in requests]
         trajectories = [_run(a, integrator) for a, integrator in zip(requests, integrators, strict=True)]
         first_seconds = time.process_time() - began
         durations = [cpu_timed(lambda: [_run(a, integrator) for a, integrator in zip(requests, integrators, strict=True)])[1]  # noqa: B023
-                 for _ in range(_REPETITIONS)]  # fmt: skip
+                 for _ in range(_N_REPETITIONS)]  # fmt: skip
         building = max(building, first_seconds - min(durations))
         seconds.append(min(durations))
         errors.append(max(_error(a, f, e) for a, f, e in zip(requests, trajectories, exact, strict=True)))
@@ -236,10 +236,10 @@ def _run(request: SensitivityRequest, integrator: Integrator) -> _Found:
 
 def _error(request: SensitivityRequest, values: _Found, exact: _Found) -> float:
     """Return the largest relative error of values and sensitivities; infinite where a lane failed."""
-    unit = np.maximum(request.lanes.units[0], _REMEMBERED * np.abs(request.lanes.x0))[:, None]
+    unit = np.maximum(request.lanes.units[0], _MAGNITUDE_FRACTION * np.abs(request.lanes.x0))[:, None]
     (x, dx), (x_, dx_) = values, exact
-    of_values = np.abs(x - x_) / np.maximum(np.abs(x_).max(axis=1, keepdims=True), _NEGLIGIBLE * unit)
-    of_slopes = np.abs(dx - dx_) / np.maximum(np.abs(dx_).max(axis=1, keepdims=True), _NEGLIGIBLE * unit[..., None])
+    of_values = np.abs(x - x_) / np.maximum(np.abs(x_).max(axis=1, keepdims=True), _SENSITIVITY_FRACTION * unit)
+    of_slopes = np.abs(dx - dx_) / np.maximum(np.abs(dx_).max(axis=1, keepdims=True), _SENSITIVITY_FRACTION * unit[..., None])
     worst = max(float(of_values.max(initial=0.0)), float(of_slopes.max(initial=0.0)))
     return worst if np.isfinite(worst) else np.inf
 
@@ -295,7 +295,7 @@ def _run_explicit(name: str, progress: Progress, **options: Any) -> Report:
         *_times("esdirk", lambda c: c.theirs),
         *_times("explicit", lambda c: c.ours),
         *_ratios(),
-        title=f"CPU time of values with sensitivities of {_COPIES} experiments at equal errors, ms",
+        title=f"CPU time of values with sensitivities of {_N_COPIES} experiments at equal errors, ms",
     )
     return Report((sheet,), record(name, _recorded(comparisons), **status))
 
@@ -332,7 +332,7 @@ def _recorded(comparisons: Sequence[Compared]) -> list[dict[str, Any]]:
     return [
         {
             "problem": c.name, "states": c.n_x, "directions": c.n_d, "lanes": c.lanes, "exact": c.exact,
-            "tolerances": [*TOLERANCES, _FINEST],
+            "tolerances": [*TOLERANCES, _FINEST_TOLERANCE],
             "ratios": {f"{e:.0e}": c.ratio(e) for e in ACCURACIES},
             **{curve.method: {"seconds": curve.seconds.tolist(), "errors": curve.errors.tolist(), "building": curve.building}
                for curve in (c.theirs, c.ours)},

@@ -26,8 +26,8 @@ from .scipy_fit import fit_by_scipy
 from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
 from .textbook_models import KIND_OF, MODELS
 
-MAX_TIME = 60.0
-_ABOVE = 1.01  # of the lowest chi2
+MAX_FIT_SECONDS = 60.0
+_HIT_CHI2_RATIO = 1.01  # of the lowest chi2
 
 Method = Callable[[Problem, dict[str, float], int, float], tuple[Any, float]]
 
@@ -89,7 +89,7 @@ class TextbookRow:
     @property
     def hits(self) -> int:
         """How many runs found the optimum."""
-        return sum(run.chi2 <= _ABOVE * self.best for run in self.runs)
+        return sum(run.chi2 <= _HIT_CHI2_RATIO * self.best for run in self.runs)
 
     @property
     def cpu(self) -> float:
@@ -104,7 +104,7 @@ def run_textbook(
     problems: Sequence[str] | None = None,
     starts: int = 3,
     seed: int = 0,
-    max_time: float = MAX_TIME,
+    max_time: float = MAX_FIT_SECONDS,
     progress: Progress = lambda text: None,
 ) -> Iterator[TextbookRow]:
     """Fit every model from far starts, the rows of one model after the other.

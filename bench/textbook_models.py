@@ -21,12 +21,12 @@ import castfit as cf
 from castfit._support.arrays import Array
 from castfit.problem.problem import Problem
 
-POINTS = 40
+N_POINTS = 40
 _log: Any = ca.log
 _sin: Any = ca.sin
-_SCALE = 3.0
-_NOISE = 0.05  # of an output's mean size
-_BOUNDS = 1e2  # times and over the truth
+_OUTPUT_SCALE = 3.0
+_RELATIVE_SIGMA = 0.05  # of an output's mean size
+_BOUND_FACTOR = 1e2  # times and over the truth
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Textbook:
     @property
     def truth(self) -> dict[str, float]:
         """True parameters, the scale of an output among them."""
-        return {**self.parameters, "scale": _SCALE}
+        return {**self.parameters, "scale": _OUTPUT_SCALE}
 
     @property
     def times(self) -> Array:
         """When data are taken."""
-        return np.linspace(self.end / POINTS, self.end, POINTS)
+        return np.linspace(self.end / N_POINTS, self.end, N_POINTS)
 
     def far_start(self, seed: Sequence[int]) -> dict[str, float]:
         """Draw a start a decade to either side of the truth in every parameter."""
@@ -76,13 +76,13 @@ class Textbook:
             outputs={"scaled": scale * states[self.seen]},
         )
         guess = {
-            name: cf.Parameter(value, bounds=(value / _BOUNDS, value * _BOUNDS) if bounded else None, scale="log")
+            name: cf.Parameter(value, bounds=(value / _BOUND_FACTOR, value * _BOUND_FACTOR) if bounded else None, scale="log")
             for name, value in self.truth.items()
         }
         exact = cf.simulate(model, times=self.times, parameters=self.truth, initial=self.initial)
         rng = np.random.default_rng(seed)
-        sigma = {name: _NOISE * float(np.abs(exact[name]).mean()) for name in outputs}
-        data = {name: exact[name] + sigma[name] * rng.standard_normal(POINTS) for name in outputs}
+        sigma = {name: _RELATIVE_SIGMA * float(np.abs(exact[name]).mean()) for name in outputs}
+        data = {name: exact[name] + sigma[name] * rng.standard_normal(N_POINTS) for name in outputs}
         experiment = cf.Experiment(data, time=self.times, sigma=sigma, initial=self.initial)
         return cf.Problem(model, experiment, parameters=guess)
 

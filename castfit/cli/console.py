@@ -20,15 +20,15 @@ from castfit.problem.compiled_problem import CHI2
 from castfit.problems import Benchmark, ControlBenchmark, Reference
 from castfit.result.result import Result
 
-_WIDTH_IN_FILES = 120
-_WHOLE = 20  # letters of a cell that is not broken into lines
+_FILE_WIDTH = 120
+_MAX_UNBROKEN_WIDTH = 20  # letters of a cell that is not broken into lines
 
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, or wide enough for our tables in a file."""
     rich_console = Console(stderr=stderr, highlight=False)
     if not rich_console.is_terminal and "COLUMNS" not in os.environ:
-        rich_console.width = _WIDTH_IN_FILES
+        rich_console.width = _FILE_WIDTH
     return rich_console
 
 
@@ -148,7 +148,7 @@ def _build_table(sheet: TextTable) -> Table:
     table.show_header, table.title = any(sheet.heads), escape(sheet.title) or None
     for j, head in enumerate(sheet.heads):
         min_width = max((len(row[j]) for row in sheet.rows), default=0)
-        if min_width > _WHOLE:  # then no word is broken
+        if min_width > _MAX_UNBROKEN_WIDTH:  # then no word is broken
             min_width = max(len(word) for row in sheet.rows for word in row[j].split())
         side = "right" if head.startswith(">") else "left"
         table.add_column(head.removeprefix(">"), justify=side, min_width=min_width)

@@ -14,7 +14,7 @@ from castfit._support.status import InputError, Status, raise_if_mistakes, sugge
 from castfit.cli.command import Command, print_line
 from castfit.cli.fit import FitCall, add_fit
 
-_FINE = 101  # times of the default grid
+_N_GRID_TIMES = 101  # times of the default grid
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +103,7 @@ def _times(text: str | None, start: float, end: float, mistakes: list[str]) -> n
         return np.linspace(float(first_time), float(last_time), int(n_times))
     except ValueError:
         mistakes += [] if text is None else [f"--times is '{text}'; give A:B:N, such as 0:20:201"]
-        return np.linspace(start, end, _FINE)[1:]
+        return np.linspace(start, end, _N_GRID_TIMES)[1:]
 
 
 def _choices(texts: list[str], model: castfit.Model, mistakes: list[str]) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(missing_integrator_reason() != "", reason="needs
 
 
 def test_the_kernel_is_a_part_of_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small, "_REPEATS", 3)
+    monkeypatch.setattr(small, "_N_REPEATS", 3)
     row = small.small_fit("lotka_volterra")
     assert 0.0 < row.kernel < row.fit
     assert 0.0 < row.linearized < row.fit

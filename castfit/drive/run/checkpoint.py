@@ -33,7 +33,7 @@ from castfit.problem.problem import Posable
 Header = Mapping[str, Any]
 Record = dict[str, Any]
 
-FORMAT = 2
+FORMAT_VERSION = 2
 DAMAGE = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 """What is raised where a record does not hold what it should."""
 _KIND = "castfit_checkpoint"
@@ -65,7 +65,7 @@ class Checkpoint:
             raise_if_mistakes(
                 "checkpoint", [f"'{path}' {difference}" for difference in differences(saved_header, header)]
             )
-        self._header = b"" if saved_header is not None else _line({_KIND: FORMAT, **header})
+        self._header = b"" if saved_header is not None else _line({_KIND: FORMAT_VERSION, **header})
         self.trouble = ""
         try:
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115, it stays open
@@ -156,7 +156,7 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
     except OSError as error:
         raise InputError("checkpoint", [f"'{path}' cannot be read: {error.strerror}"]) from error
     n_complete_bytes = content.rfind(b"\n") + 1
-    if not n_complete_bytes and not _line({_KIND: FORMAT}).startswith(content[: len(_KIND) + 3]):
+    if not n_complete_bytes and not _line({_KIND: FORMAT_VERSION}).startswith(content[: len(_KIND) + 3]):
         raise InputError("checkpoint", [f"'{path}' {_FOREIGN}"])
     lines: list[Record] = []
     for number, line in enumerate(content[:n_complete_bytes].splitlines(), 1):
@@ -174,14 +174,14 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
         return None, (), 0
     header, *records = lines
     version = header.pop(_KIND)
-    if version not in (1, FORMAT):
-        raise InputError("checkpoint", [f"'{path}' has format {version}; this castfit reads format {FORMAT}"])
+    if version not in (1, FORMAT_VERSION):
+        raise InputError("checkpoint", [f"'{path}' has format {version}; this castfit reads format {FORMAT_VERSION}"])
     return {_RENAMED.get(key, key): value for key, value in header.items()}, tuple(records), n_complete_bytes
 
 
 def write(path: str | Path, header: Header, records: Iterable[Mapping[str, Any]]) -> None:
     """Write a whole checkpoint at once; a file appears complete or not at all, a device or a pipe is written to."""
-    write_atomically(path, (_line(line) for line in ({_KIND: FORMAT, **header}, *records)))
+    write_atomically(path, (_line(line) for line in ({_KIND: FORMAT_VERSION, **header}, *records)))
 
 
 def differences(saved_header: Header, header: Header) -> list[str]:

@@ -18,7 +18,7 @@ SAME_OPTIMUM_RTOL = 1e-4
 
 _MAX_RELATIVE_SPREAD = 1e-2  # relative spread of an estimate above which an optimum does not determine it
 _CONFIDENCE_TARGET = 0.99
-_ROUNDING = 1e-10  # of the sum of squared data
+_ROUNDING_RTOL = 1e-10  # of the sum of squared data
 _MAX_LOG_ARGUMENT = 300.0
 
 
@@ -92,7 +92,7 @@ class ObjectiveMeasure:
             0.0, density_constant(compiled_problem) + compiled_problem.prior_constant, n_unknown=n_unknown
         )
         objective_measure = cls(
-            compiled_problem.measure, compiled_problem.n_data, constant, _ROUNDING * size, squares=has_known_sigma
+            compiled_problem.measure, compiled_problem.n_data, constant, _ROUNDING_RTOL * size, squares=has_known_sigma
         )
         if objective_measure.measure == CHI2:
             return objective_measure

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 
-_MOST_SHOWN = 10
+_MAX_SHOWN_OPTIMA = 10
 
 
 STOPS = {
@@ -278,9 +278,9 @@ def optima_lines(
     ]
     if show_first_start:
         columns.insert(2, (">first by start", lambda o: f"{min(o.starts)}"))
-    n_more = len(optima) - _MOST_SHOWN
+    n_more = len(optima) - _MAX_SHOWN_OPTIMA
     remainder = [f"and {n_more} more optima, up to {measure} = {optima[-1].objective:.8g}"] if n_more > 0 else []
-    return [*TextTable.from_items(optima[:_MOST_SHOWN], *columns).lines, *remainder, ""]
+    return [*TextTable.from_items(optima[:_MAX_SHOWN_OPTIMA], *columns).lines, *remainder, ""]
 
 
 def format_counts(label: str, counts: Mapping[str, int]) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import castfit as cf
 from castfit import problems
 from castfit._support.status import Status
-from castfit.drive.search.incremental.hills import LOOKS, neighbour_points
+from castfit.drive.search.incremental.hills import N_LINE_POINTS, neighbour_points
 from castfit.drive.search.incremental.horizons import break_time, doubling_horizons, end, integrated_length
 from castfit.drive.search.incremental.incremental import with_loose_tolerances
 from castfit.drive.search.incremental.limits import Bounds, confidence_limits, standard_deviations
@@ -282,7 +282,7 @@ def test_points_around_lie_on_both_sides_and_within_the_bounds():
     problem = problems.load("lotka_volterra").problem.posed
     result = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton(max_iter=1, homotopy="never"))
     points = np.array(list(neighbour_points(problem, result)))
-    assert points.shape == (LOOKS, 4)
+    assert points.shape == (N_LINE_POINTS, 4)
     lower, upper = problem.bounds
     assert ((points >= lower) & (points <= upper)).all()
     shift = points - result.theta

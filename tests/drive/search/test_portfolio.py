@@ -232,7 +232,7 @@ def test_a_plateau_is_left_by_no_coordinate_that_raises_the_cost(seed):
     point, work = strategies._resample_insensitive(Bowl(), field, theta, rng, np.inf)
     random_point = field.draw(np.random.default_rng(seed))
     assert (point[:3] == random_point[:3]).all()
-    assert Bowl().cost(point) <= strategies.NEAR
+    assert Bowl().cost(point) <= strategies.NEAR_COST_TOL
     assert all(point[j] in (0.0, random_point[j]) for j in range(3, 6))
     assert work == 7.0  # simulations
     assert (theta == 0.0).all()
@@ -552,7 +552,7 @@ def test_a_search_that_is_ended_has_the_valley_that_was_checked_and_says_that_it
     """Descents are cut short, so that nothing is seen to be an optimum."""
     monkeypatch.setattr(local_search, "_ITERATIONS", 2)
     monkeypatch.setattr(local_search, "MAX_FINAL_ITERATIONS", 1)
-    monkeypatch.setattr(strategies, "_CONFIRMING", 1)
+    monkeypatch.setattr(strategies, "_MAX_CONFIRMING_ITERATIONS", 1)
     reports = []
 
     def stop(report):
@@ -648,7 +648,7 @@ def test_a_floor_holds_where_sizes_of_errors_are_estimated_too(monkeypatch):
     scene, field = search_problem_of(problem.posed), search_field(problem.posed, None)
     assert scene.searched is not scene.original_problem
     start = problem.theta_from({"k1": 0.03, "k2": 8.0, "scale": 30.0, "spread": 0.5})[scene.places]
-    monkeypatch.setattr(strategies, "_CONFIRMING", 1)
+    monkeypatch.setattr(strategies, "_MAX_CONFIRMING_ITERATIONS", 1)
     end = candidate((problem, field), CandidateOrder(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
     assert end.result is not None
     assert not end.result.success
@@ -700,7 +700,7 @@ def test_scenes_of_old_problems_are_forgotten():
 
 @pytest.mark.slow
 def test_what_explains_hardly_anything_is_never_believed(monkeypatch, clock):
-    monkeypatch.setattr(search, "_TROUBLED", 10)
+    monkeypatch.setattr(search, "_MIN_CANDIDATES_IF_MISFIT", 10)
     x, k = cf.symbols("x k")
     t = np.linspace(0.1, 5, 30)
 
@@ -794,7 +794,7 @@ def test_what_holds_is_fitted_to_its_optimum_before_the_search_ends(monkeypatch)
     full_result = cf.estimate(problem, rng=1, ways=["box"])
     assert full_result.sure
     assert not any(accuracy_flags)
-    monkeypatch.setattr(strategies, "_CONFIRMING", 0)
+    monkeypatch.setattr(strategies, "_MAX_CONFIRMING_ITERATIONS", 0)
     confirmed_result = cf.estimate(problem, rng=1, ways=["box"])
     assert accuracy_flags[-1]
     assert confirmed_result.sure

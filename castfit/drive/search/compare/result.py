@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CATEGORIES = ("correct", "wrong", "integration_error", "optimization_error")
-_SAME_OPTIMUM = 1e-3
+OPTIMUM_RTOL = 1e-3
 _NOT_INTEGRATED = (Status.START_FAILED.value, Status.EVALUATION_FAILED.value)
 _CUT_SHORT = tuple(status for status in UNFINISHED if not status.startswith("worker"))
 
@@ -71,7 +71,7 @@ class MethodTrial(Trial):
         Without `merit` that is chi2.
         """
         if self.success:
-            return "correct" if self.objective <= (merit or ObjectiveMeasure()).level(best, _SAME_OPTIMUM) else "wrong"
+            return "correct" if self.objective <= (merit or ObjectiveMeasure()).level(best, OPTIMUM_RTOL) else "wrong"
         return "integration_error" if self.status in _NOT_INTEGRATED else "optimization_error"
 
 
@@ -292,7 +292,7 @@ def _seconds(value: float) -> str:
 
 def objective_tolerance(merit: ObjectiveMeasure) -> str:
     """Return the tolerance, in words, within which an objective counts as that of an optimum."""
-    return "0.1 %" if merit.measure == CHI2 else f"{merit.level(0.0, _SAME_OPTIMUM) - max(0.0, merit.floor):.2g}"
+    return "0.1 %" if merit.measure == CHI2 else f"{merit.level(0.0, OPTIMUM_RTOL) - max(0.0, merit.floor):.2g}"
 
 
 def count_correct(*best: float, merit: ObjectiveMeasure | None = None) -> str:

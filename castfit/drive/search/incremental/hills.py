@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from castfit.result.result import Result
     from castfit.solve.staged import StagedProblem
 
-LOOKS = 32  # evaluations, half of them on either side
-_FARTHEST = 2.0  # of the largest change of a quantity, in units of its size
-_RANK = 1e-7
+N_LINE_POINTS = 32  # evaluations, half of them on either side
+_MAX_RELATIVE_CHANGE = 2.0  # of the largest change of a quantity, in units of its size
+_RANK_RTOL = 1e-7
 
 
 def neighbour_points(problem: CompiledProblem, result: Result) -> Iterator[Array]:
@@ -41,12 +41,12 @@ def neighbour_points(problem: CompiledProblem, result: Result) -> Iterator[Array
     size = parameter_scale(problem, theta)
     effect = np.linalg.norm(jacobian, axis=0)
     effect = np.where(effect > 0.0, effect, 1.0)
-    inverse = np.linalg.pinv(jacobian / effect, rcond=_RANK)
+    inverse = np.linalg.pinv(jacobian / effect, rcond=_RANK_RTOL)
     step = -(inverse @ (inverse.T @ (gradient / effect))) / effect
     longest = np.abs(step / size).max(initial=0.0)
     if not 0.0 < longest < np.inf:
         return
-    for t in _FARTHEST * (np.arange(LOOKS // 2) + 0.5) / (LOOKS // 2):
+    for t in _MAX_RELATIVE_CHANGE * (np.arange(N_LINE_POINTS // 2) + 0.5) / (N_LINE_POINTS // 2):
         for side in (-1.0, 1.0):
             yield np.clip(theta + side * t / longest * step, *problem.bounds)
 

@@ -36,7 +36,7 @@ from castfit._support.renamed import accept_old_names
 from castfit._support.status import Status, raise_if_mistakes, suggest
 from castfit.drive.run.loop import reporter
 from castfit.drive.run.options import RunOptions, require_problem
-from castfit.drive.search.incremental.hills import LOOKS, find_lower_neighbour
+from castfit.drive.search.incremental.hills import N_LINE_POINTS, find_lower_neighbour
 from castfit.drive.search.incremental.horizons import (
     break_time,
     doubling_horizons,
@@ -66,8 +66,8 @@ _MOST_HILLS = 3  # beyond which the first horizon is searched
 _LOWEST_LOG = -700.0
 _COARSE_INTEGRATION = 1e-6  # relative tolerance; gradients then err by 1e-4 (Lotka-Volterra)
 _COARSE_SOLUTION = 1e-4  # tolerance of the solver
-_IMPLAUSIBLE = 4.0  # mean square of weighted residuals where standard deviations are known ...
-_UNEXPLAINED = 0.04  # ... otherwise their mean square relative to that of the data
+_MAX_MEAN_SQUARE = 4.0  # mean square of weighted residuals where standard deviations are known ...
+_MAX_UNEXPLAINED_FRACTION = 0.04  # ... otherwise their mean square relative to that of the data
 
 _Part = TypeVar("_Part", Transcription, Solver)
 
@@ -225,9 +225,9 @@ class _HorizonAttempt:
         """Whether residuals are not far too large."""
         result = self.result
         if result.absolute_sigma:
-            return float(np.mean(result.normalised_residuals**2)) <= _IMPLAUSIBLE
+            return float(np.mean(result.normalised_residuals**2)) <= _MAX_MEAN_SQUARE
         data = np.concatenate([(c.points.values / c.points.sigma)[c.points.mask] for c in self.problem.conditions])
-        return float(np.mean(result.residuals**2)) <= _UNEXPLAINED * float(np.mean(data**2))
+        return float(np.mean(result.residuals**2)) <= _MAX_UNEXPLAINED_FRACTION * float(np.mean(data**2))
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ class _IncrementalDriver:
                 best.problem, best.result.theta
             )
             lower = find_lower_neighbour(self.compiled_problem, staged, best.result)
-            evaluations = evaluations + Counter(values=LOOKS + 1)
+            evaluations = evaluations + Counter(values=N_LINE_POINTS + 1)
             if lower is None:
                 break
             best = self.solve(attempt.horizon, replace(estimate, theta=lower))

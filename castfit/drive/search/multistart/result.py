@@ -33,7 +33,7 @@ from castfit.result.result import Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SMALL_GAP = 1e-6
+_CONTINUITY_TOL = 1e-6
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +62,7 @@ class StartRow(Trial):
     def rank(self) -> tuple[bool, bool, float, int]:
         """The lower the better: solutions, then continuous trajectories, then by objective; no two are equal."""
         objective = self.objective if np.isfinite(self.objective) else np.inf
-        return not self.success, not self.gap <= _SMALL_GAP, objective, self.index
+        return not self.success, not self.gap <= _CONTINUITY_TOL, objective, self.index
 
     def of_today(self, merit: ObjectiveMeasure | None) -> StartRow:
         """Return the row of a file in the measure of its problem, if that is known: earlier versions had others."""

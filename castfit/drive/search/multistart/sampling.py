@@ -35,9 +35,9 @@ from castfit.problem.quantities import Quantity
 
 SAMPLINGS = ("sobol", "latin_hypercube", "uniform", "log_uniform")
 
-_MOST = 10**6  # starts, drawn before any is searched from
-_LOOK = 64  # starts that are drawn between two looks at the clock
-_EDGE = 2.0**-40  # distributions may be infinite at 0 and 1
+_MAX_STARTS = 10**6  # starts, drawn before any is searched from
+_STARTS_PER_CLOCK_CHECK = 64  # starts that are drawn between two looks at the clock
+_MIN_PROBABILITY = 2.0**-40  # distributions may be infinite at 0 and 1
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class _Axis:
 
     def value(self, u: float) -> float:
         """Map u in [0, 1) to a value within the quantity's bounds."""
-        u = min(max(u, _EDGE), 1.0 - _EDGE)
+        u = min(max(u, _MIN_PROBABILITY), 1.0 - _MIN_PROBABILITY)
         if self.distribution is not None:
             value = truncated_quantile(self.distribution, u, self.quantity.lower, self.quantity.upper)
         elif self.log:
@@ -100,9 +100,9 @@ def draw(
         if sampling is not None or limits is not None:
             mistakes.append("starts were passed, so nothing is sampled; remove sampling= and limits=")
         user_starts = [_checked(problem, i, start, mistakes) for i, start in enumerate(listed)]
-    if not user_starts and not is_count(starts, 1, _MOST):
+    if not user_starts and not is_count(starts, 1, _MAX_STARTS):
         starts_text = "empty" if listed == [] else shorten_repr(starts)
-        mistakes.append(f"starts is {starts_text}; expected a number from 1 to {_MOST} or a list of {{name: value}}")
+        mistakes.append(f"starts is {starts_text}; expected a number from 1 to {_MAX_STARTS} or a list of {{name: value}}")
     if listed is None and callable(sampling):
         if limits is not None:
             mistakes.append("limits and a sampling function cannot be combined; remove one of them")
@@ -133,7 +133,7 @@ def draw(
     initial_starts: list[dict[str, float]] = []
     seeds: list[int] = []
     for i in range(count):
-        if not user_starts and i % _LOOK == 1 and time.time() >= deadline:
+        if not user_starts and i % _STARTS_PER_CLOCK_CHECK == 1 and time.time() >= deadline:
             break
         initial_starts.append(user_starts[i] if user_starts else redraw(i) if cube is None else start_at(cube[i]))
         seeds.append(streams.seed(i))

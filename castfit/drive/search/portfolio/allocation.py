@@ -54,9 +54,9 @@ from castfit.drive.search.portfolio.strategies import (
     EXCHANGED,
     FOLLOW,
     MOVED,
-    NEAR,
+    NEAR_COST_TOL,
     OPEN,
-    SAME,
+    SAME_COST_TOL,
     WHOLE,
     CandidateOrder,
     CandidateOutcome,
@@ -68,15 +68,15 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array, Index, Mask
 
-FAMILIES = 3  # the best ones are moved
-_POOL = 15  # families that are kept, besides those that were moved in vain
-_OTHERS = 0.2  # how often it is any of the pool that is moved
-_VAIN = 30  # moves of a head in vain
-_GOOD = 0.1  # of starts of their own, the best: other points of such a cost are moved though one of them is spent
-_FEW = 3  # coordinates that a move draws anew, at most
-_NEAR = 1e-3  # root mean square distance, in widths of the limits
-_ALIKE = 0.1  # of costs, in the logarithm of a likelihood
-_FLOOR = 0.1  # of the work, divided evenly
+N_MOVED_FAMILIES = 3  # the best ones are moved
+_MAX_POOL_SIZE = 15  # families that are kept, besides those that were moved in vain
+_ANY_HEAD_PROBABILITY = 0.2  # how often it is any of the pool that is moved
+_MAX_VAIN_MOVES = 30  # moves of a head in vain
+_GOOD_QUANTILE = 0.1  # of starts of their own, the best: other points of such a cost are moved though one of them is spent
+_MAX_RESAMPLED_COORDINATES = 3  # coordinates that a move draws anew, at most
+_NEAR_DISTANCE = 1e-3  # root mean square distance, in widths of the limits
+_EQUAL_COST_TOL = 0.1  # of costs, in the logarithm of a likelihood
+_MIN_WORK_SHARE = 0.1  # of the work, divided evenly
 _STEADY = (
     (0, {"box": 0.3, MOVED: 0.3}),
     (40, {"box": 0.2, "growing": 0.3, MOVED: 0.3}),
@@ -84,15 +84,15 @@ _STEADY = (
 )
 """Of the work, after so many candidates."""
 
-_ENOUGH = 3  # finds of the best optimum: more of them say nothing of where a better one may be
-_DEAR = 100.0  # mean works of a candidate, that a fit at full accuracy is taken for until one was tried
-_COARSELY = 2  # times that a valley is followed at the accuracy of a search
-_REFUTED = 2  # times that a cost did not hold at full accuracy: where it is met again, nothing else is expected
-_CHECKS = 0.15  # of the work, for confirmations and valleys
-_VALLEYS = 0.2  # of the work, for following what is lower than every solution, but not yet settled
-_LAST_VALLEYS = 0.5  # ... where a search would end otherwise
-_FRESH = 6  # candidates before points are moved
-_RANKED = 6  # candidates before it counts which ones are among the best quarter
+_MAX_REWARDED_FINDS = 3  # finds of the best optimum: more of them say nothing of where a better one may be
+_PRIOR_WORK_FACTOR = 100.0  # mean works of a candidate, that a fit at full accuracy is taken for until one was tried
+_MAX_LOW_ACCURACY_STRIDES = 2  # times that a valley is followed at the accuracy of a search
+_MIN_REFUTATIONS = 2  # times that a cost did not hold at full accuracy: where it is met again, nothing else is expected
+_CHECKING_WORK_SHARE = 0.15  # of the work, for confirmations and valleys
+_FOLLOWING_WORK_SHARE = 0.2  # of the work, for following what is lower than every solution, but not yet settled
+_LAST_FOLLOWING_WORK_SHARE = 0.5  # ... where a search would end otherwise
+_MIN_CANDIDATES_BEFORE_MOVES = 6  # candidates before points are moved
+_MIN_CANDIDATES_FOR_QUARTILE = 6  # candidates before it counts which ones are among the best quarter
 _MEMORY, _FEWEST = 20, 6  # of the last candidates the median is the limit of the next, as soon as there are some
 _CHEAP = ("box", "growing")  # ways that begin by integrating
 
@@ -112,7 +112,7 @@ class PortfolioOptions:
 
     ways: tuple[str, ...]
     screen: int = 8
-    families: int = FAMILIES
+    families: int = N_MOVED_FAMILIES
     race: bool = True
     step_control: str = "box"
     doubt: bool = True
@@ -135,7 +135,7 @@ class FamilyHead:
     @property
     def spent(self) -> bool:
         """Whether it was moved in vain as often as pays."""
-        return self.vain >= _VAIN
+        return self.vain >= _MAX_VAIN_MOVES
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class PortfolioState:
         """The best that holds at full accuracy: a solution, unless a point on the floor of a long valley is lower."""
         T = self.table
         solution = _find_lowest(T["solution"], T["success"])
-        cost_limit = np.inf if solution is None else T["cost"][solution] - SAME
+        cost_limit = np.inf if solution is None else T["cost"][solution] - SAME_COST_TOL
         floor = _find_lowest(T["cost"], T["fitted"] & T["settled"] & (T["cost"] < cost_limit))
         return solution if floor is None else floor
 
@@ -234,8 +234,8 @@ class PortfolioState:
         T = self.table
         failed = T["fitted"] & ~T["settled"]
         costs: Array = np.sort(T["cost"][failed])
-        n_similar = costs.searchsorted(T["cost"] + SAME, side="right") - costs.searchsorted(T["cost"] - SAME)
-        return np.asarray(failed | (~T["fitted"] & (n_similar >= _REFUTED)), dtype=np.bool_)
+        n_similar = costs.searchsorted(T["cost"] + SAME_COST_TOL, side="right") - costs.searchsorted(T["cost"] - SAME_COST_TOL)
+        return np.asarray(failed | (~T["fitted"] & (n_similar >= _MIN_REFUTATIONS)), dtype=np.bool_)
 
     def unconfirmed(self, *, is_last: bool = False) -> int | None:
         """Return the index of the lowest settled candidate that looks better than every solution, or None if there
@@ -265,7 +265,7 @@ class PortfolioState:
 
     def _promising(self, candidates: Mask) -> int | None:
         T = self.table
-        return _find_lowest(T["cost"], candidates & ~T["fitted"] & (T["cost"] < self.lowest - SAME))
+        return _find_lowest(T["cost"], candidates & ~T["fitted"] & (T["cost"] < self.lowest - SAME_COST_TOL))
 
     def valley(self, *, is_last: bool = False) -> int | None:
         """Return the lowest candidate that is lower than all that are settled, and was not dropped.
@@ -273,7 +273,7 @@ class PortfolioState:
         None if there is none, or no share of the work is left for it, which is larger for the `is_last` time.
         """
         T, lowest = self.table, self._ahead
-        has_share = is_last and T["following"].sum() <= _LAST_VALLEYS * T["work"].sum()
+        has_share = is_last and T["following"].sum() <= _LAST_FOLLOWING_WORK_SHARE * T["work"].sum()
         return lowest if lowest is not None and (has_share or self._spare[lowest]) else None
 
     @property
@@ -282,13 +282,13 @@ class PortfolioState:
         None.
         """
         T, lowest = self.table, self._ahead
-        cost_limit = min(self.lowest, float(T["held"].min(initial=np.inf))) - NEAR
+        cost_limit = min(self.lowest, float(T["held"].min(initial=np.inf))) - NEAR_COST_TOL
         return lowest if lowest is not None and T["cost"][lowest] < cost_limit and self._may_check else None
 
     @cached_property
     def _ahead(self) -> int | None:
         T = self.table
-        cost_limit = min(float(T["cost"][T["settled"] & ~self._refuted].min(initial=np.inf)), self.lowest) - SAME
+        cost_limit = min(float(T["cost"][T["settled"] & ~self._refuted].min(initial=np.inf)), self.lowest) - SAME_COST_TOL
         is_open = (
             (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"] | self._refuted) & (T["cost"] < cost_limit)
         )
@@ -297,7 +297,7 @@ class PortfolioState:
     @property
     def _may_check(self) -> bool:
         T = self.table
-        return bool(T["checking"].sum() - T["following"].sum() <= _CHECKS * T["work"].sum())
+        return bool(T["checking"].sum() - T["following"].sum() <= _CHECKING_WORK_SHARE * T["work"].sum())
 
     @property
     def unfinished(self) -> bool:
@@ -319,8 +319,8 @@ class PortfolioState:
                 for n in range(T["size"].max(initial=0) + 1)
             ]
         )
-        expected_work = np.where(T["followed"] < _COARSELY, 0.0, strides[T["size"]])
-        return np.asarray(T["following"].sum() + expected_work <= _VALLEYS * T["work"].sum(), dtype=np.bool_)
+        expected_work = np.where(T["followed"] < _MAX_LOW_ACCURACY_STRIDES, 0.0, strides[T["size"]])
+        return np.asarray(T["following"].sum() + expected_work <= _FOLLOWING_WORK_SHARE * T["work"].sum(), dtype=np.bool_)
 
     def find_best_hits(self, *, independent: bool = True) -> Index:
         """Return the indices of the candidates that ended in the best optimum.
@@ -332,9 +332,9 @@ class PortfolioState:
         T, best, lowest = self.table, self.best, self.lowest
         if not np.isfinite(lowest):
             return np.empty(0, dtype=np.intp)
-        is_best = T["settled"] & (np.abs(T["cost"] - lowest) <= SAME)
+        is_best = T["settled"] & (np.abs(T["cost"] - lowest) <= SAME_COST_TOL)
         if self._lowest is not None and T["success"][self._lowest]:
-            is_best |= T["solution"] <= best + SAME
+            is_best |= T["solution"] <= best + SAME_COST_TOL
         return np.flatnonzero(is_best & (T["independent"] | (not independent)))
 
     def finds(self, *, independent: bool = True) -> list[CandidateRecord]:
@@ -346,12 +346,12 @@ class PortfolioState:
         pool = self.pool
         independent_costs = self.table["cost"][self.table["independent"]]
         threshold = (
-            float(np.quantile(independent_costs, _GOOD, method="lower")) + SAME if independent_costs.size else -np.inf
+            float(np.quantile(independent_costs, _GOOD_QUANTILE, method="lower")) + SAME_COST_TOL if independent_costs.size else -np.inf
         )
         for t in records:
             if t.end.theta and not t.end.dropped:
                 family = t.index if t.family < 0 else t.family
-                n_vain = next((m.vain for m in pool if m.family == family and t.end.cost >= m.cost - SAME), 0)
+                n_vain = next((m.vain for m in pool if m.family == family and t.end.cost >= m.cost - SAME_COST_TOL), 0)
                 theta = np.array(t.end.theta, dtype=float)
                 pool = add_to_pool(pool, FamilyHead(theta, t.end.cost, family, n_vain), region, threshold)
             if t.way == MOVED:
@@ -363,7 +363,7 @@ class PortfolioState:
         previous = self.records[index].end
         if not end.cost < previous.cost and end.rough == previous.rough:  # costs of one accuracy are compared
             end = replace(end, theta=previous.theta, cost=previous.cost)
-            if previous.followed >= _COARSELY and not end.is_converged:
+            if previous.followed >= _MAX_LOW_ACCURACY_STRIDES and not end.is_converged:
                 # The same stride again would lead to the same end: a fit goes on from there, if any does.
                 end = replace(end, is_converged=True, floor=True)
         updated = replace(
@@ -458,7 +458,7 @@ def _limit(state: PortfolioState, look: int) -> float:
 def valley_order(state: PortfolioState, options: PortfolioOptions, index: int) -> CandidateOrder:
     """Return the order to go on along the floor of a candidate's valley."""
     end, step_control = state.records[index].end, options.step_control
-    accurate = end.followed >= _COARSELY
+    accurate = end.followed >= _MAX_LOW_ACCURACY_STRIDES
     return CandidateOrder(
         FOLLOW, theta=end.theta, best=state.lowest, accurate=accurate, step_control=step_control, finer=end.rough
     )
@@ -483,7 +483,7 @@ def _first_rounds(state: PortfolioState, options: PortfolioOptions) -> list[str]
 
 def _chosen(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> list[str]:
     n_fresh = int(((state.table["size"] > 0) & ~state.table["dropped"]).sum())
-    ways = [w for w in options.ways if w != MOVED or (n_fresh >= _FRESH and state.pool)]
+    ways = [w for w in options.ways if w != MOVED or (n_fresh >= _MIN_CANDIDATES_BEFORE_MOVES and state.pool)]
     if not ways:
         ways = ["box"]
     pay = shares(state, ways)
@@ -496,13 +496,13 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     costs, search_work = T["cost"], T["work"] - T["checking"]
     mean = float(np.mean(search_work)) or 1.0
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], costs]))[:-1]
-    is_improved = costs < best_before - SAME
+    is_improved = costs < best_before - SAME_COST_TOL
     is_hit = np.zeros(costs.size, dtype=np.bool_)
-    is_hit[state.find_best_hits(independent=False)[:_ENOUGH]] = True
-    threshold = float(np.quantile(costs, 0.25, method="lower")) if costs.size >= _RANKED else -np.inf
-    good_indices = np.flatnonzero(np.isin(T["way"], ways) & np.isfinite(costs) & (costs <= threshold + SAME))
+    is_hit[state.find_best_hits(independent=False)[:_MAX_REWARDED_FINDS]] = True
+    threshold = float(np.quantile(costs, 0.25, method="lower")) if costs.size >= _MIN_CANDIDATES_FOR_QUARTILE else -np.inf
+    good_indices = np.flatnonzero(np.isin(T["way"], ways) & np.isfinite(costs) & (costs <= threshold + SAME_COST_TOL))
     is_first = np.zeros(costs.size, dtype=np.bool_)
-    is_first[good_indices[np.unique(np.rint(costs[good_indices] / SAME), return_index=True)[1]]] = True
+    is_first[good_indices[np.unique(np.rint(costs[good_indices] / SAME_COST_TOL), return_index=True)[1]]] = True
     mask_by_way = {w: T["way"] == w for w in ways}
     successes = {
         w: 1.0 + sum(float((is_way & mask).sum()) for mask in (is_improved, is_improved, is_hit, is_first))
@@ -516,9 +516,9 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     steady_shares = np.array(
         [0.0 if is_idle else steady_fractions.get(w, 0.0) for w, is_idle in zip(ways, idle_mask, strict=True)]
     )
-    share = (1.0 - _FLOOR - steady_shares.sum()) * score / score.sum() + _FLOOR / len(ways) + steady_shares
+    share = (1.0 - _MIN_WORK_SHARE - steady_shares.sum()) * score / score.sum() + _MIN_WORK_SHARE / len(ways) + steady_shares
     counts = {w: int(is_way.sum()) for w, is_way in mask_by_way.items()}
-    mean_works = np.array([work[w] / counts[w] if work[w] else mean * (_DEAR if w in WHOLE else 1.0) for w in ways])
+    mean_works = np.array([work[w] / counts[w] if work[w] else mean * (_PRIOR_WORK_FACTOR if w in WHOLE else 1.0) for w in ways])
     frequencies = share / mean_works
     return np.asarray(frequencies / frequencies.sum(), dtype=float)
 
@@ -535,11 +535,11 @@ def add_to_pool(
         return tuple(pool)
     width = np.where(region.upper > region.lower, region.upper - region.lower, 1.0)
     theta = np.array([m.theta for m in pool]).reshape(len(pool), new_head.theta.size)
-    is_near = np.sqrt(np.mean(((theta - new_head.theta) / width) ** 2, axis=1)) < _NEAR
+    is_near = np.sqrt(np.mean(((theta - new_head.theta) / width) ** 2, axis=1)) < _NEAR_DISTANCE
     clash = [
         bool(close)
         or m.family == new_head.family
-        or (abs(m.cost - new_head.cost) < _ALIKE and not (m.spent and new_head.cost <= threshold))
+        or (abs(m.cost - new_head.cost) < _EQUAL_COST_TOL and not (m.spent and new_head.cost <= threshold))
         for m, close in zip(pool, is_near, strict=True)
     ]
     position = sum(m.cost <= new_head.cost for m in pool)
@@ -552,7 +552,7 @@ def add_to_pool(
         if is_clash and m.family != new_head.family
     ]
     new_head = replace(new_head, vain=max([new_head.vain, *vain_counts]))
-    heads, n_free = list[FamilyHead](), _POOL
+    heads, n_free = list[FamilyHead](), _MAX_POOL_SIZE
     for m in (*pool[:position], new_head, *remaining):
         if m.spent or n_free > 0:
             heads.append(m)
@@ -560,9 +560,9 @@ def add_to_pool(
     return tuple(heads)
 
 
-def select_head(pool: Sequence[FamilyHead], rng: np.random.Generator, families: int = FAMILIES) -> FamilyHead:
+def select_head(pool: Sequence[FamilyHead], rng: np.random.Generator, families: int = N_MOVED_FAMILIES) -> FamilyHead:
     """Choose the head that is moved, mostly of the best families that were not moved in vain; the pool is sorted."""
-    if rng.random() < _OTHERS:
+    if rng.random() < _ANY_HEAD_PROBABILITY:
         return pool[int(rng.integers(len(pool)))]
     best = ([m for m in pool if not m.spent] or pool)[:families]
     return best[int(rng.integers(len(best)))]
@@ -572,7 +572,7 @@ def perturb_head(head: Array, region: SearchRegion, rng: np.random.Generator) ->
     """Return a moved copy of a head, and whether it is still to be moved over its plateau, by simulations."""
     kind, theta = int(rng.integers(3)), head.copy()
     if kind == 0:
-        coordinates = rng.choice(head.size, size=min(int(rng.integers(1, _FEW + 1)), head.size), replace=False)
+        coordinates = rng.choice(head.size, size=min(int(rng.integers(1, _MAX_RESAMPLED_COORDINATES + 1)), head.size), replace=False)
         theta[coordinates] = region.draw(rng)[coordinates]
     elif kind == 1:
         theta += 10 ** rng.uniform(-2.0, 0.3) * region.unit * rng.standard_normal(head.size)

@@ -38,7 +38,7 @@ from castfit.drive.search.portfolio.strategies import (
     CONFIRM,
     EXCHANGED,
     FOLLOW,
-    SAME,
+    SAME_COST_TOL,
     CandidateOrder,
     CandidateOutcome,
     candidate,
@@ -49,10 +49,10 @@ from castfit.result.result import Result
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
-_PART = 0.5  # of the time, for one candidate
-_TROUBLED = 1000  # candidates, at least, where the best does not describe the data: wide valleys are soon found often
-_HALF = 0.5  # of the variance of an output: what leaves more of it unexplained is never believed
-_MOMENT = 1e-3  # seconds, within which a fit ends about where it begins
+_MAX_TIME_SHARE = 0.5  # of the time, for one candidate
+_MIN_CANDIDATES_IF_MISFIT = 1000  # candidates, at least, where the best does not describe the data: wide valleys are soon found often
+_MAX_UNEXPLAINED_FRACTION = 0.5  # of the variance of an output: what leaves more of it unexplained is never believed
+_MIN_FIT_SECONDS = 1e-3  # seconds, within which a fit ends about where it begins
 _RESERVE = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmation of what was found last
 
 
@@ -83,7 +83,7 @@ def run_portfolio(
             )
 
         search.plan()
-        stop_status = run_tasks(run, candidate, search.tasks, enter, limit=_PART * run.max_time)
+        stop_status = run_tasks(run, candidate, search.tasks, enter, limit=_MAX_TIME_SHARE * run.max_time)
         warnings = (file.trouble,) if file is not None and file.trouble else ()
     return search.result(stop_status, warnings)
 
@@ -145,7 +145,7 @@ class _PortfolioSearch:
                     self._ends[number] = self.known[number]
                     continue
                 reserved_seconds = 0.0 if order.way == CONFIRM else min(share * self.run.max_time, max_seconds)
-                limit = _PART * self.run.max_time
+                limit = _MAX_TIME_SHARE * self.run.max_time
                 self.tasks.append((number, (self._job, order, limit, self.run.deadline - reserved_seconds)))
             self._absorb()
 
@@ -226,13 +226,13 @@ class _PortfolioSearch:
         if self._best.goodness.described:
             return f"the optimum was found the requested number of times ({self.finds})."
         T = self.state.table
-        if T.size < _TROUBLED or any(part > _HALF for part in self._best.goodness.unexplained.values()):
+        if T.size < _MIN_CANDIDATES_IF_MISFIT or any(part > _MAX_UNEXPLAINED_FRACTION for part in self._best.goodness.unexplained.values()):
             return ""
         # Candidates that end far above the best are not followed to their optima: they count where they ended.
         costs: Array = np.sort(T["cost"][T["independent"] & ~T["dropped"] & np.isfinite(T["cost"])])
         w, N, last_index = 0, costs.size, -1
         while last_index < N - 1:  # the next one that differs
-            w, last_index = w + 1, int(costs.searchsorted(float(costs[last_index + 1]) + SAME, side="right")) - 1
+            w, last_index = w + 1, int(costs.searchsorted(float(costs[last_index + 1]) + SAME_COST_TOL, side="right")) - 1
         if not additional_fits_needed(w, N):
             return f"{N} independent candidates ended in {w} different optima; a better one is unlikely."
         return ""
@@ -277,7 +277,7 @@ class _PortfolioSearch:
         index = self.state.last_resort
         if self._best is not None or index is None:
             return
-        end = candidate(self._job, CandidateOrder(CONFIRM, theta=self.state.records[index].end.theta), _MOMENT, np.inf)
+        end = candidate(self._job, CandidateOrder(CONFIRM, theta=self.state.records[index].end.theta), _MIN_FIT_SECONDS, np.inf)
         if isinstance(end, CandidateOutcome) and end.result is not None:
             self.state, self._best = self.state.confirmed(index, end), end.result
 
@@ -285,7 +285,7 @@ class _PortfolioSearch:
         records = [t for t in self.state.records if t.way == name]
         best, improvements = np.inf, 0
         for t in self.state.records:
-            if t.cost < best - SAME:
+            if t.cost < best - SAME_COST_TOL:
                 improvements += t.way == name
                 best = t.cost
         n_found = sum(t.way == name for t in self.state.finds(independent=False))
@@ -325,4 +325,4 @@ def _rank(end: CandidateOutcome) -> tuple[bool, float]:
     if end.result is None:
         return True, np.inf
     cost = end.result.cost if np.isfinite(end.result.cost) else np.inf
-    return not end.is_converged, cost if end.result.success else cost + SAME
+    return not end.is_converged, cost if end.result.success else cost + SAME_COST_TOL

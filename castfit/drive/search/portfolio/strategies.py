@@ -93,10 +93,10 @@ EXCHANGED = "exchanged"
 
 WORDS = {**WAYS, EXCHANGED: "two quantities of the best point exchanged, single shooting with trust region"}
 
-SAME = 0.1
+SAME_COST_TOL = 0.1
 """Difference of two costs, in the logarithm of the likelihood, up to which they are of one optimum."""
 
-NEAR = 2.0
+NEAR_COST_TOL = 2.0
 """Of the lowest cost so far, in the logarithm of the likelihood: what comes so close is followed to its optimum."""
 
 OPEN = (np.inf, np.inf)
@@ -108,15 +108,15 @@ _UNFINISHED = (
 """Ends of fits along long valleys, and at points with a cost but no derivatives, or beside such: large powers overflow
 in these."""
 
-_CONFIRMING = 4  # iterations of a fit that confirms
-_POLISHING = 150  # of one that ends a search
-_CONFIRMED = 1e-6  # tolerance: a thousandth of a standard error, where Fisher scoring converges slowly
+_MAX_CONFIRMING_ITERATIONS = 4  # iterations of a fit that confirms
+_MAX_POLISHING_ITERATIONS = 150  # of one that ends a search
+_CONFIRMING_TOL = 1e-6  # tolerance: a thousandth of a standard error, where Fisher scoring converges slowly
 _BOX = TrustRegion(patience=6)  # of a fit that confirms: it begins where a search could gain no more
-_LONGEST = 180  # iterations of a default fit from a draw; what takes more hardly ever arrives
-_STRIDES = 2  # rounds by which a valley is followed at a time
-_PAIRS = 100  # at most, that are exchanged
-_EXCHANGES = 8  # from which a search goes down
-_NEAR_PART = 0.02  # of half the squares: the same, where the lowest cost is far from noise
+_MAX_DEFAULT_FIT_ITERATIONS = 180  # iterations of a default fit from a draw; what takes more hardly ever arrives
+_ROUNDS_PER_STRIDE = 2  # rounds by which a valley is followed at a time
+_MAX_EXCHANGED_PAIRS = 100  # at most, that are exchanged
+_MAX_EXCHANGE_DESCENTS = 8  # from which a search goes down
+_NEAR_COST_RTOL = 0.02  # of half the squares: the same, where the lowest cost is far from noise
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadline: 
             end = _end_of(_fitted(problem, search_problem, theta, order, rng, seconds_left), search_problem, end_time)
             if end.result is not None and end.result.status is not Status.CONVERGED:
                 continuation = _resume_fit(search_problem, end, order, end_time)
-                end = continuation if not end.is_converged or continuation.cost < end.cost - SAME else end
+                end = continuation if not end.is_converged or continuation.cost < end.cost - SAME_COST_TOL else end
             end = replace(end, start_theta=tuple(theta.tolist()))
         elif order.way == CONFIRM:
             end = _confirm(problem, search_problem, order, end_time)
@@ -234,7 +234,7 @@ def _fitted(
     """Fit from a draw theta (n,), or the guess, at full accuracy; without retries, for other ways come anyway."""
     if order.guess:
         return fit(problem, None, None, retry=False, max_time=seconds_left)
-    start, solver = _collect_natural_values(problem, search_problem, theta), GaussNewton(max_iter=_LONGEST)
+    start, solver = _collect_natural_values(problem, search_problem, theta), GaussNewton(max_iter=_MAX_DEFAULT_FIT_ITERATIONS)
     if order.way == "incremental":
         return incremental(problem, start=start, max_time=seconds_left).result
     if order.way == "decomposed":
@@ -278,7 +278,7 @@ def _resample_insensitive(
     What has no influence where a local fit ends, an initial value far below what is made within a moment, say, has no
     slope there either, and is left; elsewhere on the same plateau it may be the way out.
     """
-    draw, max_cost, work = region.draw(rng), search_problem.cost(theta) + NEAR, 1.0
+    draw, max_cost, work = region.draw(rng), search_problem.cost(theta) + NEAR_COST_TOL, 1.0
     for j in rng.permutation(theta.size).tolist():
         if time.time() >= end_time:
             break
@@ -298,12 +298,12 @@ def _descend(
     descent = descend(search_problem, theta, order.limits, end_time - time.time(), step_control=step_control)
     work += descent.work
     end = CandidateOutcome(tuple(descent.theta.tolist()), descent.cost, descent.at_looks, work, dropped=descent.dropped)
-    margin = NEAR + _NEAR_PART * abs(order.best) if np.isfinite(order.best) else np.inf
+    margin = NEAR_COST_TOL + _NEAR_COST_RTOL * abs(order.best) if np.isfinite(order.best) else np.inf
     if order.family >= 0:  # that it leads there again says nothing
-        margin = -SAME
+        margin = -SAME_COST_TOL
     if descent.dropped or not np.isfinite(descent.cost) or descent.cost > order.best + margin:
         return _confirm_cost(search_problem, end, order.best, end_time)
-    hope = order.best + SAME if descent.cost > order.best else np.inf
+    hope = order.best + SAME_COST_TOL if descent.cost > order.best else np.inf
     continuation = minimize_locally(
         search_problem, descent.theta, end_time - time.time(), rounds=1, hope=hope, step_control=step_control
     )
@@ -322,14 +322,14 @@ def _confirm_cost(
     What bursts or all but stands still may be integrated to any shape at the accuracy of a search, and a local fit
     finds the best of them; its family would be moved, and its valleys followed, for nothing.
     """
-    if end.dropped or not end.cost < best - SAME:
+    if end.dropped or not end.cost < best - SAME_COST_TOL:
         return end
     try:
         with with_deadline(max(end_time - time.time(), 1e-3)):
             exact_cost, work = search_problem.exact_cost(np.array(end.theta)), end.work + FULL_ACCURACY_COST_FACTOR
     except StopRequested:
         return end
-    if exact_cost <= end.cost + SAME:
+    if exact_cost <= end.cost + SAME_COST_TOL:
         return replace(end, work=work)
     return replace(end, cost=exact_cost, work=work, is_converged=False, rough=True)
 
@@ -337,8 +337,8 @@ def _confirm_cost(
 def _follow_valley(search_problem: SearchProblem, order: CandidateOrder, end_time: float) -> CandidateOutcome:
     """Go on along the floor of a valley."""
     continuation = minimize_locally(
-        search_problem.finer if order.finer else search_problem, np.array(order.theta), end_time - time.time(), best=order.best - SAME,
-        rounds=_STRIDES, accurate=order.accurate, step_control=order.step_control,
+        search_problem.finer if order.finer else search_problem, np.array(order.theta), end_time - time.time(), best=order.best - SAME_COST_TOL,
+        rounds=_ROUNDS_PER_STRIDE, accurate=order.accurate, step_control=order.step_control,
     )  # fmt: skip
     floor = not continuation.dropped and not continuation.optimum
     work = continuation.work * (FULL_ACCURACY_COST_FACTOR if order.finer else 1.0)
@@ -379,21 +379,21 @@ def _descend_from_exchange(
         (i, j) for i, j in itertools.combinations(range(theta.size), 2) if log[i] == log[j] and theta[i] != theta[j]
     ]
     starts: list[Array] = []
-    for k in rng.permutation(len(pairs))[:_PAIRS]:
+    for k in rng.permutation(len(pairs))[:_MAX_EXCHANGED_PAIRS]:
         i, j = pairs[int(k)]
         trial = theta.copy()
         trial[[i, j]] = trial[[j, i]]
         starts.append(region.inside(trial))
     costs = np.array([search_problem.cost(start) for start in starts])
     best, work = CandidateOutcome(), float(len(starts))
-    for k in np.argsort(costs, kind="stable")[:_EXCHANGES]:
+    for k in np.argsort(costs, kind="stable")[:_MAX_EXCHANGE_DESCENTS]:
         if not np.isfinite(costs[k]) or time.time() >= end_time:
             break
         descent = descend(search_problem, starts[int(k)], OPEN, end_time - time.time(), step_control=order.step_control)
         work += descent.work
         if descent.cost < best.cost:
             best = CandidateOutcome(tuple(descent.theta.tolist()), descent.cost)
-        if descent.cost < order.best - SAME:
+        if descent.cost < order.best - SAME_COST_TOL:
             continuation = minimize_locally(
                 search_problem, descent.theta, end_time - time.time(), step_control=order.step_control
             )
@@ -413,7 +413,7 @@ def _confirm(
     What holds need not be fitted to its optimum before the search knows nothing better.
     """
     theta = np.array(order.theta)
-    solver = GaussNewton(_BOX, max_iter=_POLISHING if order.accurate else _CONFIRMING, tolerance=_CONFIRMED)
+    solver = GaussNewton(_BOX, max_iter=_MAX_POLISHING_ITERATIONS if order.accurate else _MAX_CONFIRMING_ITERATIONS, tolerance=_CONFIRMING_TOL)
     start, seconds_left = _collect_natural_values(problem, search_problem, theta), end_time - time.time()
     end = _end_of(
         fit(problem, search_problem.exactly, solver, start=start, retry=False, max_time=seconds_left),
@@ -425,7 +425,7 @@ def _confirm(
         return end
     # A fit's own cost may be on another scale, with sizes of errors in it; of other errors it moves away from here.
     cost = min(search_problem.exact_cost(point) for point in (np.array(end.theta), theta))
-    return replace(end, cost=cost, is_converged=cost <= search_problem.cost(theta) + SAME)
+    return replace(end, cost=cost, is_converged=cost <= search_problem.cost(theta) + SAME_COST_TOL)
 
 
 def _end_of(result: Result, search_problem: SearchProblem, end_time: float) -> CandidateOutcome:

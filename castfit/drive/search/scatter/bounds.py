@@ -27,8 +27,8 @@ from castfit.problem.quantities import Quantity
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_WIDE = 1e3  # upper / lower bound from which "auto" takes the logarithm
-_FLOOR = 1e-6  # of the upper bound, where the lower one is zero
+_LOG_BOUND_RATIO = 1e3  # upper / lower bound from which "auto" takes the logarithm
+_LOWER_BOUND_FRACTION = 1e-6  # of the upper bound, where the lower one is zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ def with_log_scales(problem: Posable, log_vars: Any, mistakes: list[str]) -> Com
         if not is_one_of(log_vars, "auto"):
             mistakes.append(f"log_vars is {shorten_repr(log_vars)}; give a list of parameters, or 'auto'")
         log_names = [
-            name for name, q in free_parameters.items() if q.scale == "linear" and 0.0 <= _WIDE * q.lower <= q.upper
+            name for name, q in free_parameters.items() if q.scale == "linear" and 0.0 <= _LOG_BOUND_RATIO * q.lower <= q.upper
         ]
         log_names = [name for name in log_names if 0.0 < free_parameters[name].upper < np.inf]
     else:
@@ -132,5 +132,5 @@ def _read_log_names(log_vars: Any, free_parameters: Mapping[str, Quantity], mist
 
 def _logarithmic(quantity: Quantity) -> Quantity:
     """Return a quantity with a logarithmic scale; a lower bound below the floor, such as zero, is raised to it."""
-    lower = max(quantity.lower, _FLOOR * quantity.upper)
+    lower = max(quantity.lower, _LOWER_BOUND_FRACTION * quantity.upper)
     return replace(quantity, guess=max(quantity.guess, lower), lower=lower, scale="log")

@@ -35,7 +35,7 @@ from castfit.result.result import Result
 
 OUT_OF_SIMULATIONS = "The limit of simulations was reached."
 
-_PIECES = 4  # per process: enough to even out members that take longer
+_CHUNKS_PER_WORKER = 4  # per process: enough to even out members that take longer
 _ON_EXECUTORS = 8  # members per task where the number of workers is not known
 
 
@@ -133,7 +133,7 @@ class SearchLog(LogRecord):
         """Simulate members at the rows of X (k, n); fewer values than rows if the time is over."""
         workers, size = self._session.run.workers, _ON_EXECUTORS
         if isinstance(workers, int):
-            size = max(1, -(-len(X) // (_PIECES * workers)))
+            size = max(1, -(-len(X) // (_CHUNKS_PER_WORKER * workers)))
         pieces = [X[i : i + size] for i in range(0, len(X), size)]
         answers = zip(self._call_workers(simulate_block, *((piece,) for piece in pieces)), pieces, strict=True)
         return _joined(pieces, (a if isinstance(a, SimulatedBlock) else self._one_by_one(x) for a, x in answers))

@@ -22,7 +22,7 @@ from castfit.drive.search.scatter.method.options import ScatterOptions
 
 _NEAR_MINIMUM = 0.75  # of the way from which a minimum was found (Ugray et al. 2007)
 _NEAR_PATH = 0.1  # root mean square over the unknowns, in units of their ranges
-_SHRINK = 0.5
+_WIDTH_SHRINK_FACTOR = 0.5
 _MOST_POINTS = 24  # of a path that are kept
 
 
@@ -99,7 +99,7 @@ class FilterState:
         """Return the filters after nothing passed; after `wait` times they are relaxed."""
         if self.refusals + 1 < wait:
             return replace(self, refusals=self.refusals + 1)
-        return FilterState(np.inf, self.width * _SHRINK, 0)
+        return FilterState(np.inf, self.width * _WIDTH_SHRINK_FACTOR, 0)
 
 
 def filter_candidates(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from castfit._support.arguments import flag_mistakes, is_count, is_one_of, is_within, option_mistakes
 
-_MOST = 10**9  # "never" is a number too
-_DIVERSE = 20_000  # points that are drawn before any is simulated
+_MAX_COUNT = 10**9  # "never" is a number too
+_MAX_DIVERSE = 20_000  # points that are drawn before any is simulated
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class ScatterOptions:
         }
         values = vars(self)
         min_diverse = self.dim_refset if is_count(self.dim_refset, 3) else 3
-        diverse = self.n_diverse is None or is_count(self.n_diverse, min_diverse, _DIVERSE)
+        diverse = self.n_diverse is None or is_count(self.n_diverse, min_diverse, _MAX_DIVERSE)
         restart = self.restart_after is None or is_count(self.restart_after, 1)
         mistakes = option_mistakes(
-            *((n, values[n], is_count(values[n], min_count, max_counts.get(n, _MOST)),
-               f"give an integer from {min_count} to {max_counts.get(n, _MOST)}") for n, min_count in min_counts.items()),
-            ("n_diverse", self.n_diverse, diverse, f"give at least as many as dim_refset, at most {_DIVERSE}, or None"),
+            *((n, values[n], is_count(values[n], min_count, max_counts.get(n, _MAX_COUNT)),
+               f"give an integer from {min_count} to {max_counts.get(n, _MAX_COUNT)}") for n, min_count in min_counts.items()),
+            ("n_diverse", self.n_diverse, diverse, f"give at least as many as dim_refset, at most {_MAX_DIVERSE}, or None"),
             ("restart_after", self.restart_after, restart, "give a number of generations, or None"),
             *((n, values[n], is_within(values[n], 0, 1), "give a number from 0 to 1")
               for n in ("balance", "prob_bound", "min_distance", "min_difference")),
