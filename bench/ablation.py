@@ -47,8 +47,8 @@ PARTLY_OBSERVED = ("lorenz", "fitzhugh_nagumo", "lotka_volterra_log", "goodwin",
 OTHERS = ("lotka_volterra_michalik", "stat5", "alpha_pinene")
 MAX_TIME = 10.0  # CPU seconds per run of the ablation
 _PETAB = ("Boehm", "Bruno", "Sneyd")
-_MAX_UNAFFECTED_CANDIDATES = 6  # candidates, up to which neither race nor pool have a part
-_UNLIMITED_FINDS = 10**6  # finds: a run ends at the optimum, not when it believes it
+_MAX_UNAFFECTED_CANDIDATES = 6  # number of candidates up to which race and pool have no effect
+_UNLIMITED_FINDS = 10**6  # number of finds that is never reached: a run ends at the reference optimum
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 NAME = "adjoint-scaling"
 METHODS = ("esdirk", "cvodes")
 STATES, PARAMETERS = (2, 5, 20, 100), (5, 10, 20, 50, 100, 200, 500)
-_HORIZON_LENGTH = 5.0
-_MAX_SENSITIVITY_EQUATIONS = 2e4  # sensitivity equations that are worth the wait
+_HORIZON_LENGTH = 5.0  # duration of the integration, in units of the model's time
+_MAX_SENSITIVITY_EQUATIONS = 2e4  # number of sensitivity equations up to which forward sensitivities are timed
 _COLOURS = (BLUE, RED, *BEHIND)
-_REPEATED_SECONDS = 0.5  # seconds after which once is enough
+_REPEATED_SECONDS = 0.5  # mean duration of a call in seconds above which it is not repeated further
 
 
 @dataclass(frozen=True)

@@ -45,13 +45,13 @@ _PAPER = (
     PaperRow("scalar, SQP of MATLAB", "8 iterations; of 10 draws"),
     PaperRow("p1, p2, p3, p4", "0.9832 ± 0.0554, 0.9870 ± 0.0590, 1.0254 ± 0.0397, 1.0290 ± 0.0371"),
 )
-_N_STARTS = 100
-_MAX_FIT_SECONDS = 120.0
+_N_STARTS = 100  # number of random starting points
+_MAX_FIT_SECONDS = 120.0  # time limit of one fit in seconds
 _TIMES = np.arange(1.0, 11.0)
-_DATA_SIGMA = 0.05
+_DATA_SIGMA = 0.05  # standard deviation of the simulated errors, in the units of the states
 _TRUE: Mapping[str, float] = {"p1": 1.0, "p2": 1.0, "p3": 1.0, "p4": 1.0}
 _START = {"p1": 0.5, "p2": 0.5, "p3": 0.5, "p4": -0.2}
-_CHI2_RTOL = 1e-4  # of chi2
+_CHI2_RTOL = 1e-4  # relative difference of chi2 up to which a fit reached the reference optimum
 
 _VECTOR = MultipleShooting("data", derivatives="adjoint")
 _SCALAR = MultipleShooting("data", derivatives="adjoint", matching="scalar")

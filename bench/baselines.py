@@ -26,7 +26,7 @@ from castfit.transcribe.single_shooting import SingleShooting
 
 from .methods import INTEGRATOR
 
-_FAILED_OBJECTIVE = 1e300  # differential evolution compares numbers
+_FAILED_OBJECTIVE = 1e300  # objective of a failed simulation; differential evolution needs finite numbers
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 CASE = "batch reactor"
 _K = 0.5, 0.05, 0.2, 0.01
-_PRESSURE_PER_CONCENTRATION = 32.84  # of a unit of concentration
+_PRESSURE_PER_CONCENTRATION = 32.84  # pressure per unit of concentration
 _STEP, _STEPS, _FINE = 0.25, 120, 10
 _DEVIATION, _NOISE, _SPREAD = 0.25, 0.001, 0.5  # of a measurement, of a state after a step, of the prior
 _TRUTH, _PRIOR = np.array([0.5, 0.05, 0.0]), np.array([1.0, 0.0, 4.0])
-_CONVERGED_ERROR = 0.05
+_CONVERGED_ERROR = 0.05  # error of an estimated state up to which an observer has converged, in units of concentration
 _STOICHIOMETRY = np.array([[-1.0, 0.0], [1.0, -2.0], [1.0, 1.0]])
 
 

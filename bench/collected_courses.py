@@ -10,7 +10,7 @@ from castfit.formats.petab.likelihood import simulated
 from castfit.formats.petab.loading import LoadedProblem
 
 _SAME_TIME = 1e-4  # relative: times are rounded in some tables
-_MIN_MAGNITUDE = 1e-6  # magnitude below which differences count as they are
+_MIN_MAGNITUDE = 1e-6  # magnitude below which differences are absolute, in units of the output
 
 
 def difference(loaded: LoadedProblem, folder: Path, name: str) -> float:

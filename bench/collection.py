@@ -49,11 +49,12 @@ if TYPE_CHECKING:
 NAME = "petab"
 MAX_TIME = 60.0  # seconds per run where nothing is known of others
 _NEAR, _FAR = 0.1, 1.0
-_N_PEER_STARTS = 10
-_N_REPEATS = 5
-_MAX_GRADIENT_POINTS = 6  # where differences are tried until they are sharp enough to judge a gradient
-_DIFFERENCE_RTOL = 3e-6  # relative
-_POINT_RADIUS = 0.1  # of theta, in search scale
+_N_PEER_STARTS = 10  # number of starts of the other program
+_N_REPEATS = 5  # number of repeated evaluations, of which the median time counts
+_MAX_GRADIENT_POINTS = 6
+"""Number of points at which differences are tried until one is accurate enough to test a gradient."""
+_DIFFERENCE_RTOL = 3e-6  # relative uncertainty up to which a finite difference is accurate enough
+_POINT_RADIUS = 0.1  # distance of further points from theta, in units of the search scale
 
 
 REFERENCES = {

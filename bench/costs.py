@@ -36,7 +36,7 @@ from .textbook_models import MODELS
 NAME = "costs"
 _CVODES = cf.SingleShooting(cf.IntegratorOptions("cvodes"))  # what there is without a compiled integrator
 SOLVERS = {"single": cf.GaussNewton("box"), "multiple": cf.GaussNewton(), "collocation": cf.GaussNewton()}
-_N_STARTS = 3
+_N_STARTS = 3  # number of starting points per model
 _REPEATS, _SHORT = 5, 1.0  # fits by the clock at most, CPU seconds after which there is no further one
 
 Pose = Callable[[], Problem]

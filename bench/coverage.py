@@ -31,14 +31,11 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 NAME = "coverage"
-_N_TRIALS = 500
-
-
-# Lotka and Volterra's predators and prey
+_N_TRIALS = 500  # number of simulated data sets
 
 _TIMES = np.arange(1.0, 11.0)
 _TRUE = {"k1": 1.0, "k2": 1.0, "k3": 1.0, "k4": 1.0}
-_INDIVIDUALS_PER_UNIT = 50.0  # individuals in the unit of the model
+_INDIVIDUALS_PER_UNIT = 50.0  # number of counted individuals per unit of the model
 _SIGMA, _RELATIVE = 0.05, 0.05
 
 

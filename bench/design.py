@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 NAME = "design"
 _ALONE = [sys.executable, "-c", f"from {__name__} import alone; alone()"]
-_N_TURNS = 5  # of an interpreter each for Pyomo.DoE and for castfit
-_N_TRIALS = 200  # of experiments that are simulated and fitted again
-_N_SEQUENCES = 20  # of rounds from a wrong guess
+_N_TURNS = 5  # number of processes each for Pyomo.DoE and for castfit
+_N_TRIALS = 200  # number of experiments that are simulated and fitted
+_N_SEQUENCES = 20  # number of sequences of rounds from a wrong guess
 _RATES = np.array([0.7, 0.2])  # Box and Lucas (1959)
 _DRUG = np.array([4.298, 0.05884, 21.80])  # Atkinson, Chaloner, Herzberg and Juritz (1993): theta_1 to theta_3
 _SAMPLES = np.array([0.5, 1, 2, 6, 24, 36, 72, 120])

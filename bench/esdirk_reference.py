@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from castfit.integrate.esdirk_binding import StepSizes
 
 
-_MAX_NEWTON_ITERATIONS = 8
-_MAGNITUDE_FRACTION = 1e-6  # part of the largest value of a state so far that counts as its magnitude
+_MAX_NEWTON_ITERATIONS = 8  # number of Newton iterations per stage
+_MAGNITUDE_FRACTION = 1e-6  # fraction of the largest value so far that counts as a state's magnitude
 _FEW_OUTPUTS = 500  # of which a single one within a step becomes its end
-_EXPLICIT_ERROR_FACTOR = 2.0  # times errors of explicit steps
+_EXPLICIT_ERROR_FACTOR = 2.0  # factor on the error estimates of explicit steps
 
 
 @dataclass(frozen=True)

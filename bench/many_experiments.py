@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 NAME = "scaling"
 EXPERIMENTS, VALUES = (100, 1000, 10_000), (10_000, 100_000, 1_000_000)
 TRUTH = {"k10": 0.3, "k12": 0.5, "k21": 0.4, "s": 2.0}
-DATA_SIGMA = 0.05
-_N_POINTS = 12
-_HORIZON_LENGTH = 50.0
-_MAX_FIT_SECONDS = 900.0  # seconds
+DATA_SIGMA = 0.05  # standard deviation of the simulated errors, in the units of the outputs
+_N_POINTS = 12  # number of measurement times per experiment
+_HORIZON_LENGTH = 50.0  # duration of an experiment, in units of the model's time
+_MAX_FIT_SECONDS = 900.0  # time limit of one fit in seconds
 
 
 @dataclass(frozen=True)

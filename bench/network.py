@@ -23,10 +23,10 @@ from castfit.drive.search.compare.benchmarks import Progress
 from .table import Kind, Report, collected, number_mistakes, record
 
 NAME = "network"
-N_SPECIES = 1396
+N_SPECIES = 1396  # number of species of the default network
 _PER_SPECIES = 3  # reactions
-_MAX_OBSERVED_SPECIES = 12
-_MIN_SPECIES = 4
+_MAX_OBSERVED_SPECIES = 12  # number of species that are observed
+_MIN_SPECIES = 4  # smallest number of species of a network
 _TIMES = np.array([0.5, 1.0, 2.0, 4.0])
 
 

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 _SECONDS, _A_ROW = 2.0, 1e-3
 _OFF, _SHARE, _LARGE = 1e-3, 1e-6, 1e4
-_GRADIENT_RTOL = 1e-5
-_N_DIRECTIONS = 3
+_GRADIENT_RTOL = 1e-5  # relative error up to which a gradient is correct
+_N_DIRECTIONS = 3  # number of random directions in which gradients are compared
 _STEPS = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5)  # of differences, along directions whose largest entry is 1
 _POINTS, _AROUND = 6, 0.1  # tried until differences can be computed: the nominal one, then others near it
-_MAX_GRADIENT_SIZE = 20_000  # states times parameters, up to which gradients are compared
+_MAX_GRADIENT_SIZE = 20_000  # number of states times parameters up to which gradients are compared
 
 
 @dataclass(frozen=True)

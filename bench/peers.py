@@ -15,8 +15,8 @@ from typing import Any
 
 import castfit
 
-_COMPILE_SECONDS = 900.0  # seconds of real time: AMICI compiles for one to several minutes
-_N_ERROR_LINES = 3  # of its complaint
+_COMPILE_SECONDS = 900.0  # allowance in seconds of real time: AMICI compiles for one to several minutes
+_N_ERROR_LINES = 3  # number of lines of an error message that are quoted
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 NAME = "process-noise"
-_N_DATA_SETS = 20
-_STEPS_PER_INTERVAL = 200  # steps of the simulation between data
+_N_DATA_SETS = 20  # number of simulated data sets
+_STEPS_PER_INTERVAL = 200  # number of simulation steps between two data
 _PARTICLES, _FILTERS = 10_000, 8
-_N_HORIZON_STEPS = 300  # steps of a moving horizon
+_N_HORIZON_STEPS = 300  # number of timed steps of a moving horizon
 _COUNTS = (100, 400, 1600, 6400, 25_600, 100_000)
 
 # Flow of the Nile at Aswan, 1871 to 1970, 1e8 cubic metres a year (Durbin and Koopman 2012, section 2.2.5).

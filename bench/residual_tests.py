@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 NAME = "residual-tests"
-_N_DRAWS = 1000
-
+_N_DRAWS = 1000  # number of simulated data sets
 Draw = Callable[[np.random.Generator, int], Any]
 """Draws n residuals of mean 0 and deviation about 1."""
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 NAME = "sbml"
 MAX_TIME = 60.0  # CPU seconds of a case
 _TIGHT = cf.IntegratorOptions(relative_tolerance=1e-9, absolute_tolerance=1e-12)
-_MAX_REASON_LENGTH = 110  # letters of a reason
+_MAX_REASON_LENGTH = 110  # number of characters of a reason that are printed
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from castfit._support.arrays import Array
 from castfit.problem.problem import Problem
 
 _SEARCH, _JUDGE = 1e-6, 1e-10
-_FAILED_RESIDUAL = 1e6  # of residuals that there are none of
+_FAILED_RESIDUAL = 1e6  # residual of every datum if the integration failed
 
 
 class TimeIsOver(Exception):

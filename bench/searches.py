@@ -34,8 +34,8 @@ from .table import COMMON, Kind, Report, collected, number_mistakes, record, rep
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MIN_PLOTTED_CHI2 = 1e-30  # of chi2 on a logarithmic axis
-_ZERO_OPTIMUM_TARGET = 1e-4  # the target where the optimum is zero
+_MIN_PLOTTED_CHI2 = 1e-30  # smallest chi2 on the logarithmic axis
+_ZERO_OPTIMUM_TARGET = 1e-4  # target objective if the optimum is zero
 
 
 @dataclass(frozen=True)

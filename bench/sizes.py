@@ -52,10 +52,11 @@ from .textbook_models import MODELS
 
 NAME = "sizes"
 MAX_TIME = 60.0  # seconds per fit
-_MAX_MEMORY_GB = 4.0  # gigabytes, of a process; what needs more ends as what failed
-_TIME_OVERRUN_FACTOR = 4.0  # limits of a fit, after which the process of a case ends whatever it is doing
+_MAX_MEMORY_GB = 4.0  # memory limit of a process in gigabytes; a fit that needs more has failed
+_TIME_OVERRUN_FACTOR = 4.0  # multiple of a fit's time limit after which its process is ended
 _FITS, _SHORT = 15, 0.5  # fits at most, CPU seconds after which there is no third
-_OPTIMUM_RTOL = 0.01  # of chi2, and at least of 1: no data tell less, and where they are exact it is rounding
+_OPTIMUM_RTOL = 0.01
+"""Difference from the best chi2 up to which a fit counts, relative to chi2 or to 1 if chi2 is smaller."""
 _NEAR, _NEAR_MEMORY = 1.5, 2.0
 _DEFAULT = "default"
 _PLACES = (0.1, 0.4, 0.8)

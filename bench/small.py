@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 NAME = "peers"
 PROBLEMS = ("lotka_volterra", "stat5", "calcium")
-_N_REPEATS = 30
-_MAX_PEER_SECONDS = 900.0  # seconds: JAX compiles for half a minute
+_N_REPEATS = 30  # number of timed fits, of which the fastest counts
+_MAX_PEER_SECONDS = 900.0  # time limit of another program in seconds: JAX compiles for half a minute
 _BESIDE = "lotka_volterra"
 
 

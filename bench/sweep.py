@@ -62,14 +62,16 @@ TOLERANCES = (1e-4, 1e-6, 1e-8, 1e-10)
 ACCURACIES = (1e-4, 1e-6)
 """Errors at which methods are compared."""
 
-_FINEST_TOLERANCE = 1e-12
+_FINEST_TOLERANCE = 1e-12  # smallest relative tolerance, used if no other reaches the smallest accuracy
 _EXACT = IntegratorOptions("cvodes", 1e-12, 1e-13, max_steps=200_000)
-_REFERENCE_AGREEMENT = 1e-8  # difference of two methods at 1e-12 up to which either is exact
-_MAGNITUDE_FRACTION = 1e-6  # of its initial value, that counts as a state's magnitude if it is all but gone when it is measured
-_SENSITIVITY_FRACTION = 1e-2  # of a state's magnitude: sensitivities (to relative changes) below it count as that large
-_N_REPETITIONS = 3
-_MAX_STEPS = 100_000
-_N_COPIES = 30  # of an experiment, to be integrated at once
+_REFERENCE_AGREEMENT = 1e-8  # difference of two methods at tolerance 1e-12 up to which either is a reference
+_MAGNITUDE_FRACTION = 1e-6
+"""Fraction of its initial value that counts as the magnitude of a state that has almost vanished."""
+_SENSITIVITY_FRACTION = 1e-2
+"""Fraction of a state's magnitude below which its sensitivities to relative changes have this size."""
+_N_REPETITIONS = 3  # number of timed integrations, of which the fastest counts
+_MAX_STEPS = 100_000  # largest number of integration steps
+_N_COPIES = 30  # number of copies of an experiment that are integrated together
 _TURNING = (5.0, 20.0, 100.0, 1000.0)  # van der Pol's parameter
 
 

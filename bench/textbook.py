@@ -26,8 +26,8 @@ from .scipy_fit import fit_by_scipy
 from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
 from .textbook_models import KIND_OF, MODELS
 
-MAX_FIT_SECONDS = 60.0
-_HIT_CHI2_RATIO = 1.01  # of the lowest chi2
+MAX_FIT_SECONDS = 60.0  # time limit of one fit in seconds
+_HIT_CHI2_RATIO = 1.01  # ratio to the lowest chi2 up to which a run is a hit
 
 Method = Callable[[Problem, dict[str, float], int, float], tuple[Any, float]]
 

@@ -21,12 +21,12 @@ import castfit as cf
 from castfit._support.arrays import Array
 from castfit.problem.problem import Problem
 
-N_POINTS = 40
+N_POINTS = 40  # number of measurement times per model
 _log: Any = ca.log
 _sin: Any = ca.sin
-_OUTPUT_SCALE = 3.0
-_RELATIVE_SIGMA = 0.05  # of an output's mean size
-_BOUND_FACTOR = 1e2  # times and over the truth
+_OUTPUT_SCALE = 3.0  # true scale of the relative outputs
+_RELATIVE_SIGMA = 0.05  # standard deviation of the errors, as a fraction of an output's mean size
+_BOUND_FACTOR = 1e2  # ratio of the bounds to the true values
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from castfit.problem.compiled_problem import CHI2
 from castfit.problems import Benchmark, ControlBenchmark, Reference
 from castfit.result.result import Result
 
-_FILE_WIDTH = 120
-_MAX_UNBROKEN_WIDTH = 20  # letters of a cell that is not broken into lines
+_FILE_WIDTH = 120  # width of the output in characters if it is not a terminal
+_MAX_UNBROKEN_WIDTH = 20  # width in characters of a cell whose words are not broken
 
 
 def console(*, stderr: bool = False) -> Console:

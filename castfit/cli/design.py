@@ -14,7 +14,7 @@ from castfit._support.status import InputError, Status, raise_if_mistakes, sugge
 from castfit.cli.command import Command, print_line
 from castfit.cli.fit import FitCall, add_fit
 
-_N_GRID_TIMES = 101  # times of the default grid
+_N_GRID_TIMES = 101  # number of times of the default grid of candidates
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:

@@ -33,7 +33,7 @@ from castfit.problem.problem import Posable
 Header = Mapping[str, Any]
 Record = dict[str, Any]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 2  # version of the file format, written to the first line
 DAMAGE = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 """What is raised where a record does not hold what it should."""
 _KIND = "castfit_checkpoint"

@@ -18,7 +18,7 @@ SAME_OPTIMUM_RTOL = 1e-4
 
 _MAX_RELATIVE_SPREAD = 1e-2  # relative spread of an estimate above which an optimum does not determine it
 _CONFIDENCE_TARGET = 0.99
-_ROUNDING_RTOL = 1e-10  # of the sum of squared data
+_ROUNDING_RTOL = 1e-10  # rounding error of chi2, as a fraction of the sum of squared data
 _MAX_LOG_ARGUMENT = 300.0
 
 

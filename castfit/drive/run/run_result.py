@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 
-_MAX_SHOWN_OPTIMA = 10
-
-
+_MAX_SHOWN_OPTIMA = 10  # number of optima that a summary lists
 STOPS = {
     Status.INTERRUPTED: "Interrupted by the user.",
     Status.STOPPED_BY_CALLBACK: "Stopped by the callback.",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CATEGORIES = ("correct", "wrong", "integration_error", "optimization_error")
-OPTIMUM_RTOL = 1e-3
+OPTIMUM_RTOL = 1e-3  # relative difference of chi2, or its equivalent, up to which two fits have the same optimum
 _NOT_INTEGRATED = (Status.START_FAILED.value, Status.EVALUATION_FAILED.value)
 _CUT_SHORT = tuple(status for status in UNFINISHED if not status.startswith("worker"))
 

@@ -33,9 +33,7 @@ from castfit.result.result import Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_CONTINUITY_TOL = 1e-6
-
-
+_CONTINUITY_TOL = 1e-6  # largest gap of a trajectory that counts as continuous, in units of the states' sizes
 @dataclass(frozen=True, repr=False)
 class StartRow(Trial):
     """One start and where it led: a row of the table; see `Trial` for how it ended.

@@ -35,9 +35,10 @@ from castfit.problem.quantities import Quantity
 
 SAMPLINGS = ("sobol", "latin_hypercube", "uniform", "log_uniform")
 
-_MAX_STARTS = 10**6  # starts, drawn before any is searched from
-_STARTS_PER_CLOCK_CHECK = 64  # starts that are drawn between two looks at the clock
-_MIN_PROBABILITY = 2.0**-40  # distributions may be infinite at 0 and 1
+_MAX_STARTS = 10**6  # largest number of starts, since all of them are drawn before the first fit
+_STARTS_PER_CLOCK_CHECK = 64  # number of starts drawn between two checks of the time limit
+_MIN_PROBABILITY = 2.0**-40
+"""Distance of probabilities from 0 and 1, where the quantiles of a distribution may be infinite."""
 
 
 @dataclass(frozen=True)

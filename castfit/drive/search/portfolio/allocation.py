@@ -68,15 +68,16 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array, Index, Mask
 
-N_MOVED_FAMILIES = 3  # the best ones are moved
-_MAX_POOL_SIZE = 15  # families that are kept, besides those that were moved in vain
-_ANY_HEAD_PROBABILITY = 0.2  # how often it is any of the pool that is moved
-_MAX_VAIN_MOVES = 30  # moves of a head in vain
-_GOOD_QUANTILE = 0.1  # of starts of their own, the best: other points of such a cost are moved though one of them is spent
-_MAX_RESAMPLED_COORDINATES = 3  # coordinates that a move draws anew, at most
-_NEAR_DISTANCE = 1e-3  # root mean square distance, in widths of the limits
-_EQUAL_COST_TOL = 0.1  # of costs, in the logarithm of a likelihood
-_MIN_WORK_SHARE = 0.1  # of the work, divided evenly
+N_MOVED_FAMILIES = 3  # number of the best families whose heads are moved
+_MAX_POOL_SIZE = 15  # number of families in the pool, in addition to the spent ones
+_ANY_HEAD_PROBABILITY = 0.2  # probability that the moved head is drawn from the whole pool
+_MAX_VAIN_MOVES = 30  # moves without improvement after which a head is spent
+_GOOD_QUANTILE = 0.1
+"""Quantile of the costs of independent candidates: below it, a second point of a spent head's cost is moved."""
+_MAX_RESAMPLED_COORDINATES = 3  # largest number of coordinates that one move draws again
+_NEAR_DISTANCE = 1e-3  # root mean square distance of two heads that count as the same point, in widths of the limits
+_EQUAL_COST_TOL = 0.1  # cost difference of two heads that count as the same, in units of the log-likelihood
+_MIN_WORK_SHARE = 0.1  # share of the work that is divided evenly between the ways
 _STEADY = (
     (0, {"box": 0.3, MOVED: 0.3}),
     (40, {"box": 0.2, "growing": 0.3, MOVED: 0.3}),
@@ -84,15 +85,17 @@ _STEADY = (
 )
 """Of the work, after so many candidates."""
 
-_MAX_REWARDED_FINDS = 3  # finds of the best optimum: more of them say nothing of where a better one may be
-_PRIOR_WORK_FACTOR = 100.0  # mean works of a candidate, that a fit at full accuracy is taken for until one was tried
-_MAX_LOW_ACCURACY_STRIDES = 2  # times that a valley is followed at the accuracy of a search
-_MIN_REFUTATIONS = 2  # times that a cost did not hold at full accuracy: where it is met again, nothing else is expected
-_CHECKING_WORK_SHARE = 0.15  # of the work, for confirmations and valleys
-_FOLLOWING_WORK_SHARE = 0.2  # of the work, for following what is lower than every solution, but not yet settled
-_LAST_FOLLOWING_WORK_SHARE = 0.5  # ... where a search would end otherwise
-_MIN_CANDIDATES_BEFORE_MOVES = 6  # candidates before points are moved
-_MIN_CANDIDATES_FOR_QUARTILE = 6  # candidates before it counts which ones are among the best quarter
+_MAX_REWARDED_FINDS = 3
+"""Number of finds of the best optimum that are rewarded; more do not indicate where a better one is."""
+_PRIOR_WORK_FACTOR = 100.0  # assumed work of a fit at full accuracy before the first one, in mean works of a candidate
+_MAX_LOW_ACCURACY_STRIDES = 2  # number of times that a valley is followed at the low accuracy of the search
+_MIN_REFUTATIONS = 2
+"""Refutations of a cost at full accuracy after which other candidates of that cost count as refuted."""
+_CHECKING_WORK_SHARE = 0.15  # share of the work for confirmations and checks; following valleys is not counted
+_FOLLOWING_WORK_SHARE = 0.2  # share of the work for following a valley that is lower than every solution
+_LAST_FOLLOWING_WORK_SHARE = 0.5  # the same share if the search would end otherwise
+_MIN_CANDIDATES_BEFORE_MOVES = 6  # number of candidates before points are moved
+_MIN_CANDIDATES_FOR_QUARTILE = 6  # number of candidates before the best quarter is rewarded
 _MEMORY, _FEWEST = 20, 6  # of the last candidates the median is the limit of the next, as soon as there are some
 _CHEAP = ("box", "growing")  # ways that begin by integrating
 

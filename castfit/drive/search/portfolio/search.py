@@ -49,10 +49,12 @@ from castfit.result.result import Result
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
-_MAX_TIME_SHARE = 0.5  # of the time, for one candidate
-_MIN_CANDIDATES_IF_MISFIT = 1000  # candidates, at least, where the best does not describe the data: wide valleys are soon found often
-_MAX_UNEXPLAINED_FRACTION = 0.5  # of the variance of an output: what leaves more of it unexplained is never believed
-_MIN_FIT_SECONDS = 1e-3  # seconds, within which a fit ends about where it begins
+_MAX_TIME_SHARE = 0.5  # share of the time limit for one candidate
+_MIN_CANDIDATES_IF_MISFIT = 1000
+"""Candidates required if the best one does not fit the data: wide valleys are found often at an early stage."""
+_MAX_UNEXPLAINED_FRACTION = 0.5
+"""Unexplained fraction of an output's variance above which a misfit never ends the search."""
+_MIN_FIT_SECONDS = 1e-3  # time limit in seconds of a fit that only evaluates its starting point
 _RESERVE = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmation of what was found last
 
 

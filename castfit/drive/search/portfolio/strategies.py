@@ -108,15 +108,15 @@ _UNFINISHED = (
 """Ends of fits along long valleys, and at points with a cost but no derivatives, or beside such: large powers overflow
 in these."""
 
-_MAX_CONFIRMING_ITERATIONS = 4  # iterations of a fit that confirms
-_MAX_POLISHING_ITERATIONS = 150  # of one that ends a search
-_CONFIRMING_TOL = 1e-6  # tolerance: a thousandth of a standard error, where Fisher scoring converges slowly
+_MAX_CONFIRMING_ITERATIONS = 4  # iterations of a fit that confirms a candidate
+_MAX_POLISHING_ITERATIONS = 150  # iterations of the fit that ends a search
+_CONFIRMING_TOL = 1e-6  # tolerance of these fits: a thousandth of a standard error if Fisher scoring converges slowly
 _BOX = TrustRegion(patience=6)  # of a fit that confirms: it begins where a search could gain no more
-_MAX_DEFAULT_FIT_ITERATIONS = 180  # iterations of a default fit from a draw; what takes more hardly ever arrives
-_ROUNDS_PER_STRIDE = 2  # rounds by which a valley is followed at a time
-_MAX_EXCHANGED_PAIRS = 100  # at most, that are exchanged
-_MAX_EXCHANGE_DESCENTS = 8  # from which a search goes down
-_NEAR_COST_RTOL = 0.02  # of half the squares: the same, where the lowest cost is far from noise
+_MAX_DEFAULT_FIT_ITERATIONS = 180  # iterations of a default fit from a draw; longer ones rarely converge
+_ROUNDS_PER_STRIDE = 2  # number of rounds by which a valley is followed at a time
+_MAX_EXCHANGED_PAIRS = 100  # number of pairs of quantities that are exchanged and simulated
+_MAX_EXCHANGE_DESCENTS = 8  # number of exchanged points from which local searches start
+_NEAR_COST_RTOL = 0.02  # the same margin relative to the lowest cost, which matters if that is far above the noise
 
 
 @dataclass(frozen=True)

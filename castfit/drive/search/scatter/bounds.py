@@ -27,8 +27,8 @@ from castfit.problem.quantities import Quantity
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LOG_BOUND_RATIO = 1e3  # upper / lower bound from which "auto" takes the logarithm
-_LOWER_BOUND_FRACTION = 1e-6  # of the upper bound, where the lower one is zero
+_LOG_BOUND_RATIO = 1e3  # ratio of upper to lower bound from which "auto" searches the logarithm
+_LOWER_BOUND_FRACTION = 1e-6  # lower bound of a logarithm as a fraction of the upper one, if the lower bound is zero
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,7 @@ from castfit.result.result import Result
 
 OUT_OF_SIMULATIONS = "The limit of simulations was reached."
 
-_CHUNKS_PER_WORKER = 4  # per process: enough to even out members that take longer
+_CHUNKS_PER_WORKER = 4  # number of chunks per process, which evens out members that take longer
 _ON_EXECUTORS = 8  # members per task where the number of workers is not known
 
 

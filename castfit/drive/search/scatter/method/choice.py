@@ -22,7 +22,7 @@ from castfit.drive.search.scatter.method.options import ScatterOptions
 
 _NEAR_MINIMUM = 0.75  # of the way from which a minimum was found (Ugray et al. 2007)
 _NEAR_PATH = 0.1  # root mean square over the unknowns, in units of their ranges
-_WIDTH_SHRINK_FACTOR = 0.5
+_WIDTH_SHRINK_FACTOR = 0.5  # factor by which the width of the merit filter shrinks
 _MOST_POINTS = 24  # of a path that are kept
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from castfit._support.arguments import flag_mistakes, is_count, is_one_of, is_within, option_mistakes
 
-_MAX_COUNT = 10**9  # "never" is a number too
-_MAX_DIVERSE = 20_000  # points that are drawn before any is simulated
+_MAX_COUNT = 10**9  # largest value of a count, which stands for "never"
+_MAX_DIVERSE = 20_000  # largest number of diverse points, since all of them are drawn before the first simulation
 
 
 @dataclass(frozen=True)
