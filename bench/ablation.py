@@ -32,7 +32,7 @@ from castfit._support.text_tables import Column, TextTable, format_or_never
 from castfit.drive.run.options import RunOptions
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.drive.search.portfolio.allocation import PortfolioOptions
-from castfit.drive.search.portfolio.limits import search_field
+from castfit.drive.search.portfolio.limits import build_search_region
 from castfit.drive.search.portfolio.portfolio import applicable_strategies
 from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult
 from castfit.drive.search.portfolio.search import run_portfolio
@@ -158,11 +158,11 @@ def petab_cases(folder: str | Path, names: Sequence[str]) -> Iterator[AblationCa
 
 
 def _evenly(compiled_problem: CompiledProblem) -> Callable[[np.random.Generator], Mapping[str, float]]:
-    field, positions = search_field(compiled_problem, None), search_problem_of(compiled_problem).places
+    region, positions = build_search_region(compiled_problem, None), search_problem_of(compiled_problem).places
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         theta = compiled_problem.guess.copy()
-        theta[positions] = field.draw(rng)
+        theta[positions] = region.draw(rng)
         return dict(zip(compiled_problem.names, compiled_problem.to_natural(theta).tolist(), strict=True))
 
     return draw
@@ -270,7 +270,7 @@ def _run(case: AblationCase, ingredient: Ingredient, seed: int, max_time: float,
 
     options = ingredient.change(PortfolioOptions(applicable_strategies(compiled_problem)))
     search_result: PortfolioResult = run_portfolio(
-        compiled_problem, options, search_field(compiled_problem, None), RunOptions(max_time=100.0 * max_time, callback=is_finished), {},
+        compiled_problem, options, build_search_region(compiled_problem, None), RunOptions(max_time=100.0 * max_time, callback=is_finished), {},
         rng=seed, finds=3 if to_the_end else _UNLIMITED_FINDS,
     )  # fmt: skip
     if search_result.reason.startswith("Interrupted"):

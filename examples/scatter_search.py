@@ -41,7 +41,7 @@ import numpy as np
 
 import castfit as cf
 from castfit.drive.search.scatter.method.options import ScatterOptions
-from castfit.drive.search.scatter.method.search import begin, step
+from castfit.drive.search.scatter.method.search import begin_search, run_generation
 
 
 class Valleys:
@@ -61,12 +61,12 @@ class Valleys:
 
 print("By hand, on a function with hundreds of local minima:\n")
 options = ScatterOptions(go_beyond=True)
-state = begin(Valleys(), 3, seed=0, options=options)
+state = begin_search(Valleys(), 3, seed=0, options=options)
 while state.best.f > 1e-3:
     if state.generation % 10 == 0:
         spread = np.ptp([member.x for member in state.R], axis=0).mean()
         print(f"  generation {state.generation:3d}: best {state.best.f:8.4f}, reference set spread over {spread:.3f}")
-    state = step(Valleys(), state, options)
+    state = run_generation(Valleys(), state, options)
 print(f"  generation {state.generation:3d}: best {state.best.f:8.4f} at {state.best.x.round(3)}")
 assert np.allclose(state.best.x, 0.37, atol=1e-2)
 

@@ -6,7 +6,7 @@ import argparse
 
 from castfit._support.status import Status, raise_if_mistakes, suggest
 from castfit._support.text_tables import TextTable
-from castfit.cli.command import INTERRUPTED, Command, option, write_json
+from castfit.cli.command import INTERRUPTED, Command, format_option, write_json
 
 _OPTIONS = (
     "starts", "seed", "workers", "methods", "max_time", "tolerance", "data", "plot",
@@ -33,7 +33,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     if arguments.list:
         rows = sorted((name, kind.says(name)) for name, kind in kinds_by_name.items())
         sheet = TextTable.from_items(rows, ("table", lambda row: row[0]), ("what it repeats", lambda row: row[1]))
-        screen.console().print(screen.stack_tables(sheet))
+        screen.make_console().print(screen.stack_tables(sheet))
         return 0
     name = arguments.table or ""
     raise_if_mistakes("bench", [] if name else ["TABLE is missing; castfit bench --list shows the tables"])
@@ -42,11 +42,11 @@ def _bench(arguments: argparse.Namespace) -> int:
     )
     kind, options = kinds_by_name[name], {o: value for o in _OPTIONS if (value := getattr(arguments, o)) is not None}
     raise_if_mistakes(
-        "bench", [f"table '{name}' has no option {option(o)}; remove it" for o in options if o not in kind.takes]
+        "bench", [f"table '{name}' has no option {format_option(o)}; remove it" for o in options if o not in kind.takes]
     )
-    with screen.progress() as show:
+    with screen.show_progress() as show:
         report = kind.run(name, show, **options)
-    screen.console(stderr=arguments.json == "-").print(screen.stack_tables(*report.shown))
+    screen.make_console(stderr=arguments.json == "-").print(screen.stack_tables(*report.shown))
     write_json(report.record, arguments.json)
     return INTERRUPTED if report.record.get("stopped") == Status.INTERRUPTED.value else 0
 

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from castfit._support.status import raise_if_mistakes
-from castfit.cli.command import FAILED, Command, keywords, print_line, write_json
+from castfit.cli.command import FAILED, Command, collect_keywords, print_line, write_json
 
 _KINDS = ("residual", "wild", "parametric")
 
@@ -26,16 +26,16 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
     import castfit
     from castfit._support.json_codec import replace_nonfinite
     from castfit.cli import console as screen
-    from castfit.cli.method import usual_parts
+    from castfit.cli.method import find_default_methods
     from castfit.cli.source import load
 
     source = load(arguments.name, arguments.option)
-    method, solver = usual_parts(source)
+    method, solver = find_default_methods(source)
     from castfit.problem.problem import kind_mistakes
 
     raise_if_mistakes("bootstrap", kind_mistakes(source.problem))
     result: Any = castfit.fit(source.problem, method, solver, start=source.start)
-    console = screen.console(stderr=arguments.json == "-")
+    console = screen.make_console(stderr=arguments.json == "-")
     if not result.success:
         print_line(result.summary(), sys.stderr)
         return FAILED
@@ -44,7 +44,7 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
         arguments.kind,
         transcription=method,
         solver=solver,
-        **keywords(arguments, "samples", "seed", "workers", "max_time"),
+        **collect_keywords(arguments, "samples", "seed", "workers", "max_time"),
     )
     screen.print_report(console, bootstrap_result.summary())
     intervals = {

@@ -47,11 +47,11 @@ class Command:
             default_text = "" if default is None else " (default: %(default)s)"
             aliases = ["--rng"] if name == "seed" else []  # as the interface calls it
             parser.add_argument(
-                option(name), *aliases, metavar=metavar, type=reader, default=default, help=help_text + default_text
+                format_option(name), *aliases, metavar=metavar, type=reader, default=default, help=help_text + default_text
             )
             if name in _RENAMED:
                 hidden = argparse.SUPPRESS
-                parser.add_argument(option(_RENAMED[name]), dest=name, type=reader, default=hidden, help=hidden)
+                parser.add_argument(format_option(_RENAMED[name]), dest=name, type=reader, default=hidden, help=hidden)
 
 
 def print_line(text: str, stream: TextIO) -> None:
@@ -70,7 +70,7 @@ def write_json(record: Any, file: str | None) -> None:
         write_atomically(file, [f"{text}\n".encode()])
 
 
-def keywords(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+def collect_keywords(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Return options under the names that castfit's functions have for them."""
     return {"rng" if name == "seed" else name: getattr(arguments, name) for name in names}
 
@@ -96,7 +96,7 @@ def add_verbose(parser: argparse.ArgumentParser, subject: str) -> None:
     parser.add_argument("-v", "--verbose", action="count", default=0, help=f"report {subject}")
 
 
-def option(name: str) -> str:
+def format_option(name: str) -> str:
     """Return an option as it is written on the command line."""
     return f"--{name.replace('_', '-')}"
 
@@ -121,7 +121,7 @@ def check_outputs(arguments: argparse.Namespace) -> None:
             mistakes.append(f"'{file}' is a directory; pass a file")
         elif not os.access(path if path.exists() else path.parent, os.W_OK):
             mistakes.append(f"'{file}' cannot be written; pass a file in an existing, writable directory")
-        if name == "plot" and path.suffix.removeprefix(".").lower() not in _pictures():
+        if name == "plot" and path.suffix.removeprefix(".").lower() not in _find_image_formats():
             mistakes.append(f"'{file}' has no image format; use .png, .svg or .pdf")
     folder = getattr(arguments, "petab", None)
     if folder and Path(folder).exists() and not Path(folder).is_dir():
@@ -131,13 +131,13 @@ def check_outputs(arguments: argparse.Namespace) -> None:
     raise_if_mistakes("output", mistakes)
 
 
-def _pictures() -> Collection[str]:
+def _find_image_formats() -> Collection[str]:
     from matplotlib.backend_bases import FigureCanvasBase
 
     return FigureCanvasBase.get_supported_filetypes()
 
 
-def assignments(pairs: Sequence[str], option_name: str) -> dict[str, str]:
+def split_assignments(pairs: Sequence[str], option_name: str) -> dict[str, str]:
     """Split key=value pairs."""
     parts_by_key = {key.strip(): (mark, text.strip()) for key, mark, text in (pair.partition("=") for pair in pairs)}
     empty = [key for key, (mark, text) in parts_by_key.items() if not (mark and text)]
@@ -150,7 +150,7 @@ def split_commas(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def literal(text: str) -> Any:
+def parse_literal(text: str) -> Any:
     """Read a number, True, False or None; anything else is text."""
     try:
         return ast.literal_eval(text)

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from castfit._support.status import Status, raise_if_mistakes
-from castfit.cli.command import FAILED, INTERRUPTED, Command, keywords, write_json
+from castfit.cli.command import FAILED, INTERRUPTED, Command, collect_keywords, write_json
 from castfit.cli.source import load
 
 _OPTIONS = {
@@ -32,7 +32,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     mistakes += [f"--seed is {seed}; give a number that is not negative"] if seed < 0 else []
     mistakes += [f"--starts is {starts}; give at least 1"] if starts < 1 else []
     raise_if_mistakes("compare", mistakes)
-    with screen.progress() as show:
+    with screen.show_progress() as show:
         comparison = castfit.compare(
             source.problem,
             methods,
@@ -40,11 +40,11 @@ def _compare(arguments: argparse.Namespace) -> int:
             reference=None
             if source.reference is None
             else ObjectiveMeasure.from_problem(source.problem).at_height(source.reference.objective),
-            **keywords(arguments, "workers", "max_time", "fit_max_time"),
+            **collect_keywords(arguments, "workers", "max_time", "fit_max_time"),
             callback=progress_callback(source.name, starts * len(methods), show),
             verbose=0,
         )
-    console = screen.console(stderr=arguments.json == "-")
+    console = screen.make_console(stderr=arguments.json == "-")
     sheet = comparison.sheet(f"{source.name}, {starts} starts, seed {seed}")
     footer = (
         legend(comparison.descriptions),

@@ -24,7 +24,7 @@ _FILE_WIDTH = 120  # width of the output in characters if it is not a terminal
 _MAX_UNBROKEN_WIDTH = 20  # width in characters of a cell whose words are not broken
 
 
-def console(*, stderr: bool = False) -> Console:
+def make_console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, or wide enough for our tables in a file."""
     rich_console = Console(stderr=stderr, highlight=False)
     if not rich_console.is_terminal and "COLUMNS" not in os.environ:
@@ -38,13 +38,13 @@ def print_report(console: Console, text: str) -> None:
 
 
 @contextmanager
-def progress(*, silent: bool = False) -> Generator[Callable[[str], None], None, None]:
+def show_progress(*, silent: bool = False) -> Generator[Callable[[str], None], None, None]:
     """Yield a function that displays progress messages. It is silent unless standard error is a terminal."""
     with nullcontext() if silent else open_progress_line(keep=False) as show:
         yield (lambda text: None) if show is None else show
 
 
-def library(benchmarks: Iterable[Benchmark]) -> Table:
+def build_library_table(benchmarks: Iterable[Benchmark]) -> Table:
     """Return the table of all problems."""
     sheet = TextTable.from_items(
         benchmarks,
@@ -61,7 +61,7 @@ def library(benchmarks: Iterable[Benchmark]) -> Table:
     return table
 
 
-def control_library(benchmarks: Iterable[ControlBenchmark]) -> Table:
+def build_control_table(benchmarks: Iterable[ControlBenchmark]) -> Table:
     """Return the table of all problems of optimal control."""
     sheet = TextTable.from_items(
         benchmarks,
@@ -77,7 +77,7 @@ def control_library(benchmarks: Iterable[ControlBenchmark]) -> Table:
     return table
 
 
-def against_reference(result: Result, reference: Reference) -> tuple[str, TextTable]:
+def compare_with_reference(result: Result, reference: Reference) -> tuple[str, TextTable]:
     """Return a sentence on whether a fit reached the reference optimum, and the table that shows it."""
 
     def row(name: str, value: float, expected: float, tolerance: float, ok: bool) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def against_reference(result: Result, reference: Reference) -> tuple[str, TextTa
         value, tolerance = result.values[name], reference.parameter_tolerance
         rows.append(row(name, value, expected, tolerance, abs(value - expected) <= tolerance * (abs(expected) or 1.0)))
     is_reached = reference.is_reached(result.chi2)
-    rows.append(row(*_reference_comparison(result, reference), is_reached))
+    rows.append(row(*_compute_compared_objectives(result, reference), is_reached))
     sheet = TextTable(("", ">this fit", ">reference", ">difference", ">tolerance", ""), tuple(rows))
     if is_reached and reference.is_matched(result.values):
         return "The reference optimum is reached.", sheet
@@ -99,7 +99,7 @@ def against_reference(result: Result, reference: Reference) -> tuple[str, TextTa
     return "The reference optimum is not reached.", sheet
 
 
-def _reference_comparison(result: Result, reference: Reference) -> tuple[str, float, float, float]:
+def _compute_compared_objectives(result: Result, reference: Reference) -> tuple[str, float, float, float]:
     """Return the label of the measure, its value in the fit and in the reference, and the relative tolerance.
 
     Of a sigma that is unknown the library knows sums of squares: n log of these is what -2 log L differs by.
@@ -118,7 +118,7 @@ def _reference_comparison(result: Result, reference: Reference) -> tuple[str, fl
     )
 
 
-def demonstration(results: Mapping[str, Mapping[str, Result]]) -> TextTable:
+def build_demonstration_table(results: Mapping[str, Mapping[str, Result]]) -> TextTable:
     """Return the table of the demonstration: problem -> transcription -> result."""
 
     def estimates(result: Result) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from castfit._support.status import Status
 from castfit.cli.command import Command
-from castfit.cli.fit import FitCall, exit_status, read_start
+from castfit.cli.fit import FitCall, find_exit_status, read_start
 from castfit.cli.method import make_transcription
 from castfit.cli.source import load
 from castfit.fit.methods import TRANSCRIPTIONS
@@ -21,8 +21,8 @@ def _list(arguments: argparse.Namespace) -> int:
     from castfit import problems
     from castfit.cli import console as screen
 
-    screen.console().print(screen.library(problems.load(name) for name in problems.names()))
-    screen.console().print(screen.control_library(problems.load_control(name) for name in problems.control_names()))
+    screen.make_console().print(screen.build_library_table(problems.load(name) for name in problems.names()))
+    screen.make_console().print(screen.build_control_table(problems.load_control(name) for name in problems.control_names()))
     return 0
 
 
@@ -41,15 +41,15 @@ def _demo(arguments: argparse.Namespace) -> int:
             if result.status is Status.INTERRUPTED:
                 raise KeyboardInterrupt
             results.setdefault(name, {})[label] = result
-    console = screen.console()
-    console.print(screen.stack_tables(screen.demonstration(results)))
+    console = screen.make_console()
+    console.print(screen.stack_tables(screen.build_demonstration_table(results)))
     console.print(
         "alpha_pinene starts as in the literature: all rate constants 0.5, up to 25,000 times too large. Its sigma is "
         "unknown, so its objective is -2 log L; the objective of stat5 is chi2."
     )
     plots.gallery(results, arguments.plot)
     console.print(f"Data, models and residuals are in {arguments.plot}.", markup=False)
-    return exit_status([result for group in results.values() for result in group.values()])
+    return find_exit_status([result for group in results.values() for result in group.values()])
 
 
 LIST = Command("list", "list the problems of the library", _list, problem=False)

@@ -42,7 +42,7 @@ def _run(arguments: argparse.Namespace) -> int:
     """Fit unless told not to, and print the design."""
     fit_call = FitCall.from_arguments(arguments)
     problem, mistakes = fit_call.source.problem, list[str]()
-    candidate = _candidate(arguments, problem, mistakes)
+    candidate = _read_candidates(arguments, problem, mistakes)
     quantity_names, estimated = _split_names(arguments.over), problem.names
     mistakes += [
         f"--over: '{n}' is not estimated: {suggest(n, estimated)}" for n in quantity_names or () if n not in estimated
@@ -74,7 +74,7 @@ def _split_names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def _candidate(arguments: argparse.Namespace, problem: castfit.Problem, mistakes: list[str]) -> Any:
+def _read_candidates(arguments: argparse.Namespace, problem: castfit.Problem, mistakes: list[str]) -> Any:
     """Read the candidate measurements. Return None if they are invalid."""
     conditions = {c.name: c for c in problem.conditions}
     name, outputs = arguments.experiment or next(iter(conditions)), _split_names(arguments.outputs)
@@ -84,8 +84,8 @@ def _candidate(arguments: argparse.Namespace, problem: castfit.Problem, mistakes
     unknown = [o for o in outputs or () if o not in model.output_names]
     mistakes += [f"--outputs: '{o}' is none: {suggest(o, model.output_names)}" for o in unknown]
     condition = conditions.get(name) or next(iter(conditions.values()))
-    times = _times(arguments.times, condition.start, condition.end, mistakes)
-    choices = _choices(arguments.choose, model, mistakes)
+    times = _read_times(arguments.times, condition.start, condition.end, mistakes)
+    choices = _read_choices(arguments.choose, model, mistakes)
     try:
         return castfit.Candidate(
             times, outputs, experiment=name, spacing=arguments.spacing, sigma=arguments.sigma, name="next",
@@ -96,7 +96,7 @@ def _candidate(arguments: argparse.Namespace, problem: castfit.Problem, mistakes
         return None
 
 
-def _times(text: str | None, start: float, end: float, mistakes: list[str]) -> np.ndarray:
+def _read_times(text: str | None, start: float, end: float, mistakes: list[str]) -> np.ndarray:
     """Read a grid; the default leaves out the start, where nothing has moved yet."""
     try:
         first_time, last_time, n_times = (text or "").split(":")
@@ -106,7 +106,7 @@ def _times(text: str | None, start: float, end: float, mistakes: list[str]) -> n
         return np.linspace(start, end, _N_GRID_TIMES)[1:]
 
 
-def _choices(texts: list[str], model: castfit.Model, mistakes: list[str]) -> dict[str, dict[str, Any]]:
+def _read_choices(texts: list[str], model: castfit.Model, mistakes: list[str]) -> dict[str, dict[str, Any]]:
     """Read the design variables, grouped by inputs, parameters and initial states."""
     choices: dict[str, dict[str, Any]] = {"inputs": {}, "parameters": {}, "initial": {}}
     names_by_section = dict(zip(choices, (model.inputs, model.parameters, model.states), strict=True))

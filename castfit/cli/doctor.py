@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from castfit.cli.command import FAILED, Command, keywords, write_json
+from castfit.cli.command import FAILED, Command, collect_keywords, write_json
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -12,19 +12,19 @@ def _doctor(arguments: argparse.Namespace) -> int:
     import castfit
     from castfit._support.json_codec import replace_nonfinite
     from castfit.cli import console as screen
-    from castfit.cli.method import usual_parts
+    from castfit.cli.method import find_default_methods
     from castfit.cli.source import load
 
     source = load(arguments.name, arguments.option)
-    with screen.progress() as show:
+    with screen.show_progress() as show:
         checkup = castfit.doctor(
             source.problem,
-            *usual_parts(source),
+            *find_default_methods(source),
             start=source.start,
-            **keywords(arguments, "starts", "seed", "max_time"),
+            **collect_keywords(arguments, "starts", "seed", "max_time"),
             callback=lambda name: show(f"{source.name}: {name}"),
         )
-    screen.print_report(screen.console(stderr=arguments.json == "-"), str(checkup))
+    screen.print_report(screen.make_console(stderr=arguments.json == "-"), str(checkup))
     lines = [{"check": n.name, "fine": n.fine, "sentence": n.sentence, "advice": n.advice} for n in checkup.lines]
     write_json(replace_nonfinite({"problem": source.name, "time": checkup.time, "checks": lines}), arguments.json)
     return 0 if checkup.fine else FAILED

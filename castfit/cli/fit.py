@@ -18,11 +18,11 @@ from castfit.cli.command import (
     INTERRUPTED,
     Command,
     add_verbose,
-    assignments,
-    literal,
+    parse_literal,
+    split_assignments,
     write_results,
 )  # fmt: skip
-from castfit.cli.method import SETTINGS, add_parts, add_settings, make_solver, make_transcription, solver_name
+from castfit.cli.method import SETTINGS, add_parts, add_settings, choose_solver_name, make_solver, make_transcription
 from castfit.cli.source import ProblemSource, load
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class FitCall:
         start: Mapping[str, float] = dict[str, float]()
         if not has_noises or arguments.start is not None:
             start = read_start(source, kind, arguments.start, arguments.seed)
-        return cls(source, transcription, solver_name(source, kind, arguments.solver), start)
+        return cls(source, transcription, choose_solver_name(source, kind, arguments.solver), start)
 
     def run(self, *, max_time: float = math.inf, verbose: int = 0) -> Any:
         """Fit the problem, with progress on standard error; a model with noises gives a `PathResult`."""
@@ -76,7 +76,7 @@ class FitCall:
             return f"{label}: iteration {iteration.iteration}, {iteration.measure} = {iteration.objective:.6g}"
 
         # Lines of progress would spoil the moving one, and must not mix with JSON.
-        with screen.progress(silent=verbose > 0) as show, contextlib.redirect_stdout(sys.stderr):
+        with screen.show_progress(silent=verbose > 0) as show, contextlib.redirect_stdout(sys.stderr):
             show(label)
             return castfit.fit(
                 self.source.problem,
@@ -113,17 +113,17 @@ def _fit(arguments: argparse.Namespace) -> int:
     fit_call = FitCall.from_arguments(arguments)
     source = fit_call.source
     result = fit_call.run(max_time=arguments.max_time, verbose=min(arguments.verbose, 2))
-    console = screen.console(stderr=arguments.json == "-")
+    console = screen.make_console(stderr=arguments.json == "-")
     screen.print_report(console, result.summary())
     if source.reference is not None and isinstance(result, castfit.Result) and math.isfinite(result.chi2):
-        sentence, table = screen.against_reference(result, source.reference)
+        sentence, table = screen.compare_with_reference(result, source.reference)
         console.print()
         console.print(screen.stack_tables(table))
         console.print(sentence, markup=False)
     is_path = isinstance(result, castfit.PathResult)
-    record = path_record(source.name, result) if is_path else fit_record(source.name, result)
+    record = build_path_record(source.name, result) if is_path else build_fit_record(source.name, result)
     write_results(arguments, record, result)
-    return exit_status([result])
+    return find_exit_status([result])
 
 
 def read_start(source: ProblemSource, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
@@ -141,14 +141,14 @@ def read_start(source: ProblemSource, kind: str, text: str | None, seed: int) ->
     if "=" not in text:
         start_names = [*source.starts, "random", "name=value,..."]
         raise InputError("--start", [f"unknown start '{text}' of '{source.name}': {suggest(text, start_names)}"])
-    values = {name: literal(value) for name, value in assignments(text.split(","), "--start").items()}
+    values = {name: parse_literal(value) for name, value in split_assignments(text.split(","), "--start").items()}
     raise_if_mistakes(
         "--start", [f"'{n}' is {v!r}; give a number" for n, v in values.items() if not isinstance(v, (int, float))]
     )
     return {**default_start, **values}
 
 
-def fit_record(name: str, result: Result) -> dict[str, Any]:
+def build_fit_record(name: str, result: Result) -> dict[str, Any]:
     """Return the record for ``--json``. Non-finite numbers become None."""
     import numpy as np
 
@@ -178,7 +178,7 @@ def fit_record(name: str, result: Result) -> dict[str, Any]:
     )
 
 
-def path_record(name: str, result: castfit.PathResult) -> dict[str, Any]:
+def build_path_record(name: str, result: castfit.PathResult) -> dict[str, Any]:
     """Return the JSON record of a fit of a model with process noise."""
     field_names = (
         "success",
@@ -194,7 +194,7 @@ def path_record(name: str, result: castfit.PathResult) -> dict[str, Any]:
     return replace_nonfinite({"problem": name, "status": result.status.value, "parameters": result.values, **values})
 
 
-def exit_status(results: Sequence[Any]) -> int:
+def find_exit_status(results: Sequence[Any]) -> int:
     """Return 0 if all fits succeeded and describe their data, otherwise what says why not."""
     if any(result.status is Status.INTERRUPTED for result in results):
         return INTERRUPTED

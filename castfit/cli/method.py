@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from castfit._support.status import raise_if_mistakes
-from castfit.cli.command import literal, option
+from castfit.cli.command import format_option, parse_literal
 from castfit.cli.source import ProblemSource
 from castfit.fit.methods import SOLVERS, TRANSCRIPTIONS
 
@@ -49,11 +49,11 @@ def add_parts(parser: Any) -> None:
 
 def add_settings(parser: Any) -> None:
     """Add the settings of transcriptions."""
-    parser.add_argument("--intervals", type=literal, metavar="N|data", help="number of multiple-shooting intervals")
-    parser.add_argument("--elements", type=literal, metavar="N|auto|data", help="elements of collocation")
+    parser.add_argument("--intervals", type=parse_literal, metavar="N|data", help="number of multiple-shooting intervals")
+    parser.add_argument("--elements", type=parse_literal, metavar="N|auto|data", help="elements of collocation")
     parser.add_argument("--degree", type=int, metavar="D", help="collocation points per element")
     for name, (choices, words) in _CHOICES.items():
-        parser.add_argument(option(name), choices=choices, help=words)
+        parser.add_argument(format_option(name), choices=choices, help=words)
 
 
 def make_transcription(source: ProblemSource, kind: str, options: Mapping[str, Any]) -> Transcription:
@@ -67,7 +67,7 @@ def make_transcription(source: ProblemSource, kind: str, options: Mapping[str, A
     return TRANSCRIPTIONS[kind](**{**source.recommended.get(kind, {}), **settings})
 
 
-def solver_name(source: ProblemSource, kind: str, requested_name: str | None) -> str:
+def choose_solver_name(source: ProblemSource, kind: str, requested_name: str | None) -> str:
     """Return a solver's name: the given one, else what suits the problem by this transcription."""
     return requested_name or (source.solver if kind == source.transcription else "gauss-newton")
 
@@ -77,7 +77,7 @@ def make_solver(name: str) -> Solver:
     return _SOLVERS[name]()
 
 
-def usual_parts(source: ProblemSource) -> tuple[Transcription | None, Solver | None]:
+def find_default_methods(source: ProblemSource) -> tuple[Transcription | None, Solver | None]:
     """Return the default transcription and solver of a problem, each None for castfit's own default."""
     transcription = make_transcription(source, source.transcription, {})
     has_own_transcription = (

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import castfit
 from castfit._support.json_codec import replace_nonfinite
-from castfit.cli.command import FAILED, Command, add_verbose, keywords, write_json
-from castfit.cli.fit import FitCall, exit_status
+from castfit.cli.command import FAILED, Command, add_verbose, collect_keywords, write_json
+from castfit.cli.fit import FitCall, find_exit_status
 from castfit.cli.method import add_parts, make_solver
 
 if TYPE_CHECKING:
@@ -38,23 +38,23 @@ def _run(arguments: argparse.Namespace) -> int:
     from castfit.cli import console as screen
 
     fit_call = FitCall.from_arguments(arguments)
-    console = screen.console(stderr=arguments.json == "-")
+    console = screen.make_console(stderr=arguments.json == "-")
     result = fit_call.run(max_time=arguments.max_time)
     if not result.success:
         screen.print_report(console, result.summary())
-        return exit_status([result])
+        return find_exit_status([result])
     with contextlib.redirect_stdout(sys.stderr):
         profiles = castfit.profile(
             result,
             None if arguments.names is None else [name.strip() for name in arguments.names.split(",")],
             fit_call.transcription,
             make_solver(fit_call.solver),
-            confidence_levels=[_number(level) for level in arguments.confidence_levels.split(",")],
-            **keywords(arguments, "limits", "everywhere", "workers", "max_time", "checkpoint", "resume"),
+            confidence_levels=[_read_number(level) for level in arguments.confidence_levels.split(",")],
+            **collect_keywords(arguments, "limits", "everywhere", "workers", "max_time", "checkpoint", "resume"),
             verbose=min(arguments.verbose, 2) or None,
         )
     screen.print_report(console, profiles.summary())
-    write_json(_record(fit_call.source.name, profiles), arguments.json)
+    write_json(_build_record(fit_call.source.name, profiles), arguments.json)
     if arguments.plot and len(profiles):
         profiles.plot(arguments.plot)
     if arguments.save:
@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0 if profiles.complete else FAILED
 
 
-def _number(text: str) -> Any:
+def _read_number(text: str) -> Any:
     """Convert a text to a number. Return the text itself if it is not one; it is refused later, by name."""
     try:
         return float(text)
@@ -70,7 +70,7 @@ def _number(text: str) -> Any:
         return text
 
 
-def _record(name: str, profiles: Profiles) -> dict[str, Any]:
+def _build_record(name: str, profiles: Profiles) -> dict[str, Any]:
     """Return the record for ``--json``. Non-finite numbers become None."""
     return replace_nonfinite(
         {

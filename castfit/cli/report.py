@@ -13,7 +13,7 @@ import castfit
 from castfit._support.status import Status, raise_if_mistakes
 from castfit._support.whole_files import folder_mistakes
 from castfit.cli.command import Command, print_line
-from castfit.cli.fit import FitCall, add_fit, exit_status
+from castfit.cli.fit import FitCall, add_fit, find_exit_status
 
 _MOST_SOURCE = 100_000  # letters of a script that go into the page
 
@@ -45,24 +45,24 @@ def _run(arguments: argparse.Namespace) -> int:
     result.report(
         target,
         title=arguments.title or stem,
-        notes=_description(arguments.name),
+        notes=_find_description(arguments.name),
         command=shlex.join(["castfit", *_read_further()]),
-        source=_script(arguments.name),
+        source=_read_script(arguments.name),
         further={"Profiles": castfit.profile(cast("Any", result))} if arguments.profiles and result.success else {},
     )
     print_line(f"{result!r}", sys.stdout)
     print_line(f"The report is in {target}.", sys.stdout)
-    return exit_status([result])
+    return find_exit_status([result])
 
 
-def _description(name: str) -> str:
+def _find_description(name: str) -> str:
     """Return the description of a problem of the library, "" for other problems."""
     from castfit import problems
 
     return problems.load(name).description if name in problems.names() else ""
 
 
-def _script(name: str) -> str:
+def _read_script(name: str) -> str:
     """Return the script that states the problem; empty for a problem of the library."""
     path, mark, _ = name.partition(".py")
     file = Path(f"{path}.py")

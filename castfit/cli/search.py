@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from castfit._support.status import raise_if_mistakes
-from castfit.cli.command import FAILED, Command, keywords, write_results
-from castfit.cli.fit import exit_status, fit_record
-from castfit.cli.method import add_parts, make_solver, make_transcription, solver_name
+from castfit.cli.command import FAILED, Command, collect_keywords, write_results
+from castfit.cli.fit import build_fit_record, find_exit_status
+from castfit.cli.method import add_parts, choose_solver_name, make_solver, make_transcription
 from castfit.cli.source import ProblemSource, load
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ def _estimate(arguments: argparse.Namespace) -> int:
     """Search by what suits the problem, and tell the story."""
     import castfit
 
-    source = _source(arguments)
-    search_result = castfit.estimate(source.problem, **keywords(arguments, "max_time", "seed", "workers"))
+    source = _load_source(arguments)
+    search_result = castfit.estimate(source.problem, **collect_keywords(arguments, "max_time", "seed", "workers"))
     return _print_outcome(arguments, source, search_result, lambda: {"story": search_result.story})
 
 
@@ -31,19 +31,19 @@ def _multistart(arguments: argparse.Namespace) -> int:
     import castfit
 
     raise_if_mistakes("--starts", [f"starts is {arguments.starts}; give at least 1"] if arguments.starts < 1 else [])
-    source = _source(arguments)
+    source = _load_source(arguments)
     kind = arguments.transcription or source.transcription
     transcription = make_transcription(source, kind, {})
     search_result = castfit.multistart(
         source.problem,
         transcription,
-        make_solver(solver_name(source, kind, arguments.solver)),
-        **keywords(arguments, "starts", "seed", "workers", "max_time", "fit_max_time"),
+        make_solver(choose_solver_name(source, kind, arguments.solver)),
+        **collect_keywords(arguments, "starts", "seed", "workers", "max_time", "fit_max_time"),
     )
     return _print_outcome(arguments, source, search_result, dict[str, Any])
 
 
-def _source(arguments: argparse.Namespace) -> ProblemSource:
+def _load_source(arguments: argparse.Namespace) -> ProblemSource:
     raise_if_mistakes(
         "--seed", [f"the seed is {arguments.seed}; give a number that is not negative"] if arguments.seed < 0 else []
     )
@@ -59,13 +59,13 @@ def _print_outcome(
     """Print the result of a search, write the requested files, and return the exit status."""
     from castfit.cli import console as screen
 
-    screen.print_report(screen.console(stderr=arguments.json == "-"), str(search_result))
+    screen.print_report(screen.make_console(stderr=arguments.json == "-"), str(search_result))
     best: Result | None = search_result.best
     if best is None:
         return FAILED
-    record = {**fit_record(source.name, best), "seed": arguments.seed, **get_extra_fields()}
+    record = {**build_fit_record(source.name, best), "seed": arguments.seed, **get_extra_fields()}
     write_results(arguments, record, best)
-    return exit_status([best])
+    return find_exit_status([best])
 
 
 _STARTS = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from castfit._support.json_codec import replace_nonfinite
 from castfit._support.status import raise_if_mistakes
-from castfit.cli.command import FAILED, Command, add_verbose, keywords, write_json
+from castfit.cli.command import FAILED, Command, add_verbose, collect_keywords, write_json
 from castfit.cli.source import run_script
 
 _YAML = (".yaml", ".yml")
@@ -39,7 +39,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from castfit.cli import console as screen
 
     file = Path(arguments.file)
-    common = keywords(arguments, "seed", "workers", "max_time", "fit_max_time", "checkpoint", "resume")
+    common = collect_keywords(arguments, "seed", "workers", "max_time", "fit_max_time", "checkpoint", "resume")
     common |= {"verbose": min(arguments.verbose, 2) or None}
     options = {n: getattr(arguments, n) for n in _STATED if getattr(arguments, n) is not None}
     if file.suffix in _YAML:
@@ -49,8 +49,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise_if_mistakes("select", ["--folder is for PEtab Select problems; leave it out"] if arguments.folder else [])
         problems, choices = _read_problems(file)
         selection = castfit.select(problems, choices=choices, **options, **common)
-    screen.print_report(screen.console(stderr=arguments.json == "-"), selection.summary())
-    write_json(_record(str(file), selection), arguments.json)
+    screen.print_report(screen.make_console(stderr=arguments.json == "-"), selection.summary())
+    write_json(_build_record(str(file), selection), arguments.json)
     if arguments.plot:
         selection.plot(arguments.plot)
     if arguments.save and selection.best is not None:
@@ -71,7 +71,7 @@ def _read_problems(file: Path) -> tuple[Any, Any]:
     return definitions["problem"], definitions["choices"]
 
 
-def _record(name: str, selection: Any) -> dict[str, Any]:
+def _build_record(name: str, selection: Any) -> dict[str, Any]:
     """Return the record for ``--json``. Non-finite numbers become None."""
     return replace_nonfinite(
         {

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from castfit._support.status import InputError, raise_if_mistakes, suggest
-from castfit.cli.command import PETAB_FILES, assignments, literal
+from castfit.cli.command import PETAB_FILES, parse_literal, split_assignments
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,9 +92,9 @@ def load(name: str, options: Sequence[str]) -> ProblemSource:
 def _benchmark(name: str, options: Sequence[str]) -> Benchmark:
     from castfit import problems
 
-    option_texts = assignments(options, "--option")
+    option_texts = split_assignments(options, "--option")
     try:
-        return problems.load(name, **{key: literal(text) for key, text in option_texts.items()})
+        return problems.load(name, **{key: parse_literal(text) for key, text in option_texts.items()})
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError) or not option_texts:
             raise

@@ -145,7 +145,7 @@ def test_every_case_has_its_own_problem_row_and_optimum(scripted):
     assert [entry["mu"] for entry in result_table.record()["rows"]] == [5, 20]
     assert len(result_table.best) == 2
     assert len({id(problem) for problem, *_ in method.asked}) == 2
-    console = _console.console()
+    console = _console.make_console()
     console.width = 160
     with console.capture() as text:
         console.print(_console.stack_tables(*result_table.shown))

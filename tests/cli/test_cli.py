@@ -346,9 +346,9 @@ def test_progress_is_shown_on_a_terminal_even_while_the_streams_are_taken(monkey
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        with _console.progress() as show, capture_output():
+        with _console.show_progress() as show, capture_output():
             show("step [one]")
-        with _console.progress(silent=True) as show:
+        with _console.show_progress(silent=True) as show:
             show("nothing")
         output = b""
         while select.select([master], [], [], 0.2)[0]:

@@ -25,7 +25,7 @@ from castfit.drive.model_comparison.candidates import CandidateModel
 from castfit.drive.model_comparison.evidence import EvidenceTable, evidences
 from castfit.drive.model_comparison.selection_log import SelectionLog, rank_by_criterion
 from castfit.drive.run.run_result import SearchResult
-from castfit.drive.run.run_result import columns as as_columns
+from castfit.drive.run.run_result import build_columns as as_columns
 from castfit.result.covariance import quantile
 from castfit.result.estimate import Estimate
 from castfit.result.result import Result

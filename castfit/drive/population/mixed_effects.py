@@ -35,7 +35,7 @@ from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.search import PopulationOptimum, SearchIterate, minimise
 from castfit.drive.population.spec import Population
 from castfit.drive.run.checkpoint import Checkpoint, describe_method, run_header
-from castfit.drive.run.loop import reporter
+from castfit.drive.run.loop import open_reporter
 from castfit.drive.run.options import RunOptions
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.distributed import lanes_divided
@@ -202,7 +202,7 @@ class _PopulationSearch:
             "integrator": describe_method(self.integrator),
         }
         header = {**run_header(_WHERE, question.problem.only([question.individuals[0]]), None, None), **entries}
-        with self.run.opened(header) as book, reporter(self.run.verbose) as report:
+        with self.run.opened(header) as book, open_reporter(self.run.verbose) as report:
             left_out: dict[str, str] = {}
             cohort = build_cohort(question, self.integrator)
             failures = self._find_failed_individuals(question, cohort, initial_iterate)

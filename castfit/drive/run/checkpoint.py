@@ -63,7 +63,7 @@ class Checkpoint:
         saved_header, self.records, self._whole = read(self.path) if exists else (None, (), 0)
         if saved_header is not None:
             raise_if_mistakes(
-                "checkpoint", [f"'{path}' {difference}" for difference in differences(saved_header, header)]
+                "checkpoint", [f"'{path}' {difference}" for difference in describe_header_differences(saved_header, header)]
             )
         self._header = b"" if saved_header is not None else _line({_KIND: FORMAT_VERSION, **header})
         self.trouble = ""
@@ -184,7 +184,7 @@ def write(path: str | Path, header: Header, records: Iterable[Mapping[str, Any]]
     write_atomically(path, (_line(line) for line in ({_KIND: FORMAT_VERSION, **header}, *records)))
 
 
-def differences(saved_header: Header, header: Header) -> list[str]:
+def describe_header_differences(saved_header: Header, header: Header) -> list[str]:
     """Describe the differences between two headers, except versions."""
     header = json.loads(_text(header))
     messages: list[str] = []

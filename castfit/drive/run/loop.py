@@ -65,7 +65,7 @@ class RunSession:
 
 
 @contextmanager
-def reporter(verbose: int | None) -> Generator[Callable[..., None], None, None]:
+def open_reporter(verbose: int | None) -> Generator[Callable[..., None], None, None]:
     """Yield a function that shows how far a run is: never (0), by its state (1), or by everything that was done (2).
 
     It takes the state of the run, what was done last, and whether that is a milestone: worth a line in a file.  On a
@@ -93,7 +93,7 @@ def is_tenth(finished: int, total: int) -> bool:
 @contextmanager
 def open_session(run: RunOptions) -> Generator[RunSession, None, None]:
     """Yield the session of a run for a ``with`` block, after which no process is left."""
-    with WorkerPool(run.workers) as pool, reporter(run.verbose) as report:
+    with WorkerPool(run.workers) as pool, open_reporter(run.verbose) as report:
         yield RunSession(run, pool, report)
 
 

@@ -154,10 +154,10 @@ def group_optima(
             groups[-1].append(i)
         else:
             groups.append([i])
-    return tuple(Optimum(ends[g[0]][0], tuple(g), _varying([ends[i][1] for i in g])) for g in groups)
+    return tuple(Optimum(ends[g[0]][0], tuple(g), _find_varying_names([ends[i][1] for i in g])) for g in groups)
 
 
-def _varying(estimates: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
+def _find_varying_names(estimates: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
     varying_names: list[str] = []
     for name in estimates[0]:
         values = np.array([e[name] for e in estimates])
@@ -211,7 +211,7 @@ class StoppingEstimate:
             # Some of the further starts will fail as well.
             more_starts=int(np.ceil(n_lacking * n_starts / N)) if N else n_starts,
             success_rate=rate,
-            starts_for_best=_needed(rate),
+            starts_for_best=_count_needed_starts(rate),
         )
 
     def __repr__(self) -> str:
@@ -231,7 +231,7 @@ class StoppingEstimate:
         return f"{counts}: {expectation}; {advice}."
 
 
-def _needed(rate: float) -> float:
+def _count_needed_starts(rate: float) -> float:
     if rate <= 0.0:
         return np.inf
     return 1.0 if rate >= 1.0 else float(np.ceil(np.log(1.0 - _CONFIDENCE_TARGET) / np.log(1.0 - rate)))

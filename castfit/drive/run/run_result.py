@@ -286,7 +286,7 @@ def format_counts(label: str, counts: Mapping[str, int]) -> list[str]:
     return [f"{label}: " + ", ".join(f"{n} {name}" for name, n in counts.items())] if counts else []
 
 
-def columns(
+def build_columns(
     rows: Sequence[Row],
     cells: Mapping[str, Callable[[Row], Any]],
     **mappings: Callable[[Row], Mapping[str, float] | None],

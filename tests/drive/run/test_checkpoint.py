@@ -16,13 +16,13 @@ from castfit._support.status import InputError
 from castfit.drive.run.checkpoint import (
     Checkpoint,
     describe_method,
-    differences,
+    describe_header_differences,
     digest,
     read,
     write,
 )
 from castfit.drive.search.scatter.method.choice import FilterState, LocalSearchPath
-from castfit.drive.search.scatter.method.members import Member, enrol
+from castfit.drive.search.scatter.method.members import Member, make_members
 from castfit.drive.search.scatter.method.search import SearchState
 from castfit.experiment.inputs import Input
 from castfit.problem.fingerprint import fingerprint
@@ -268,7 +268,7 @@ def test_the_fingerprint_is_the_same_in_another_process_and_after_pickling():
         "from castfit.problem.fingerprint import fingerprint as f; print(json.dumps(to_jsonable(f(everything()))))"
     )
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert not differences(json.loads(process.stdout), local_fingerprint)
+    assert not describe_header_differences(json.loads(process.stdout), local_fingerprint)
 
 
 def test_options_are_described_without_addresses():
@@ -287,7 +287,7 @@ def test_digests_tell_shapes_and_types_apart():
 
 def test_records_of_dataclasses_come_back_as_they_were(path):
     rng = np.random.default_rng(1)
-    members = enrol(rng.random((4, 2)), np.array([1.0, np.inf, 3.0, 0.1]), 5)
+    members = make_members(rng.random((4, 2)), np.array([1.0, np.inf, 3.0, 0.1]), 5)
     climb = LocalSearchPath(members[0], members[3], rng.random((3, 2)))
     state = SearchState(
         2**62,

@@ -25,13 +25,13 @@ from castfit.drive.search.portfolio.allocation import (
     PortfolioOptions,
     PortfolioState,
     add_to_pool,
-    next_round,
+    build_valley_order,
+    compute_way_probabilities,
     perturb_head,
+    plan_round,
     select_head,
-    shares,
-    valley_order,
 )
-from castfit.drive.search.portfolio.limits import SearchRegion, search_field
+from castfit.drive.search.portfolio.limits import SearchRegion, build_search_region
 from castfit.drive.search.portfolio.portfolio import applicable_strategies
 from castfit.drive.search.portfolio.strategies import (
     CONFIRM,
@@ -40,7 +40,7 @@ from castfit.drive.search.portfolio.strategies import (
     WAYS,
     CandidateOrder,
     CandidateOutcome,
-    candidate,
+    make_candidate,
 )
 from castfit.fit.start import local_search
 from castfit.fit.start.local_search import minimize_locally
@@ -172,20 +172,20 @@ def test_quantities_without_bounds_are_drawn_about_their_guess():
 # ------------------------------------------------------------------------------------------------- its ingredients
 
 
-def field_of(n: int) -> SearchRegion:
+def region_of(n: int) -> SearchRegion:
     return SearchRegion(np.full(n, -2.0), np.full(n, 3.0), np.ones(n))
 
 
 @given(seeds, st.integers(1, 8))
 def test_moves_stay_within_the_limits_and_shift_everything_or_a_few_or_nothing_yet(seed, n):
-    rng, field = np.random.default_rng(seed), field_of(n)
-    head = field.draw(rng)
+    rng, region = np.random.default_rng(seed), region_of(n)
+    head = region.draw(rng)
     changed = set[int]()
     for _ in range(150):
-        point, plateau = perturb_head(head, field, rng)
+        point, plateau = perturb_head(head, region, rng)
         assert point.shape == (n,)
-        assert (point >= field.lower).all()
-        assert (point <= field.upper).all()
+        assert (point >= region.lower).all()
+        assert (point <= region.upper).all()
         changed.add(int((point != head).sum()))
         assert (point == head).all() == plateau
     assert changed == {0, n, *range(1, min(n, 3) + 1)}
@@ -205,14 +205,14 @@ def unseen() -> cf.Problem:
 
 def test_what_is_spread_over_a_plateau_leaves_it_where_a_descent_alone_does_not():
     problem = unseen()
-    scene, field = search_problem_of(problem.posed), search_field(problem.posed, None)
-    stuck = local_search.descend(scene, np.array(scene.searched.guess), strategies.OPEN, 30.0)
-    lowest = local_search.descend(scene, problem.posed.to_search(np.array([1.0, 1.0, 1.7])), strategies.OPEN, 30.0)
+    scene, region = search_problem_of(problem.posed), build_search_region(problem.posed, None)
+    stuck = local_search.descend(scene, np.array(scene.searched.guess), strategies.NO_COST_LIMITS, 30.0)
+    lowest = local_search.descend(scene, problem.posed.to_search(np.array([1.0, 1.0, 1.7])), strategies.NO_COST_LIMITS, 30.0)
     assert stuck.cost > lowest.cost + 100.0
     order = CandidateOrder(MOVED, theta=tuple(stuck.theta.tolist()), best=stuck.cost, family=0, plateau=True)
-    ends = [candidate((problem, field), replace(order, seed=seed), np.inf, np.inf) for seed in range(20)]
+    ends = [make_candidate((problem, region), replace(order, seed=seed), np.inf, np.inf) for seed in range(20)]
     assert min(end.cost for end in ends) == pytest.approx(lowest.cost, abs=0.01)
-    repeated_outcome = candidate((problem, field), order, np.inf, np.inf)
+    repeated_outcome = make_candidate((problem, region), order, np.inf, np.inf)
     assert (repeated_outcome.theta, repeated_outcome.cost, repeated_outcome.work) == (
         ends[0].theta,
         ends[0].cost,
@@ -228,9 +228,9 @@ def test_a_plateau_is_left_by_no_coordinate_that_raises_the_cost(seed):
         def cost(self, theta):
             return float((theta[3:] ** 2).sum())
 
-    field, rng, theta = field_of(6), np.random.default_rng(seed), np.zeros(6)
-    point, work = strategies._resample_insensitive(Bowl(), field, theta, rng, np.inf)
-    random_point = field.draw(np.random.default_rng(seed))
+    region, rng, theta = region_of(6), np.random.default_rng(seed), np.zeros(6)
+    point, work = strategies._resample_insensitive(Bowl(), region, theta, rng, np.inf)
+    random_point = region.draw(np.random.default_rng(seed))
     assert (point[:3] == random_point[:3]).all()
     assert Bowl().cost(point) <= strategies.NEAR_COST_TOL
     assert all(point[j] in (0.0, random_point[j]) for j in range(3, 6))
@@ -240,14 +240,14 @@ def test_a_plateau_is_left_by_no_coordinate_that_raises_the_cost(seed):
 
 @given(seeds, st.integers(1, 40))
 def test_the_pool_holds_distinct_members_the_best_first(seed, count):
-    rng, field = np.random.default_rng(seed), field_of(3)
+    rng, region = np.random.default_rng(seed), region_of(3)
     pool: tuple[FamilyHead, ...] = ()
     offered = []
     for i in range(count):
-        new = FamilyHead(field.draw(rng), float(rng.choice([np.inf, rng.normal()])), i)
+        new = FamilyHead(region.draw(rng), float(rng.choice([np.inf, rng.normal()])), i)
         offered.append(new)
-        pool = add_to_pool(pool, new, field)
-        pool = add_to_pool(pool, new, field)  # a second time changes nothing
+        pool = add_to_pool(pool, new, region)
+        pool = add_to_pool(pool, new, region)  # a second time changes nothing
     costs = [m.cost for m in pool]
     assert costs == sorted(costs)
     assert len(pool) <= 15
@@ -262,7 +262,7 @@ def tried(i: int, way: str, work: float) -> CandidateRecord:
 
 def test_ways_that_cost_more_for_nothing_get_less():
     state = PortfolioState((tried(0, "fit", 1000.0), tried(1, "box", 10.0), tried(2, "growing", 50.0)))
-    share = dict(zip(WAYS, shares(state, list(WAYS)), strict=True))
+    share = dict(zip(WAYS, compute_way_probabilities(state, list(WAYS)), strict=True))
     assert sum(share.values()) == pytest.approx(1.0)
     assert share["box"] > share["growing"] > share["fit"] > 0.0
     cost = {"box": 10.0, "growing": 50.0, "fit": 1000.0}
@@ -271,7 +271,7 @@ def test_ways_that_cost_more_for_nothing_get_less():
     work = {way: share[way] * (prior[way] + cost[way]) / 2.0 for way in cost}
     assert work["fit"] > 0.015 * sum(work.values())  # of the work even what failed keeps a part
     rare = PortfolioState((*state.records, *(tried(3 + i, "soft", 100.0) for i in range(200))))
-    later = dict(zip(WAYS, shares(rare, list(WAYS)), strict=True))
+    later = dict(zip(WAYS, compute_way_probabilities(rare, list(WAYS)), strict=True))
     assert later["box"] + later[MOVED] > 0.5
 
 
@@ -280,17 +280,17 @@ def test_moves_leave_their_work_to_new_starts_where_every_head_is_spent():
 
     def share(*vain: int) -> float:
         pool = tuple(FamilyHead(np.zeros(1), float(k), k, times) for k, times in enumerate(vain))
-        return dict(zip(WAYS, shares(PortfolioState(candidates, pool), list(WAYS)), strict=True))[MOVED]
+        return dict(zip(WAYS, compute_way_probabilities(PortfolioState(candidates, pool), list(WAYS)), strict=True))[MOVED]
 
     assert share(30, 29) > 0.2
     assert share(30, 30) < 0.05
-    assert shares(PortfolioState(candidates, ()), [MOVED]).tolist() == [1.0]  # where nobody else is asked for
+    assert compute_way_probabilities(PortfolioState(candidates, ()), [MOVED]).tolist() == [1.0]  # where nobody else is asked for
 
 
 def test_a_descent_is_as_accurate_as_its_cost_and_horizons_are_rougher():
     scene = search_problem_of(chain().posed)
     start = scene.searched.guess + 0.5
-    descent = local_search.descend(scene, start, strategies.OPEN, 30.0)
+    descent = local_search.descend(scene, start, strategies.NO_COST_LIMITS, 30.0)
     assert descent.cost == scene.cost(descent.theta) < scene.cost(start)
     full_scene = scene.transcribe_until(float(scene.times[-1]))
     low_accuracy_cost = evaluate_cost(full_scene, descent.theta)
@@ -344,12 +344,12 @@ def test_a_valley_in_which_strides_get_no_lower_is_not_followed_for_ever(end, ro
 
 @given(seeds, st.integers(2, 15), st.floats(-30.0, 30.0))
 def test_an_offspring_takes_the_place_of_its_own_head_if_it_is_lower(seed, count, cost):
-    rng, field = np.random.default_rng(seed), field_of(3)
+    rng, region = np.random.default_rng(seed), region_of(3)
     pool: tuple[FamilyHead, ...] = ()
     for i in range(count):
-        pool = add_to_pool(pool, FamilyHead(field.draw(rng), float(i), i), field)
+        pool = add_to_pool(pool, FamilyHead(region.draw(rng), float(i), i), region)
     head = pool[int(rng.integers(count))]
-    new_pool = add_to_pool(pool, FamilyHead(field.draw(rng), cost, head.family), field)
+    new_pool = add_to_pool(pool, FamilyHead(region.draw(rng), cost, head.family), region)
     other_costs = {m.family: m.cost for m in pool if m is not head and abs(m.cost - cost) >= 0.1}
     assert {m.family: m.cost for m in new_pool if m.family in other_costs} == other_costs  # nobody else is pushed out
     new_costs = {m.family: m.cost for m in new_pool}
@@ -370,77 +370,77 @@ def test_the_best_families_are_moved_most():
 
 
 def test_heads_that_were_moved_in_vain_make_room_for_the_next_ones():
-    field, rng = field_of(1), np.random.default_rng(0)
+    region, rng = region_of(1), np.random.default_rng(0)
     state = PortfolioState().extended(
-        [CandidateRecord(i, "box", CandidateOutcome((float(i),), float(i))) for i in range(15)], field
+        [CandidateRecord(i, "box", CandidateOutcome((float(i),), float(i))) for i in range(15)], region
     )
     ends = [CandidateOutcome((k + 0.5,), k - 0.02) for k in range(3)]  # lower by hardly anything
     vain = [CandidateRecord(15 + k, MOVED, end, family=k % 3) for k, end in enumerate(ends * 30)]
-    exhausted_state = state.extended(vain, field)
+    exhausted_state = state.extended(vain, region)
     assert [m.spent for m in exhausted_state.pool] == [True] * 3 + [False] * 12
     families = np.array([select_head(exhausted_state.pool, rng).family for _ in range(600)])
     assert 0.75 < np.mean((families >= 3) & (families < 6)) < 0.9
     assert (families < 3).any()  # not given up for good
     extended_state = exhausted_state.extended(
-        [CandidateRecord(60 + i, "growing", CandidateOutcome((20.0 + i,), 20.0 + i)) for i in range(5)], field
+        [CandidateRecord(60 + i, "growing", CandidateOutcome((20.0 + i,), 20.0 + i)) for i in range(5)], region
     )
     assert len(extended_state.pool) == 18  # those that are spent take nobody's place
     lower_state = exhausted_state.extended(
-        [CandidateRecord(60, MOVED, CandidateOutcome((-1.0,), -9.0), family=0)], field
+        [CandidateRecord(60, MOVED, CandidateOutcome((-1.0,), -9.0), family=0)], region
     )
     assert (lower_state.pool[0].family, lower_state.pool[0].spent) == (0, False)
     best = exhausted_state.pool[0]
     repeated_state = exhausted_state.extended(
-        [CandidateRecord(60, "box", CandidateOutcome(tuple(best.theta.tolist()), best.cost - 0.01))], field
+        [CandidateRecord(60, "box", CandidateOutcome(tuple(best.theta.tolist()), best.cost - 0.01))], region
     )
     assert (repeated_state.pool[0].family, repeated_state.pool[0].spent) == (
         60,
         True,
     )  # the same optimum, found once more
     distinct_state = exhausted_state.extended(
-        [CandidateRecord(60, "box", CandidateOutcome((2.0,), best.cost - 0.01))], field
+        [CandidateRecord(60, "box", CandidateOutcome((2.0,), best.cost - 0.01))], region
     )
     assert [(m.family, m.spent) for m in distinct_state.pool[:2]] == [(60, False), (best.family, True)]
     poor_state = exhausted_state.extended(
-        [CandidateRecord(60, "box", CandidateOutcome((-1.5,), 2.0 - 0.03))], field
+        [CandidateRecord(60, "box", CandidateOutcome((-1.5,), 2.0 - 0.03))], region
     )  # one of many so far down
     assert [m.spent for m in poor_state.pool if m.family == 60] == [True]
 
 
 def test_what_only_looks_better_has_its_real_cost_and_is_followed_at_full_accuracy(monkeypatch):
     problem = chain()
-    scene, field = search_problem_of(problem.posed), search_field(problem.posed, None)
+    scene, region = search_problem_of(problem.posed), build_search_region(problem.posed, None)
     start = tuple(np.array(scene.searched.guess).tolist())
     order = CandidateOrder(MOVED, theta=start, best=1e6)
-    outcome = candidate((problem, field), order, np.inf, np.inf)
+    outcome = make_candidate((problem, region), order, np.inf, np.inf)
     assert not outcome.rough
     monkeypatch.setattr(SearchProblem, "exact_cost", lambda self, theta: outcome.cost + 100.0)
-    rough_outcome = candidate((problem, field), order, np.inf, np.inf)
+    rough_outcome = make_candidate((problem, region), order, np.inf, np.inf)
     assert (rough_outcome.rough, rough_outcome.is_converged, rough_outcome.cost) == (True, False, outcome.cost + 100.0)
-    equal_outcome = candidate((problem, field), replace(order, best=outcome.cost), np.inf, np.inf)
+    equal_outcome = make_candidate((problem, region), replace(order, best=outcome.cost), np.inf, np.inf)
     assert not equal_outcome.rough  # there is nothing to be gained
     monkeypatch.undo()
-    state = PortfolioState().extended([CandidateRecord(0, "box", rough_outcome)], field)
-    ahead = valley_order(state, PortfolioOptions((MOVED,)), 0)
+    state = PortfolioState().extended([CandidateRecord(0, "box", rough_outcome)], region)
+    ahead = build_valley_order(state, PortfolioOptions((MOVED,)), 0)
     assert ahead.finer
-    end = candidate((problem, field), ahead, np.inf, np.inf)
+    end = make_candidate((problem, region), ahead, np.inf, np.inf)
     assert end.cost == pytest.approx(scene.exact_cost(np.array(end.theta)), rel=1e-9)
     went_on = state.with_followed(0, end).records[0].end
     assert (went_on.theta, went_on.cost, went_on.rough) == (end.theta, end.cost, True)
 
 
 def test_a_round_is_the_same_for_the_same_seed_and_moves_only_what_is_there():
-    options, field = PortfolioOptions(tuple(WAYS)), field_of(1)
-    first_round = next_round(PortfolioState(), options, field, np.random.default_rng(0))
+    options, region = PortfolioOptions(tuple(WAYS)), region_of(1)
+    first_round = plan_round(PortfolioState(), options, region, np.random.default_rng(0))
     assert [order.way for order in first_round] == ["box", "growing"]  # states have nowhere to start
     assert [order.guess for order in first_round] == [True, False]
-    measured = next_round(
-        PortfolioState(), PortfolioOptions(("fit", "box", "growing")), field, np.random.default_rng(0)
+    measured = plan_round(
+        PortfolioState(), PortfolioOptions(("fit", "box", "growing")), region, np.random.default_rng(0)
     )
     assert [order.way for order in measured] == ["fit", "box", "growing"]
     assert [order.guess for order in measured] == [True, False, False]
-    state = PortfolioState().extended([tried(i, "box", 10.0) for i in range(8)], field)
-    rounds = [next_round(state, options, field, np.random.default_rng(4)) for _ in range(2)]
+    state = PortfolioState().extended([tried(i, "box", 10.0) for i in range(8)], region)
+    rounds = [plan_round(state, options, region, np.random.default_rng(4)) for _ in range(2)]
     assert rounds[0] == rounds[1]
     assert all(order.theta for order in rounds[0] if order.way == MOVED)
 
@@ -645,24 +645,24 @@ def test_a_floor_that_is_lower_than_all_solutions_holds_but_is_none():
 def test_a_floor_holds_where_sizes_of_errors_are_estimated_too(monkeypatch):
     """The search eliminates the size: its cost and that of the fit that confirms are on different scales."""
     problem = chain_with_spread()
-    scene, field = search_problem_of(problem.posed), search_field(problem.posed, None)
+    scene, region = search_problem_of(problem.posed), build_search_region(problem.posed, None)
     assert scene.searched is not scene.original_problem
     start = problem.theta_from({"k1": 0.03, "k2": 8.0, "scale": 30.0, "spread": 0.5})[scene.places]
     monkeypatch.setattr(strategies, "_MAX_CONFIRMING_ITERATIONS", 1)
-    end = candidate((problem, field), CandidateOrder(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
+    end = make_candidate((problem, region), CandidateOrder(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
     assert end.result is not None
     assert not end.result.success
     assert end.is_converged
     assert end.cost == pytest.approx(scene.cost(np.array(end.theta)), abs=1e-3)
     assert end.cost < scene.cost(start)
     monkeypatch.setattr(SearchProblem, "exact_cost", lambda self, theta: scene.cost(start) + 1.0)
-    higher = candidate((problem, field), CandidateOrder(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
+    higher = make_candidate((problem, region), CandidateOrder(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
     assert not higher.is_converged
 
 
 def test_a_point_that_has_a_cost_but_no_derivatives_holds_and_is_no_solution(monkeypatch):
     problem = chain()
-    scene, field = search_problem_of(problem.posed), search_field(problem.posed, None)
+    scene, region = search_problem_of(problem.posed), build_search_region(problem.posed, None)
     start = scene.searched.guess
     order = CandidateOrder(CONFIRM, theta=tuple(start.tolist()))
 
@@ -672,11 +672,11 @@ def test_a_point_that_has_a_cost_but_no_derivatives_holds_and_is_no_solution(mon
         return replace(original(*args, **options), status=Status.START_FAILED)
 
     monkeypatch.setattr(strategies, "fit", fit_without_derivatives)
-    end = candidate((problem, field), order, np.inf, np.inf)
+    end = make_candidate((problem, region), order, np.inf, np.inf)
     assert (end.is_converged, end.result.success) == (True, False)
     assert end.cost == pytest.approx(scene.exact_cost(np.array(end.theta)), rel=1e-9)
     monkeypatch.setattr(SearchProblem, "exact_cost", lambda self, theta: np.inf)
-    assert not candidate((problem, field), order, np.inf, np.inf).is_converged
+    assert not make_candidate((problem, region), order, np.inf, np.inf).is_converged
 
 
 def test_what_is_compared_is_called_what_it_is():
@@ -725,16 +725,16 @@ def test_the_best_point_is_doubted_by_exchanging_two_quantities():
     """The cascade has a mirror optimum, poorer by 0.7 in the logarithm of the likelihood, that is found as often."""
     benchmark = cf.problems.load("cascade")
     problem, reference = benchmark.problem, dict(benchmark.reference.parameters)
-    scene, field = search_problem_of(problem.posed), search_field(problem.posed, None)
+    scene, region = search_problem_of(problem.posed), build_search_region(problem.posed, None)
     mirrored = {**reference, "d1": reference["d2"], "d2": reference["d1"]}
     mirror = minimize_locally(scene, problem.theta_from(mirrored)[scene.places], np.inf)
     best = minimize_locally(scene, problem.theta_from(reference)[scene.places], np.inf)
     assert best.cost + 0.5 < mirror.cost < best.cost + 1.0
     order = CandidateOrder(EXCHANGED, 0, theta=tuple(mirror.theta.tolist()), best=mirror.cost)
-    end = candidate((problem, field), order, np.inf, np.inf)
+    end = make_candidate((problem, region), order, np.inf, np.inf)
     assert end.is_converged
     assert end.cost == pytest.approx(best.cost, abs=1e-3)
-    second_outcome = candidate((problem, field), replace(order, theta=end.theta, best=end.cost), np.inf, np.inf)
+    second_outcome = make_candidate((problem, region), replace(order, theta=end.theta, best=end.cost), np.inf, np.inf)
     assert not second_outcome.is_converged  # nothing is better
 
 
@@ -757,7 +757,7 @@ def test_optima_need_not_wait_for_what_valleys_were_followed_for():
     valley = CandidateOutcome((1.0,), 7.0, work=100.0, following=60.0, checking=60.0)
     state = PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate((optimum, valley))))
     extended_state = state.extended(
-        [CandidateRecord(2, "box", CandidateOutcome((2.0,), 5.0, work=100.0, is_converged=True))], field_of(1)
+        [CandidateRecord(2, "box", CandidateOutcome((2.0,), 5.0, work=100.0, is_converged=True))], region_of(1)
     )
     assert extended_state.unconfirmed() == 2
 
@@ -845,7 +845,7 @@ def test_ways_pay_for_what_they_do_and_not_for_confirmations():
         )
 
     ways = ["box", "growing", "fit"]
-    assert shares(state(0.0), ways) == pytest.approx(shares(state(500.0), ways))
+    assert compute_way_probabilities(state(0.0), ways) == pytest.approx(compute_way_probabilities(state(500.0), ways))
 
 
 def test_what_suits_a_problem():
@@ -860,8 +860,8 @@ def test_what_suits_a_problem():
 @pytest.mark.parametrize("way", ["incremental", "decomposed"])
 def test_drivers_of_their_own_make_candidates(way):
     compiled_problem = cf.problems.load("gasoil").problem.posed if way == "incremental" else parted().posed
-    end = candidate(
-        (compiled_problem, search_field(compiled_problem, None)), CandidateOrder(way, seed=1), 60.0, time.time() + 60.0
+    end = make_candidate(
+        (compiled_problem, build_search_region(compiled_problem, None)), CandidateOrder(way, seed=1), 60.0, time.time() + 60.0
     )
     assert end is not None
     assert end.result is not None
@@ -897,17 +897,17 @@ def test_points_that_are_too_dear_are_given_up_by_searches_alone():
 
 def test_what_a_round_takes_to_plan_does_not_grow_with_the_candidates():
     """Python's calls are counted, which a loop over the candidates would add to."""
-    field = field_of(1)
+    region = region_of(1)
     options = PortfolioOptions(("fit", "box", "growing", MOVED))
 
     def calls(n: int) -> int:
         def plan() -> None:
             assert state.valley() == 0
             assert state.unconfirmed() is None
-            next_round(state, options, field, np.random.default_rng(0))
-            state.extended([tried(n, "box", 10.0)], field).find_best_hits()
+            plan_round(state, options, region, np.random.default_rng(0))
+            state.extended([tried(n, "box", 10.0)], region).find_best_hits()
 
-        state = PortfolioState().extended([tried(i, "box", 10.0 + i % 7) for i in range(n)], field)
+        state = PortfolioState().extended([tried(i, "box", 10.0 + i % 7) for i in range(n)], region)
         return calls_of(plan)
 
     calls(10)

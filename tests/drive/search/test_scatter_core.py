@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from castfit.drive.search.scatter.method.choice import thin_path
 from castfit.drive.search.scatter.method.options import ScatterOptions
-from castfit.drive.search.scatter.method.search import LocalSearchOutcome, begin, step
+from castfit.drive.search.scatter.method.search import LocalSearchOutcome, begin_search, run_generation
 
 
 class Function:
@@ -54,9 +54,9 @@ def rosenbrock(x):
 
 def run(objective, n, options=None, *, seed=0, target=-np.inf, limit=20_000):
     options = options or ScatterOptions()
-    state = begin(objective, n, seed, options)
+    state = begin_search(objective, n, seed, options)
     while objective.evaluations < limit and state.best.f > target:
-        state = step(objective, state, options)
+        state = run_generation(objective, state, options)
     return state
 
 
@@ -97,10 +97,10 @@ def test_every_option_leads_to_the_optimum_too(options):
 
 def test_a_search_repeats_itself_and_another_seed_does_not():
     def trace(seed):
-        state = begin(Function(rastrigin), 3, seed, ScatterOptions())
+        state = begin_search(Function(rastrigin), 3, seed, ScatterOptions())
         out = [state.best.f]
         for _ in range(5):
-            state = step(Function(rastrigin), state, ScatterOptions())
+            state = run_generation(Function(rastrigin), state, ScatterOptions())
             out += [state.best.f, *(m.f for m in state.R)]
         return out
 
@@ -110,9 +110,9 @@ def test_a_search_repeats_itself_and_another_seed_does_not():
 
 def test_a_state_is_never_changed():
     objective = Function(rastrigin)
-    state = begin(objective, 3, 0, ScatterOptions())
+    state = begin_search(objective, 3, 0, ScatterOptions())
     snapshot = [m.f for m in state.R], state.frequency.copy(), len(state.climbs)
-    step(objective, state, ScatterOptions())
+    run_generation(objective, state, ScatterOptions())
     assert [m.f for m in state.R] == snapshot[0]
     np.testing.assert_array_equal(state.frequency, snapshot[1])
     assert len(state.climbs) == snapshot[2]
@@ -135,8 +135,8 @@ def test_nothing_has_a_value():
 
 def test_a_flat_reference_set_is_reset():
     objective = Function(lambda x: 1.0, local=False)
-    state = begin(objective, 3, 0, ScatterOptions())
-    next_state = step(objective, state, ScatterOptions())
+    state = begin_search(objective, 3, 0, ScatterOptions())
+    next_state = run_generation(objective, state, ScatterOptions())
     assert next_state.R[0].number == state.R[0].number
     assert {m.number for m in next_state.R[1:]}.isdisjoint({m.number for m in state.R})
 
@@ -144,9 +144,9 @@ def test_a_flat_reference_set_is_reset():
 def test_an_exhausted_reference_set_keeps_its_better_half():
     objective = Function(rastrigin, local=False)
     options = ScatterOptions()
-    state = begin(objective, 3, 0, options)
+    state = begin_search(objective, 3, 0, options)
     for _ in range(50):
-        previous_state, state = state, step(objective, state, options)
+        previous_state, state = state, run_generation(objective, state, options)
         if previous_state.frequency.sum() != state.frequency.sum():
             break
     else:
@@ -157,9 +157,9 @@ def test_an_exhausted_reference_set_keeps_its_better_half():
 def test_the_best_survives_restarts():
     options = ScatterOptions(restart_after=1, dim_refset=5)
     objective = Function(rastrigin)
-    state = begin(objective, 3, 0, options)
+    state = begin_search(objective, 3, 0, options)
     for _ in range(15):
-        previous_state, state = state, step(objective, state, options)
+        previous_state, state = state, run_generation(objective, state, options)
         assert state.best.f <= previous_state.best.f
     assert state.best.f <= state.R[0].f
 
@@ -167,12 +167,12 @@ def test_the_best_survives_restarts():
 def test_each_restart_waits_longer_and_draws_more():
     options = ScatterOptions(restart_after=1, dim_refset=4, n_diverse=8)
     objective = Function(lambda x: 1.0, local=False)
-    state = begin(objective, 2, 0, options)
+    state = begin_search(objective, 2, 0, options)
     generation_counts, draw_counts = [], []
     for _ in range(3):
         generations = 0
         while True:
-            previous_state, state = state, step(objective, state, options)
+            previous_state, state = state, run_generation(objective, state, options)
             generations += 1
             if state.restarts > previous_state.restarts:
                 break
@@ -184,7 +184,7 @@ def test_each_restart_waits_longer_and_draws_more():
 
 def test_given_points_are_tried():
     optimum = np.full((1, 3), 0.37)
-    assert begin(Function(rastrigin, local=False), 3, 0, ScatterOptions(), optimum).best.f == pytest.approx(0, abs=1e-9)
+    assert begin_search(Function(rastrigin, local=False), 3, 0, ScatterOptions(), optimum).best.f == pytest.approx(0, abs=1e-9)
 
 
 def test_fewer_points_than_subranges():

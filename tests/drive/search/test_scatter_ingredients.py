@@ -10,41 +10,46 @@ from hypothesis import strategies as st
 from castfit.drive.search.scatter.method.choice import (
     FilterState,
     LocalSearchPath,
-    choose,
+    choose_start,
     filter_candidates,
+    is_near_minima,
+    is_near_paths,
     memory_distances,
-    near_minima,
-    near_paths,
     path_distances,
     thin_path,
 )
 from castfit.drive.search.scatter.method.combine import (
-    better_children,
-    child,
-    children,
-    further,
+    bring_inside,
+    draw_beyond,
+    find_better_children,
+    find_child_types,
+    find_new_pairs,
     go_beyond,
-    inside,
-    new_pairs,
-    pair_of,
-    types_of,
+    make_child,
+    make_children,
+    make_pair,
 )
-from castfit.drive.search.scatter.method.diversify import choose as choose_subrange
-from castfit.drive.search.scatter.method.diversify import diverse, first_points, probabilities, subranges
-from castfit.drive.search.scatter.method.members import Member, enrol, sort_by_quality
+from castfit.drive.search.scatter.method.diversify import choose_subranges as choose_subrange
+from castfit.drive.search.scatter.method.diversify import (
+    compute_probabilities,
+    compute_subranges,
+    draw_diverse,
+    draw_first_points,
+)
+from castfit.drive.search.scatter.method.members import Member, make_members, sort_by_quality
 from castfit.drive.search.scatter.method.options import ScatterOptions
 from castfit.drive.search.scatter.method.refset import (
-    by_corners,
-    by_quality,
-    in_flat_zone,
+    compute_largest_products,
+    compute_least_distances,
+    compute_segments,
+    count_retained,
+    find_most_distant,
+    find_new_directions,
+    form_by_corners,
+    form_by_quality,
+    has_near_member,
     is_flat,
-    largest_products,
-    least_distances,
-    most_distant,
-    n_retained,
-    new_directions,
-    segments,
-    too_close,
+    is_in_flat_zone,
     update_refset,
 )
 
@@ -56,33 +61,33 @@ def cloud(seed: int, k: int, n: int) -> np.ndarray:
 
 
 def members(X: np.ndarray, f=None) -> tuple[Member, ...]:
-    return enrol(X, np.arange(len(X), dtype=float) if f is None else np.asarray(f, dtype=float), 0)
+    return make_members(X, np.arange(len(X), dtype=float) if f is None else np.asarray(f, dtype=float), 0)
 
 
 # Diversification (Eqs. 18-22)
 
 
 def test_subranges_tile_the_unit_interval():
-    lower, upper = subranges(4)
+    lower, upper = compute_subranges(4)
     np.testing.assert_allclose(lower, [0, 0.25, 0.5, 0.75])
     np.testing.assert_allclose(upper[:-1], lower[1:])
     assert upper[-1] == 1.0
 
 
 def test_first_points_put_every_unknown_into_every_subrange_once():
-    X = first_points(5, 4, np.random.default_rng(0))
+    X = draw_first_points(5, 4, np.random.default_rng(0))
     np.testing.assert_array_equal(np.floor(4 * X), np.repeat(np.arange(4)[:, None], 5, axis=1))
 
 
 def test_probabilities_are_inverse_to_the_frequencies():
-    probability = probabilities(np.array([[1, 2, 4, 4]]))
+    probability = compute_probabilities(np.array([[1, 2, 4, 4]]))
     np.testing.assert_allclose(probability, [[0.5, 0.25, 0.125, 0.125]])
 
 
 @given(seeds, st.integers(1, 6))
 def test_probabilities_add_up_to_one(seed, n):
     frequency = np.random.default_rng(seed).integers(1, 50, (n, 4))
-    np.testing.assert_allclose(probabilities(frequency).sum(axis=1), 1.0)
+    np.testing.assert_allclose(compute_probabilities(frequency).sum(axis=1), 1.0)
 
 
 def test_a_subrange_is_the_first_whose_cumulated_probability_reaches_the_number():
@@ -94,7 +99,7 @@ def test_a_subrange_is_the_first_whose_cumulated_probability_reaches_the_number(
 @given(seeds, st.integers(4, 60), st.integers(1, 5))
 def test_the_memory_counts_where_the_points_lie(seed, count, n):
     rng = np.random.default_rng(seed)
-    X, frequency = diverse(count, np.zeros((n, 4), dtype=np.intp), rng)
+    X, frequency = draw_diverse(count, np.zeros((n, 4), dtype=np.intp), rng)
     assert X.shape == (count, n)
     assert (X >= 0).all()
     assert (X <= 1).all()
@@ -106,13 +111,13 @@ def test_the_memory_counts_where_the_points_lie(seed, count, n):
 
 def test_the_memory_is_not_changed_in_place():
     memory = np.ones((3, 4), dtype=np.intp)
-    diverse(5, memory, np.random.default_rng(0))
+    draw_diverse(5, memory, np.random.default_rng(0))
     assert (memory == 1).all()
 
 
 def test_new_points_avoid_a_crowded_subrange():
     memory = np.array([[1000, 1, 1, 1]])
-    X, _ = diverse(30, memory, np.random.default_rng(1))
+    X, _ = draw_diverse(30, memory, np.random.default_rng(1))
     assert (X < 0.25).sum() <= 2
 
 
@@ -122,7 +127,7 @@ def test_frequency_memory_is_more_even_than_chance():
         return np.var(counts)
 
     memory_unevenness = [
-        unevenness(diverse(40, np.zeros((10, 4), dtype=np.intp), np.random.default_rng(s))[0]) for s in range(20)
+        unevenness(draw_diverse(40, np.zeros((10, 4), dtype=np.intp), np.random.default_rng(s))[0]) for s in range(20)
     ]
     random_unevenness = [unevenness(np.random.default_rng(s).random((40, 10))) for s in range(20)]
     assert np.mean(memory_unevenness) < 0.6 * np.mean(random_unevenness)
@@ -135,30 +140,30 @@ def test_frequency_memory_is_more_even_than_chance():
 def test_least_distances_are_distances_to_the_nearest(seed):
     X, R = cloud(seed, 6, 3), cloud(seed + 1, 4, 3)
     expected = [min(np.linalg.norm(x - r) for r in R) for x in X]
-    np.testing.assert_allclose(least_distances(X, R), expected)
+    np.testing.assert_allclose(compute_least_distances(X, R), expected)
 
 
 @given(seeds)
 def test_the_first_of_the_most_distant_maximizes_the_least_distance(seed):
     X, R = cloud(seed, 8, 3), cloud(seed + 1, 3, 3)
-    chosen = most_distant(X, R, 3)
+    chosen = find_most_distant(X, R, 3)
     assert len(set(chosen)) == 3
-    assert chosen[0] == np.argmax(least_distances(X, R))
+    assert chosen[0] == np.argmax(compute_least_distances(X, R))
     remaining_indices = [i for i in range(8) if i != chosen[0]]
     assert (
         chosen[1]
-        == remaining_indices[int(np.argmax(least_distances(X[remaining_indices], np.vstack([R, X[chosen[0]]]))))]
+        == remaining_indices[int(np.argmax(compute_least_distances(X[remaining_indices], np.vstack([R, X[chosen[0]]]))))]
     )
 
 
 def test_most_distant_gives_what_there_is():
-    assert sorted(most_distant(cloud(0, 2, 3), cloud(1, 1, 3), 5)) == [0, 1]
+    assert sorted(find_most_distant(cloud(0, 2, 3), cloud(1, 1, 3), 5)) == [0, 1]
 
 
 @given(seeds)
 def test_a_reference_set_has_the_best_half_and_is_sorted(seed):
     everyone = members(cloud(seed, 30, 4), np.random.default_rng(seed).random(30))
-    R = by_quality(everyone, 8)
+    R = form_by_quality(everyone, 8)
     assert [m.number for m in R[:4]] == [m.number for m in sort_by_quality(everyone)[:4]]
     assert list(R) == list(sort_by_quality(R))
     assert len({m.number for m in R}) == 8
@@ -166,12 +171,12 @@ def test_a_reference_set_has_the_best_half_and_is_sorted(seed):
 
 def test_a_reference_set_prefers_members_that_have_a_value():
     f = np.where(np.arange(20) < 9, np.arange(20), np.inf)
-    R = by_quality(members(cloud(3, 20, 4), f), 8)
+    R = form_by_quality(members(cloud(3, 20, 4), f), 8)
     assert all(np.isfinite(m.f) for m in R)
 
 
 def test_corners_and_midpoint_come_first():
-    R = by_corners(cloud(0, 20, 3), 6)
+    R = form_by_corners(cloud(0, 20, 3), 6)
     np.testing.assert_array_equal(R[:3], [[0, 0, 0], [1, 1, 1], [0.5, 0.5, 0.5]])
     assert R.shape == (6, 3)
 
@@ -191,14 +196,14 @@ def test_no_better_than_the_worst_does_not_enter():
 def test_a_duplicate_does_not_enter():
     R = members(cloud(0, 5, 3))
     z = Member(R[3].x + 1e-9, 2.5, 100)
-    assert too_close(z.x, R, 1e-3)
+    assert has_near_member(z.x, R, 1e-3)
     assert update_refset(R, [z], distance=1e-3, epsilon=1e-6) == R
 
 
 def test_a_point_of_the_same_flat_zone_does_not_enter():
     R = members(cloud(0, 5, 3))
     z = Member(cloud(9, 1, 3)[0], 3.0 - 1e-9, 100)
-    assert in_flat_zone(z.f, R, 1e-6)
+    assert is_in_flat_zone(z.f, R, 1e-6)
     assert update_refset(R, [z], distance=1e-3, epsilon=1e-6) == R
 
 
@@ -212,7 +217,7 @@ def test_a_new_best_enters_although_it_is_close_and_takes_the_closest_place():
 def test_an_update_never_loses_the_best_and_keeps_the_size(seed):
     rng = np.random.default_rng(seed)
     R = sort_by_quality(members(rng.random((6, 3)), rng.random(6)))
-    candidates = enrol(rng.random((10, 3)), rng.random(10), 6)
+    candidates = make_members(rng.random((10, 3)), rng.random(10), 6)
     updated_set = update_refset(R, candidates, distance=0.05, epsilon=1e-3)
     assert len(updated_set) == 6
     assert updated_set[0].f == min(m.f for m in (*R, *candidates))
@@ -232,30 +237,30 @@ def test_flat_sets_are_recognised():
 
 def test_children_lie_beyond_between_and_beyond():
     better, worse, r = np.array([0.0, 0.0]), np.array([1.0, 2.0]), np.array([1.0, 0.5])
-    np.testing.assert_allclose(child(1, better, worse, r), [-0.5, -0.5])
-    np.testing.assert_allclose(child(2, better, worse, r), [0.5, 0.5])
-    np.testing.assert_allclose(child(3, better, worse, r), [1.5, 2.5])
+    np.testing.assert_allclose(make_child(1, better, worse, r), [-0.5, -0.5])
+    np.testing.assert_allclose(make_child(2, better, worse, r), [0.5, 0.5])
+    np.testing.assert_allclose(make_child(3, better, worse, r), [1.5, 2.5])
 
 
 def test_the_better_a_pair_the_more_children_it_has():
-    assert types_of(0, 4, 10, 0.1) == (1, 2, 2, 3)
-    assert types_of(4, 5, 10, 0.1) == (1, 2, 3)
-    assert types_of(5, 9, 10, 0.1) == (2, 1)
-    assert types_of(5, 9, 10, 0.9) == (2, 3)
+    assert find_child_types(0, 4, 10, 0.1) == (1, 2, 2, 3)
+    assert find_child_types(4, 5, 10, 0.1) == (1, 2, 3)
+    assert find_child_types(5, 9, 10, 0.1) == (2, 1)
+    assert find_child_types(5, 9, 10, 0.9) == (2, 3)
 
 
 def test_pairs_are_combined_once():
     R = members(cloud(0, 5, 3))
-    pairs = new_pairs(R, frozenset())
+    pairs = find_new_pairs(R, frozenset())
     assert pairs == list(combinations(range(5), 2))
-    assert new_pairs(R, {pair_of(R[i], R[j]) for i, j in pairs}) == []
-    assert new_pairs(R, {pair_of(R[3], R[1])}) == [p for p in pairs if p != (1, 3)]
+    assert find_new_pairs(R, {make_pair(R[i], R[j]) for i, j in pairs}) == []
+    assert find_new_pairs(R, {make_pair(R[3], R[1])}) == [p for p in pairs if p != (1, 3)]
 
 
 @given(seeds, st.floats(0, 1))
 def test_children_stay_in_the_cube(seed, prob_bound):
     R = members(cloud(seed, 6, 4))
-    family = children(R, new_pairs(R, frozenset()), prob_bound, np.random.default_rng(seed))
+    family = make_children(R, find_new_pairs(R, frozenset()), prob_bound, np.random.default_rng(seed))
     X = np.array([c.x for c in family])
     assert len(family) == 3 * 4 + 9 * 3 + 3 * 2
     assert ((X >= 0) & (X <= 1)).all()
@@ -264,8 +269,8 @@ def test_children_stay_in_the_cube(seed, prob_bound):
 def test_what_leaves_the_cube_goes_to_the_bound_or_not():
     x, parent = np.array([1.4, 0.5, -0.2]), np.array([0.8, 0.4, 0.1])
     rng = np.random.default_rng(0)
-    np.testing.assert_allclose(inside(x, parent, 1.0, rng), [1.0, 0.5, 0.0])
-    points = np.array([inside(x, parent, 0.0, rng) for _ in range(50)])
+    np.testing.assert_allclose(bring_inside(x, parent, 1.0, rng), [1.0, 0.5, 0.0])
+    points = np.array([bring_inside(x, parent, 0.0, rng) for _ in range(50)])
     assert ((points[:, 0] > 0.8) & (points[:, 0] < 1)).all()
     assert ((points[:, 2] > 0) & (points[:, 2] < 0.1)).all()
     assert (points[:, 1] == 0.5).all()
@@ -277,7 +282,7 @@ def test_what_leaves_the_cube_goes_to_the_bound_or_not():
 @given(seeds)
 def test_further_points_continue_the_line_box(seed):
     parent, offspring = np.array([0.4, 0.6]), np.array([0.5, 0.5])
-    x = further(parent, offspring, 2.0, np.random.default_rng(seed))
+    x = draw_beyond(parent, offspring, 2.0, np.random.default_rng(seed))
     assert 0.5 <= x[0] <= 0.7
     assert 0.3 <= x[1] <= 0.5
 
@@ -295,28 +300,28 @@ def test_beyond_follows_a_descent_to_its_end():
 
 def test_only_children_that_outdo_their_parent_are_followed():
     parent, other, good, better, bad = members(cloud(0, 5, 2), [3, 1, 2.5, 2.0, 4.0])
-    assert better_children([(parent, good), (parent, better), (other, bad)]) == [(parent, better)]
+    assert find_better_children([(parent, good), (parent, better), (other, bad)]) == [(parent, better)]
 
 
 # Regeneration (Eqs. 31-33)
 
 
 def test_how_many_members_stay():
-    assert n_retained(10, aggressive=False) == 5
-    assert n_retained(10, aggressive=True) == 1
+    assert count_retained(10, aggressive=False) == 5
+    assert count_retained(10, aggressive=True) == 1
 
 
 def test_products_with_segments():
     R, X = np.array([[0.5, 0.5], [0.5, 0.0]]), np.array([[0.5, 1.0], [1.0, 0.5], [0.5, 0.0]])
-    np.testing.assert_allclose(segments(R), [[0.0, 0.5]])
-    np.testing.assert_allclose(largest_products(X, R), [-0.25, 0.0, 0.25])
-    assert new_directions(X, R, 1) == [0]
+    np.testing.assert_allclose(compute_segments(R), [[0.0, 0.5]])
+    np.testing.assert_allclose(compute_largest_products(X, R), [-0.25, 0.0, 0.25])
+    assert find_new_directions(X, R, 1) == [0]
 
 
 def test_each_new_direction_counts_for_the_next():
     R = np.array([[0.5, 0.5]])
     X = np.array([[1.0, 0.5], [0.9, 0.5], [0.0, 0.5], [0.5, 1.0]])
-    chosen = new_directions(X, R, 3)
+    chosen = find_new_directions(X, R, 3)
     assert chosen[:2] == [0, 2]  # the opposite direction, not the same one again
     assert len(set(chosen)) == 3
 
@@ -351,14 +356,14 @@ def valley() -> LocalSearchPath:
 
 def test_the_far_end_of_a_valley_is_near_its_path_though_far_from_its_minimum():
     X = np.array([[0.1, 0.1], [0.05, 0.95]])
-    assert near_paths(X, [valley()], 0.05).tolist() == [True, False]
-    assert near_minima(X, [valley()], 0.5).tolist() == [False, False]
-    assert near_minima(X, [valley()], 0.95).tolist() == [True, True]
+    assert is_near_paths(X, [valley()], 0.05).tolist() == [True, False]
+    assert is_near_minima(X, [valley()], 0.5).tolist() == [False, False]
+    assert is_near_minima(X, [valley()], 0.95).tolist() == [True, True]
 
 
 def test_without_local_searches_everything_is_far():
     assert memory_distances(cloud(0, 3, 2), []).tolist() == [np.inf] * 3
-    assert not near_paths(cloud(0, 3, 2), [], 0.5).any()
+    assert not is_near_paths(cloud(0, 3, 2), [], 0.5).any()
 
 
 # Which point deserves a local search
@@ -392,9 +397,9 @@ def test_the_distance_filter_keeps_away_from_paths():
 
 def test_balance_weighs_quality_against_novelty():
     pool = members(np.array([[0.5, 0.5], [0.4, 0.6], [0.0, 1.0]]), [1.0, 2.0, 3.0])
-    assert choose(pool, [], 1.0).f == 1.0
-    assert choose(pool, [valley()], 0.0).f == 1.0
-    assert choose(pool, [valley()], 1.0).f == 3.0
+    assert choose_start(pool, [], 1.0).f == 1.0
+    assert choose_start(pool, [valley()], 0.0).f == 1.0
+    assert choose_start(pool, [valley()], 1.0).f == 3.0
 
 
 # Members
@@ -412,7 +417,7 @@ def test_members_are_locked_copies(seed):
 
 
 def test_what_is_not_finite_has_no_value():
-    assert [m.f for m in enrol(cloud(0, 3, 2), np.array([np.nan, -np.inf, 1.0]), 5)] == [np.inf, np.inf, 1.0]
+    assert [m.f for m in make_members(cloud(0, 3, 2), np.array([np.nan, -np.inf, 1.0]), 5)] == [np.inf, np.inf, 1.0]
 
 
 def test_every_wrong_option_is_named():

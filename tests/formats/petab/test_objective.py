@@ -13,7 +13,7 @@ import castfit as cf
 from castfit._bench.gradients import SmoothObjective
 from castfit.cli.source import load
 from castfit.drive.search.multistart.sampling import draw
-from castfit.drive.search.portfolio.limits import search_field
+from castfit.drive.search.portfolio.limits import build_search_region
 from castfit.formats.petab import observing
 from castfit.formats.petab.likelihood import accurate
 from tests.calls import calls_of
@@ -338,7 +338,7 @@ def test_starts_are_drawn_from_initialization_priors(tmp_path):
     assert problem.parameters["k"].starts == cf.Normal(-0.5, 0.1, on="log10")
     assert problem.parameters["A0"].starts == cf.priors.Uniform(1.5, 2.5)
     assert problem.parameters["dose"].starts is None
-    field = search_field(problem.posed, None)
+    field = build_search_region(problem.posed, None)
     rng = np.random.default_rng(3)
     samples = np.exp([field.draw(rng) for _ in range(400)])
     samples_by_name = {n: samples[:, problem.names.index(n)] for n in problem.names}
@@ -351,7 +351,7 @@ def test_starts_are_drawn_from_initialization_priors(tmp_path):
     starts = draw(problem, 64, None, None, 0, []).initial_starts
     assert np.mean([s["A0"] for s in starts]) == pytest.approx(2.0, abs=0.02)
     assert np.std([np.log10(s["k"]) for s in starts]) == pytest.approx(0.1, abs=0.02)
-    limited = search_field(problem.posed, {"A0": (5.0, 6.0)}).draw(rng)
+    limited = build_search_region(problem.posed, {"A0": (5.0, 6.0)}).draw(rng)
     assert 5.0 <= np.exp(limited[problem.names.index("A0")]) <= 6.0
     assert all(1.5 <= load(str(tmp_path / "problem.yaml"), []).draw_start(j)["A0"] <= 2.5 for j in range(5))
 

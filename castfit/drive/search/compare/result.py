@@ -30,7 +30,7 @@ from castfit._support.status import Status
 from castfit._support.text_tables import Column, TextTable, format_or_never
 from castfit._support.views import views
 from castfit.drive.run.optima import ObjectiveMeasure
-from castfit.drive.run.run_result import UNFINISHED, SearchResult, Trial, columns
+from castfit.drive.run.run_result import UNFINISHED, SearchResult, Trial, build_columns
 from castfit.drive.search.incremental.result import Horizon
 from castfit.problem.compiled_problem import CHI2
 
@@ -207,7 +207,7 @@ class ComparisonResult(SearchResult):
             "evaluations": lambda t: sum(t.evaluations.values()),
             "time": lambda t: t.time,
         }
-        return columns(self.trials, cells, values=lambda t: t.values)
+        return build_columns(self.trials, cells, values=lambda t: t.values)
 
     @property
     def measure(self) -> str:

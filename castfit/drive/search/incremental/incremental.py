@@ -34,7 +34,7 @@ from castfit._support.arguments import flag_mistakes, is_one_of, is_within, opti
 from castfit._support.arrays import Array
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import Status, raise_if_mistakes, suggest
-from castfit.drive.run.loop import reporter
+from castfit.drive.run.loop import open_reporter
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.search.incremental.hills import N_LINE_POINTS, find_lower_neighbour
 from castfit.drive.search.incremental.horizons import (
@@ -203,7 +203,7 @@ def incremental(
         },
     )
     theta = problem.guess if start is None else problem.theta_from(start)
-    with reporter(2 if verbose else verbose) as report:
+    with open_reporter(2 if verbose else verbose) as report:
         result, solved = driver.run(HorizonEstimate(theta, driver.user, -np.inf), report)
     return IncrementalResult(result, solved, run.seconds)
 

@@ -23,7 +23,7 @@ from castfit.drive.run.run_result import (
     SavedResult,
     SearchResult,
     Trial,
-    columns,
+    build_columns,
     format_counts,
     objective_measure,
     optima_lines,
@@ -247,7 +247,7 @@ class MultistartResult(SearchResult, SavedResult):
         }
         # A column of where a quantity ended also where no start came to an end.
         absent = dict.fromkeys((name for row in self.starts for name in row.start), np.nan)
-        return columns(self.starts, cells, start=lambda row: row.start, values=lambda row: {**absent, **row.values})
+        return build_columns(self.starts, cells, start=lambda row: row.start, values=lambda row: {**absent, **row.values})
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
         best = None if self.best is None else min(self.starts, key=lambda row: row.rank)

@@ -100,7 +100,7 @@ def draw(
     if listed is not None:
         if sampling is not None or limits is not None:
             mistakes.append("starts were passed, so nothing is sampled; remove sampling= and limits=")
-        user_starts = [_checked(problem, i, start, mistakes) for i, start in enumerate(listed)]
+        user_starts = [_complete_start(problem, i, start, mistakes) for i, start in enumerate(listed)]
     if not user_starts and not is_count(starts, 1, _MAX_STARTS):
         starts_text = "empty" if listed == [] else shorten_repr(starts)
         mistakes.append(f"starts is {starts_text}; expected a number from 1 to {_MAX_STARTS} or a list of {{name: value}}")
@@ -112,7 +112,7 @@ def draw(
         if not is_one_of(kind, *SAMPLINGS):
             nearest = suggest(str(kind), SAMPLINGS)
             mistakes.append(f"sampling is {shorten_repr(kind)}: {nearest}, or pass a function of a generator")
-        axes = _axes(problem, limits, is_one_of(kind, "log_uniform"), mistakes)
+        axes = _build_axes(problem, limits, is_one_of(kind, "log_uniform"), mistakes)
     if len(mistakes) > n_before:
         return DrawnStarts((), None)
     streams = _RandomStreams(rng)
@@ -125,12 +125,12 @@ def draw(
         if not callable(sampling):
             return start_at(streams[i].random(len(axes)))
         start_mistakes: list[str] = []
-        start = _checked(problem, i, sampling(streams[i]), start_mistakes)
+        start = _complete_start(problem, i, sampling(streams[i]), start_mistakes)
         raise_if_mistakes("sampling", start_mistakes)
         return start
 
     count = len(user_starts) or int(starts)
-    cube = None if user_starts or callable(sampling) else _design(sampling, count, len(axes), streams.design)
+    cube = None if user_starts or callable(sampling) else _draw_unit_cube(sampling, count, len(axes), streams.design)
     initial_starts: list[dict[str, float]] = []
     seeds: list[int] = []
     for i in range(count):
@@ -182,7 +182,7 @@ class _RandomStreams:
         return int(fresh.integers(2**63))
 
 
-def _design(sampling: str | None, n: int, d: int, generator: np.random.Generator) -> Array | None:
+def _draw_unit_cube(sampling: str | None, n: int, d: int, generator: np.random.Generator) -> Array | None:
     """Return points that fill the unit cube together, (n, d); None if each start draws its own."""
     from scipy.stats import qmc  # scipy.stats takes a third of castfit's time of import
 
@@ -193,19 +193,19 @@ def _design(sampling: str | None, n: int, d: int, generator: np.random.Generator
     return None
 
 
-def _axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -> list[_Axis]:
+def _build_axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -> list[_Axis]:
     limit_by_name = read_mapping("limits", limits, mistakes)
     mistakes += [f"limits has the name '{n}', which is not estimated: {suggest(n, problem.names)}" for n in limit_by_name
                  if n not in problem.names]  # fmt: skip
-    follow = _following(problem.posed)
+    follow = _find_fitted_names(problem.posed)
     return [
-        _axis(q, limit_by_name.get(q.name), log or q.scale == "log", mistakes)
+        _build_axis(q, limit_by_name.get(q.name), log or q.scale == "log", mistakes)
         for q in problem.quantities
         if q.name in limit_by_name or q.name not in follow
     ]
 
 
-def _following(problem: CompiledProblem) -> frozenset[str]:
+def _find_fitted_names(problem: CompiledProblem) -> frozenset[str]:
     """Return the names of quantities that need not be drawn, since a first fit determines them: spreads, scales,
     offsets.
     """
@@ -217,7 +217,7 @@ def _following(problem: CompiledProblem) -> frozenset[str]:
     )
 
 
-def _axis(quantity: Quantity, limit: Any, log: bool, mistakes: list[str]) -> _Axis:
+def _build_axis(quantity: Quantity, limit: Any, log: bool, mistakes: list[str]) -> _Axis:
     name, lower, upper = quantity.name, quantity.lower, quantity.upper
     remedy = (
         f"set limits={{'{name}': (lower, upper)}}, or a distribution such as scipy.stats.norm(mean, deviation), "
@@ -241,7 +241,7 @@ def _axis(quantity: Quantity, limit: Any, log: bool, mistakes: list[str]) -> _Ax
         if pair[0] < lower or pair[1] > upper:
             mistakes.append(f"the limits {shorten_repr(limit)} of '{name}' exceed its bounds [{lower:g}, {upper:g}]")
         lower, upper = float(pair[0]), float(pair[1])
-    if limit is None and (about := _about_guess(quantity, log=log)) is not None:
+    if limit is None and (about := _build_axis_around_guess(quantity, log=log)) is not None:
         return about
     if not np.isfinite([lower, upper]).all():
         range_text = f"[{lower:g}, {upper:g}]" + (f" about its guess {quantity.guess:g}" if limit is None else "")
@@ -251,7 +251,7 @@ def _axis(quantity: Quantity, limit: Any, log: bool, mistakes: list[str]) -> _Ax
     return _Axis(quantity, lower, upper, log)
 
 
-def _about_guess(quantity: Quantity, *, log: bool) -> _Axis | None:
+def _build_axis_around_guess(quantity: Quantity, *, log: bool) -> _Axis | None:
     """Return the range about the guess of a quantity of which a bound is missing; None if none is, or it cannot be."""
     guess, ends = float(quantity.guess), (quantity.lower, quantity.upper)
     is_missing = not np.isfinite(ends).all() or (log and quantity.lower == 0.0)
@@ -264,7 +264,7 @@ def _about_guess(quantity: Quantity, *, log: bool) -> _Axis | None:
     return _Axis(quantity, low, high, log, about=True)
 
 
-def _checked(problem: Posable, i: int, start: Any, mistakes: list[str]) -> dict[str, float]:
+def _complete_start(problem: Posable, i: int, start: Any, mistakes: list[str]) -> dict[str, float]:
     """Complete a start by the guess and check it."""
     if start is None:
         mistakes.append(f"start {i} is None; give {{name: value}}")

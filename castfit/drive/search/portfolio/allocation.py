@@ -53,11 +53,11 @@ from castfit.drive.search.portfolio.limits import SearchRegion
 from castfit.drive.search.portfolio.strategies import (
     EXCHANGED,
     FOLLOW,
+    FULL_ACCURACY_WAYS,
     MOVED,
     NEAR_COST_TOL,
-    OPEN,
+    NO_COST_LIMITS,
     SAME_COST_TOL,
-    WHOLE,
     CandidateOrder,
     CandidateOutcome,
 )
@@ -78,7 +78,7 @@ _MAX_RESAMPLED_COORDINATES = 3  # largest number of coordinates that one move dr
 _NEAR_DISTANCE = 1e-3  # root mean square distance of two heads that count as the same point, in widths of the limits
 _EQUAL_COST_TOL = 0.1  # cost difference of two heads that count as the same, in units of the log-likelihood
 _MIN_WORK_SHARE = 0.1  # share of the work that is divided evenly between the ways
-_STEADY = (
+_STEADY_WORK_SHARES = (
     (0, {"box": 0.3, MOVED: 0.3}),
     (40, {"box": 0.2, "growing": 0.3, MOVED: 0.3}),
     (150, {"box": 0.15, "growing": 0.4, MOVED: 0.3}),
@@ -96,8 +96,8 @@ _FOLLOWING_WORK_SHARE = 0.2  # share of the work for following a valley that is 
 _LAST_FOLLOWING_WORK_SHARE = 0.5  # the same share if the search would end otherwise
 _MIN_CANDIDATES_BEFORE_MOVES = 6  # number of candidates before points are moved
 _MIN_CANDIDATES_FOR_QUARTILE = 6  # number of candidates before the best quarter is rewarded
-_MEMORY, _FEWEST = 20, 6  # of the last candidates the median is the limit of the next, as soon as there are some
-_CHEAP = ("box", "growing")  # ways that begin by integrating
+_N_RECENT_LOOKS, _MIN_RECENT_LOOKS = 20, 6  # of the last candidates the median is the limit of the next, as soon as there are some
+_CHEAP_WAYS = ("box", "growing")  # ways that begin by integrating
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ _COLUMNS = np.dtype(
 the length of its theta, 0 if it has none."""
 
 
-def _columns(records: Sequence[CandidateRecord]) -> NDArray[Any]:
+def _build_columns(records: Sequence[CandidateRecord]) -> NDArray[Any]:
     return np.array(
         [
             (
@@ -202,7 +202,7 @@ class PortfolioState:
     @cached_property
     def table(self) -> NDArray[Any]:
         """The candidates as columns, (n,)."""
-        return _columns(self.records)
+        return _build_columns(self.records)
 
     @property
     def best(self) -> float:
@@ -359,7 +359,7 @@ class PortfolioState:
                 pool = add_to_pool(pool, FamilyHead(theta, t.end.cost, family, n_vain), region, threshold)
             if t.way == MOVED:
                 pool = tuple(replace(m, vain=m.vain + 1) if m.family == t.family else m for m in pool)
-        return self._with((*self.records, *records), np.concatenate([self.table, _columns(records)]), pool)
+        return self._with((*self.records, *records), np.concatenate([self.table, _build_columns(records)]), pool)
 
     def with_followed(self, index: int, end: CandidateOutcome) -> PortfolioState:
         """Return the state with a candidate that went on along the floor of its valley."""
@@ -405,7 +405,7 @@ class PortfolioState:
 
     def _changed(self, index: int, end: CandidateOutcome) -> PortfolioState:
         record, table = replace(self.records[index], end=end), self.table.copy()
-        table[index : index + 1] = _columns([record])
+        table[index : index + 1] = _build_columns([record])
         return self._with((*self.records[:index], record, *self.records[index + 1 :]), table, self.pool)
 
     @staticmethod
@@ -422,13 +422,13 @@ def _find_lowest(costs: Array, candidates: Mask) -> int | None:
     return int(np.argmin(np.where(candidates, costs, np.inf))) if candidates.any() else None
 
 
-def next_round(
+def plan_round(
     state: PortfolioState, options: PortfolioOptions, region: SearchRegion, rng: np.random.Generator
 ) -> list[CandidateOrder]:
     """Return the orders of the next round."""
-    ways = _first_rounds(state, options) or _chosen(state, options, rng)
+    ways = _find_untried_ways(state, options) or _choose_ways(state, options, rng)
     has_guess, n_boxes = bool((state.table["way"] == "fit").any()), int((state.table["way"] == "box").sum())
-    limits = (_limit(state, 0), _limit(state, 1)) if options.race else OPEN
+    limits = (_compute_cost_limit(state, 0), _compute_cost_limit(state, 1)) if options.race else NO_COST_LIMITS
     base = CandidateOrder(
         "", screen=options.screen, limits=limits, best=state.frontier, step_control=options.step_control
     )
@@ -448,17 +448,17 @@ def next_round(
     return orders
 
 
-def _limit(state: PortfolioState, look: int) -> float:
+def _compute_cost_limit(state: PortfolioState, look: int) -> float:
     """Return the median cost of recent candidates at a look, above which the next one is dropped.
 
     Inf if there are too few.
     """
     costs = state.table["looks"][:, look]
-    finite_costs = costs[np.isfinite(costs)][-_MEMORY:]
-    return float(np.median(finite_costs)) if finite_costs.size >= _FEWEST else np.inf
+    finite_costs = costs[np.isfinite(costs)][-_N_RECENT_LOOKS:]
+    return float(np.median(finite_costs)) if finite_costs.size >= _MIN_RECENT_LOOKS else np.inf
 
 
-def valley_order(state: PortfolioState, options: PortfolioOptions, index: int) -> CandidateOrder:
+def build_valley_order(state: PortfolioState, options: PortfolioOptions, index: int) -> CandidateOrder:
     """Return the order to go on along the floor of a candidate's valley."""
     end, step_control = state.records[index].end, options.step_control
     accurate = end.followed >= _MAX_LOW_ACCURACY_STRIDES
@@ -467,33 +467,33 @@ def valley_order(state: PortfolioState, options: PortfolioOptions, index: int) -
     )
 
 
-def exchange_order(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> CandidateOrder:
+def build_exchange_order(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> CandidateOrder:
     """Return the order to exchange two quantities of the best solution."""
     best = state.records[int(np.argmin(state.table["solution"]))]
     seed = int(rng.integers(2**63, size=1)[0])
     return CandidateOrder(EXCHANGED, seed, theta=best.end.theta, best=state.lowest, step_control=options.step_control)
 
 
-def _first_rounds(state: PortfolioState, options: PortfolioOptions) -> list[str]:
+def _find_untried_ways(state: PortfolioState, options: PortfolioOptions) -> list[str]:
     """Return the ways that were not tried yet, the cheap ones first, twice, where states have nowhere to start."""
     times = {way: int((state.table["way"] == way).sum()) for way in options.ways if way != MOVED}
-    if "soft" in options.ways and (cheap := [way for way in _CHEAP if times.get(way, 2) < 2]):
+    if "soft" in options.ways and (cheap := [way for way in _CHEAP_WAYS if times.get(way, 2) < 2]):
         return cheap
-    waiting = WHOLE if "soft" in options.ways else ("incremental",)
+    waiting = FULL_ACCURACY_WAYS if "soft" in options.ways else ("incremental",)
     new_ways = [way for way, count in times.items() if count == 0 and way not in waiting]
     return new_ways or ([] if state.records else ["box"])
 
 
-def _chosen(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> list[str]:
+def _choose_ways(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> list[str]:
     n_fresh = int(((state.table["size"] > 0) & ~state.table["dropped"]).sum())
     ways = [w for w in options.ways if w != MOVED or (n_fresh >= _MIN_CANDIDATES_BEFORE_MOVES and state.pool)]
     if not ways:
         ways = ["box"]
-    pay = shares(state, ways)
+    pay = compute_way_probabilities(state, ways)
     return [str(w) for w in rng.choice(ways, size=options.per_round, p=pay)]
 
 
-def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
+def compute_way_probabilities(state: PortfolioState, ways: Sequence[str]) -> Array:
     """Compute the probability of each way for the next candidate, (n_ways,): its share of work over the work of one."""
     T = state.table
     costs, search_work = T["cost"], T["work"] - T["checking"]
@@ -513,7 +513,7 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     }
     work = {w: float(search_work[is_way].sum()) for w, is_way in mask_by_way.items()}
     score = np.array([(successes[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
-    steady_fractions = [fractions for min_count, fractions in _STEADY if costs.size >= min_count][-1]
+    steady_fractions = [fractions for min_count, fractions in _STEADY_WORK_SHARES if costs.size >= min_count][-1]
     idle_mask = np.array([w == MOVED and all(m.spent for m in state.pool) for w in ways])
     score[idle_mask & ~idle_mask.all()] = 0.0
     steady_shares = np.array(
@@ -521,7 +521,7 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     )
     share = (1.0 - _MIN_WORK_SHARE - steady_shares.sum()) * score / score.sum() + _MIN_WORK_SHARE / len(ways) + steady_shares
     counts = {w: int(is_way.sum()) for w, is_way in mask_by_way.items()}
-    mean_works = np.array([work[w] / counts[w] if work[w] else mean * (_PRIOR_WORK_FACTOR if w in WHOLE else 1.0) for w in ways])
+    mean_works = np.array([work[w] / counts[w] if work[w] else mean * (_PRIOR_WORK_FACTOR if w in FULL_ACCURACY_WAYS else 1.0) for w in ways])
     frequencies = share / mean_works
     return np.asarray(frequencies / frequencies.sum(), dtype=float)
 

@@ -38,7 +38,7 @@ class NonuniformPrior:
 
 @dataclass(frozen=True)
 class SearchRegion:
-    """Search field of candidates: limits and one unit of the search for every quantity, (n,) each.
+    """Search region of candidates: limits and one unit of the search for every quantity, (n,) each.
 
     `uneven` says which are not drawn evenly between their limits, `note` which have limits about the guess for want of
     bounds.
@@ -85,7 +85,7 @@ def limits_mistakes(problem: Posable, limits: Any) -> list[str]:
     return mistakes
 
 
-def search_field(compiled: CompiledProblem, limits: Mapping[str, Any] | None) -> SearchRegion:
+def build_search_region(compiled: CompiledProblem, limits: Mapping[str, Any] | None) -> SearchRegion:
     """Return limits and units of the quantities that are searched, in search scale."""
     searched, lower, upper, unit = search_frame(compiled)
     limit_by_name = {} if limits is None else {str(n): read_reals(pair) for n, pair in limits.items()}

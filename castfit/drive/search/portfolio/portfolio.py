@@ -29,7 +29,7 @@ from castfit._support.status import raise_if_mistakes, suggest
 from castfit.drive.run.checkpoint import read_seed, run_header
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.search.portfolio.allocation import PortfolioOptions
-from castfit.drive.search.portfolio.limits import limits_mistakes, search_field
+from castfit.drive.search.portfolio.limits import build_search_region, limits_mistakes
 from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult
 from castfit.drive.search.portfolio.search import run_portfolio
 from castfit.drive.search.portfolio.strategies import WAYS
@@ -133,12 +133,12 @@ def estimate(
     if ways is None:
         chosen_ways = applicable_strategies(problem.posed)
     options = PortfolioOptions(chosen_ways, int(screen), race=bool(race))
-    field = search_field(problem.posed, limits)
+    region = build_search_region(problem.posed, limits)
     header = run_header(
         "estimate", problem, Collocation(), GaussNewton(), seed=read_seed(rng), ways=list(chosen_ways), screen=int(screen),
-        race=bool(race), limits=[field.lower.tolist(), field.upper.tolist()],
+        race=bool(race), limits=[region.lower.tolist(), region.upper.tolist()],
     )  # fmt: skip
-    return run_portfolio(problem, options, field, run, header, rng=rng, finds=int(finds))
+    return run_portfolio(problem, options, region, run, header, rng=rng, finds=int(finds))
 
 
 def applicable_strategies(compiled: CompiledProblem) -> tuple[str, ...]:

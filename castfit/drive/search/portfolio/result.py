@@ -13,7 +13,7 @@ from castfit._support.reprs import add_brief_repr, one_line
 from castfit._support.text_tables import Column, TextTable
 from castfit.drive.run.optima import ObjectiveMeasure, Optimum, group_optima
 from castfit.drive.run.run_result import SearchResult
-from castfit.drive.search.portfolio.strategies import WORDS
+from castfit.drive.search.portfolio.strategies import WAY_DESCRIPTIONS
 from castfit.problem.compiled_problem import CHI2
 
 
@@ -38,7 +38,7 @@ class StrategySummary:
     @property
     def words(self) -> str:
         """Description of the way in words."""
-        return WORDS[self.name]
+        return WAY_DESCRIPTIONS[self.name]
 
 
 @add_brief_repr

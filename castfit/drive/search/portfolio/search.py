@@ -28,9 +28,9 @@ from castfit.drive.search.portfolio.allocation import (
     CandidateRecord,
     PortfolioOptions,
     PortfolioState,
-    exchange_order,
-    next_round,
-    valley_order,
+    build_exchange_order,
+    build_valley_order,
+    plan_round,
 )
 from castfit.drive.search.portfolio.limits import SearchRegion
 from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult, SearchCandidate, StrategySummary
@@ -41,7 +41,7 @@ from castfit.drive.search.portfolio.strategies import (
     SAME_COST_TOL,
     CandidateOrder,
     CandidateOutcome,
-    candidate,
+    make_candidate,
 )
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
@@ -55,7 +55,7 @@ _MIN_CANDIDATES_IF_MISFIT = 1000
 _MAX_UNEXPLAINED_FRACTION = 0.5
 """Unexplained fraction of an output's variance above which a misfit never ends the search."""
 _MIN_FIT_SECONDS = 1e-3  # time limit in seconds of a fit that only evaluates its starting point
-_RESERVE = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmation of what was found last
+_RESERVE_SHARE_AND_SECONDS = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmation of what was found last
 
 
 def run_portfolio(
@@ -85,7 +85,7 @@ def run_portfolio(
             )
 
         search.plan()
-        stop_status = run_tasks(run, candidate, search.tasks, enter, limit=_MAX_TIME_SHARE * run.max_time)
+        stop_status = run_tasks(run, make_candidate, search.tasks, enter, limit=_MAX_TIME_SHARE * run.max_time)
         warnings = (file.trouble,) if file is not None and file.trouble else ()
     return search.result(stop_status, warnings)
 
@@ -97,7 +97,7 @@ class _PortfolioSearch:
         self, problem: Posable, options: PortfolioOptions, region: SearchRegion, rng: np.random.Generator, job: Any,
         run: RunOptions, finds: int,
     ) -> None:  # fmt: skip
-        self.problem, self.options, self.field, self.run, self.finds = problem, options, region, run, finds
+        self.problem, self.options, self.region, self.run, self.finds = problem, options, region, run, finds
         self.tasks: deque[Task] = deque()
         self.known: dict[int, CandidateOutcome] = {}
         self.state = PortfolioState()
@@ -127,7 +127,7 @@ class _PortfolioSearch:
                 orders = [CandidateOrder(CONFIRM, theta=theta, accurate=is_polishing)]
             elif not self._late and (valley := self.state.valley(is_last=self._closing)) is not None:
                 self._following = valley
-                orders = [valley_order(self.state, self.options, valley)]
+                orders = [build_valley_order(self.state, self.options, valley)]
             elif not self._late and (valley := self.state.unchecked) is not None:
                 self._checking = valley
                 orders = [CandidateOrder(CONFIRM, theta=self.state.records[valley].end.theta)]
@@ -136,10 +136,10 @@ class _PortfolioSearch:
                 return
             elif self._doubting:
                 self._doubting, self._doubted = False, self.state.best
-                orders = [exchange_order(self.state, self.options, self._rng)]
+                orders = [build_exchange_order(self.state, self.options, self._rng)]
             else:
-                orders = next_round(self.state, self.options, self.field, self._rng)
-            share, max_seconds = _RESERVE
+                orders = plan_round(self.state, self.options, self.region, self._rng)
+            share, max_seconds = _RESERVE_SHARE_AND_SECONDS
             for order in orders:
                 number, self._count = self._count, self._count + 1
                 self._planned.append((number, order))
@@ -207,13 +207,13 @@ class _PortfolioSearch:
                 self.state, self._following = self.state.with_followed(self._following, end), None
         elif order.way != CONFIRM:
             record = CandidateRecord(len(self.state.records), order.way, end, order.family)
-            self.state = self.state.extended([record], self.field)
+            self.state = self.state.extended([record], self.region)
         elif self._checking is not None:
             self.state, self._checking = self.state.checked(self._checking, end), None
         elif self._confirming is not None:
             self.state, self._confirming = self.state.confirmed(self._confirming, end), None
-        if end.result is not None and (self._best is None or _rank(end) < self._rank):
-            self._best, self._rank = end.result, _rank(end)
+        if end.result is not None and (self._best is None or _rank_outcome(end) < self._rank):
+            self._best, self._rank = end.result, _rank_outcome(end)
 
     @property
     def _enough(self) -> bool:
@@ -262,16 +262,16 @@ class _PortfolioSearch:
         return PortfolioResult(
             best=best,
             reason=reason,
-            candidates=tuple(_row(t, best=t.index in best_indices) for t in self.state.records),
+            candidates=tuple(_build_row(t, best=t.index in best_indices) for t in self.state.records),
             ways=tuple(self._way(name) for name in (*self.options.ways, EXCHANGED)),
             sure=stop_status is None and n_found >= self.finds and reason != STOPS[Status.MAX_TIME],
             finds=n_found,
             described=described,
             time=self.run.seconds,
             merit=self._merit,
-            spread=_spread([t.end.start_theta for t in self.state.finds()], self.field),
+            spread=_compute_spread([t.end.start_theta for t in self.state.finds()], self.region),
             warnings=(*self.losses, *warnings),
-            note=self.field.note,
+            note=self.region.note,
         )
 
     def _look_at_last_resort(self) -> None:
@@ -279,7 +279,7 @@ class _PortfolioSearch:
         index = self.state.last_resort
         if self._best is not None or index is None:
             return
-        end = candidate(self._job, CandidateOrder(CONFIRM, theta=self.state.records[index].end.theta), _MIN_FIT_SECONDS, np.inf)
+        end = make_candidate(self._job, CandidateOrder(CONFIRM, theta=self.state.records[index].end.theta), _MIN_FIT_SECONDS, np.inf)
         if isinstance(end, CandidateOutcome) and end.result is not None:
             self.state, self._best = self.state.confirmed(index, end), end.result
 
@@ -297,7 +297,7 @@ class _PortfolioSearch:
         )  # fmt: skip
 
 
-def _spread(start_points: Sequence[Sequence[float]], region: SearchRegion) -> float:
+def _compute_spread(start_points: Sequence[Sequence[float]], region: SearchRegion) -> float:
     """Compute the median distance of starts over quantities, relative to the sampled range.
 
     Return NaN for fewer than two starts.
@@ -308,7 +308,7 @@ def _spread(start_points: Sequence[Sequence[float]], region: SearchRegion) -> fl
     return float(np.median(np.ptp(starts, axis=0)[width > 0.0] / width[width > 0.0]))
 
 
-def _row(t: CandidateRecord, *, best: bool) -> SearchCandidate:
+def _build_row(t: CandidateRecord, *, best: bool) -> SearchCandidate:
     result = t.end.result
     ok = result is not None and result.success
     return SearchCandidate(
@@ -319,7 +319,7 @@ def _row(t: CandidateRecord, *, best: bool) -> SearchCandidate:
     )  # fmt: skip
 
 
-def _rank(end: CandidateOutcome) -> tuple[bool, float]:
+def _rank_outcome(end: CandidateOutcome) -> tuple[bool, float]:
     """Return a sort key of a fitted candidate: solutions, and valley floors where these are clearly lower.
 
     Then the others.

@@ -73,10 +73,10 @@ WAYS = {
 }
 """The ways, in words."""
 
-WHOLE = ("fit", "incremental", "decomposed")
+FULL_ACCURACY_WAYS = ("fit", "incremental", "decomposed")
 """Those that end at full accuracy: each of their candidates takes as long as many others."""
 
-_LEADING = {"box": TRUST_REGION_DESCENT, "growing": GROWING_HORIZONS, "soft": RELAXED_DYNAMICS}
+_LEADING_STRATEGIES = {"box": TRUST_REGION_DESCENT, "growing": GROWING_HORIZONS, "soft": RELAXED_DYNAMICS}
 """The strategies of a fit that lead from a draw to where the local fit begins."""
 
 MOVED = "moved"
@@ -91,7 +91,7 @@ FOLLOW = "follow"
 EXCHANGED = "exchanged"
 """The order to go down from where two quantities have changed places."""
 
-WORDS = {**WAYS, EXCHANGED: "two quantities of the best point exchanged, single shooting with trust region"}
+WAY_DESCRIPTIONS = {**WAYS, EXCHANGED: "two quantities of the best point exchanged, single shooting with trust region"}
 
 SAME_COST_TOL = 0.1
 """Difference of two costs, in the logarithm of the likelihood, up to which they are of one optimum."""
@@ -99,10 +99,10 @@ SAME_COST_TOL = 0.1
 NEAR_COST_TOL = 2.0
 """Of the lowest cost so far, in the logarithm of the likelihood: what comes so close is followed to its optimum."""
 
-OPEN = (np.inf, np.inf)
+NO_COST_LIMITS = (np.inf, np.inf)
 """Costs at two looks (`castfit.fit.start.local_search.LOOK_ITERATIONS`) above which nobody is dropped."""
 
-_UNFINISHED = (
+_UNFINISHED_STATUSES = (
     Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME, Status.START_FAILED, Status.EVALUATION_FAILED,
 )  # fmt: skip
 """Ends of fits along long valleys, and at points with a cost but no derivatives, or beside such: large powers overflow
@@ -111,7 +111,7 @@ in these."""
 _MAX_CONFIRMING_ITERATIONS = 4  # iterations of a fit that confirms a candidate
 _MAX_POLISHING_ITERATIONS = 150  # iterations of the fit that ends a search
 _CONFIRMING_TOL = 1e-6  # tolerance of these fits: a thousandth of a standard error if Fisher scoring converges slowly
-_BOX = TrustRegion(patience=6)  # of a fit that confirms: it begins where a search could gain no more
+_CONFIRMING_TRUST_REGION = TrustRegion(patience=6)  # of a fit that confirms: it begins where a search could gain no more
 _MAX_DEFAULT_FIT_ITERATIONS = 180  # iterations of a default fit from a draw; longer ones rarely converge
 _ROUNDS_PER_STRIDE = 2  # number of rounds by which a valley is followed at a time
 _MAX_EXCHANGED_PAIRS = 100  # number of pairs of quantities that are exchanged and simulated
@@ -139,7 +139,7 @@ class CandidateOrder:
     seed: int = 0
     screen: int = 1
     theta: tuple[float, ...] = ()
-    limits: tuple[float, float] = OPEN
+    limits: tuple[float, float] = NO_COST_LIMITS
     best: float = np.inf
     guess: bool = False
     accurate: bool = False
@@ -190,7 +190,7 @@ _Job = tuple["Posable", SearchRegion]
 
 
 @task
-def candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadline: float) -> CandidateOutcome | None:
+def make_candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadline: float) -> CandidateOutcome | None:
     """Make a candidate, wherever this is called; None if there is no time."""
     seconds_left = min(deadline - time.time(), limit)
     if seconds_left <= 0.0:
@@ -201,9 +201,9 @@ def candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadline: 
     search_problem = search_problem_of(problem.posed)
     rng = np.random.default_rng(order.seed)
     with Interrupt() as interrupt:
-        if order.way in WHOLE:
+        if order.way in FULL_ACCURACY_WAYS:
             theta = region.inside(search_problem.searched.guess) if order.guess else region.draw(rng)
-            end = _end_of(_fitted(problem, search_problem, theta, order, rng, seconds_left), search_problem, end_time)
+            end = _build_outcome(_fit_from_draw(problem, search_problem, theta, order, rng, seconds_left), search_problem, end_time)
             if end.result is not None and end.result.status is not Status.CONVERGED:
                 continuation = _resume_fit(search_problem, end, order, end_time)
                 end = continuation if not end.is_converged or continuation.cost < end.cost - SAME_COST_TOL else end
@@ -219,11 +219,11 @@ def candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadline: 
     if interrupt.requested:
         raise KeyboardInterrupt
     return replace(
-        end, seconds=time.process_time() - start_time, result=None if end.result is None else _light(end.result)
+        end, seconds=time.process_time() - start_time, result=None if end.result is None else _drop_problem(end.result)
     )
 
 
-def _fitted(
+def _fit_from_draw(
     problem: Posable,
     search_problem: SearchProblem,
     theta: Array,
@@ -264,7 +264,7 @@ def _minimize_in_trust_region(
         if not np.isfinite(cost):
             return CandidateOutcome(work=work)
     start_point = () if order.theta else tuple(theta.tolist())
-    theta, strategy_work = _LEADING.get(order.way, TRUST_REGION_DESCENT).search_point(
+    theta, strategy_work = _LEADING_STRATEGIES.get(order.way, TRUST_REGION_DESCENT).search_point(
         search_problem, theta, StrategyBudget(end_time - time.time(), rng, step_control)
     )
     return replace(_descend(search_problem, theta, order, end_time, work + strategy_work), start_theta=start_point)
@@ -389,7 +389,7 @@ def _descend_from_exchange(
     for k in np.argsort(costs, kind="stable")[:_MAX_EXCHANGE_DESCENTS]:
         if not np.isfinite(costs[k]) or time.time() >= end_time:
             break
-        descent = descend(search_problem, starts[int(k)], OPEN, end_time - time.time(), step_control=order.step_control)
+        descent = descend(search_problem, starts[int(k)], NO_COST_LIMITS, end_time - time.time(), step_control=order.step_control)
         work += descent.work
         if descent.cost < best.cost:
             best = CandidateOutcome(tuple(descent.theta.tolist()), descent.cost)
@@ -413,22 +413,22 @@ def _confirm(
     What holds need not be fitted to its optimum before the search knows nothing better.
     """
     theta = np.array(order.theta)
-    solver = GaussNewton(_BOX, max_iter=_MAX_POLISHING_ITERATIONS if order.accurate else _MAX_CONFIRMING_ITERATIONS, tolerance=_CONFIRMING_TOL)
+    solver = GaussNewton(_CONFIRMING_TRUST_REGION, max_iter=_MAX_POLISHING_ITERATIONS if order.accurate else _MAX_CONFIRMING_ITERATIONS, tolerance=_CONFIRMING_TOL)
     start, seconds_left = _collect_natural_values(problem, search_problem, theta), end_time - time.time()
-    end = _end_of(
+    end = _build_outcome(
         fit(problem, search_problem.exactly, solver, start=start, retry=False, max_time=seconds_left),
         search_problem,
         end_time,
     )
     end = replace(end, polished=order.accurate or end.is_converged)
-    if end.result is None or end.result.status not in _UNFINISHED:
+    if end.result is None or end.result.status not in _UNFINISHED_STATUSES:
         return end
     # A fit's own cost may be on another scale, with sizes of errors in it; of other errors it moves away from here.
     cost = min(search_problem.exact_cost(point) for point in (np.array(end.theta), theta))
     return replace(end, cost=cost, is_converged=cost <= search_problem.cost(theta) + SAME_COST_TOL)
 
 
-def _end_of(result: Result, search_problem: SearchProblem, end_time: float) -> CandidateOutcome:
+def _build_outcome(result: Result, search_problem: SearchProblem, end_time: float) -> CandidateOutcome:
     theta = np.array(
         [
             search_problem.original_problem.to_search(np.array(list(result.values.values())))[j]
@@ -458,6 +458,6 @@ def _collect_natural_values(problem: Posable, search_problem: SearchProblem, the
     return {q.name: float(np.clip(x, q.lower, q.upper)) for q, x in zip(problem.quantities, natural, strict=True)}
 
 
-def _light(result: Result) -> Result:
+def _drop_problem(result: Result) -> Result:
     """Return a result without its problem, which need not travel."""
     return replace(result, problem=None)

@@ -100,10 +100,10 @@ def with_log_scales(problem: Posable, log_vars: Any, mistakes: list[str]) -> Com
     changed = {name for name in log_names if free_parameters[name].scale == "linear"}
     if mistakes or not changed:
         return compiled
-    return compiled.restated([_logarithmic(q) if _is_one(q, changed) else q for q in compiled.quantities])
+    return compiled.restated([_with_log_scale(q) if _is_named_parameter(q, changed) else q for q in compiled.quantities])
 
 
-def _is_one(quantity: Quantity, parameters: set[str]) -> bool:
+def _is_named_parameter(quantity: Quantity, parameters: set[str]) -> bool:
     return quantity.kind == "parameter" and quantity.symbol_name in parameters
 
 
@@ -130,7 +130,7 @@ def _read_log_names(log_vars: Any, free_parameters: Mapping[str, Quantity], mist
     return log_names
 
 
-def _logarithmic(quantity: Quantity) -> Quantity:
+def _with_log_scale(quantity: Quantity) -> Quantity:
     """Return a quantity with a logarithmic scale; a lower bound below the floor, such as zero, is raised to it."""
     lower = max(quantity.lower, _LOWER_BOUND_FRACTION * quantity.upper)
     return replace(quantity, guess=max(quantity.guess, lower), lower=lower, scale="log")

@@ -136,13 +136,13 @@ class SearchLog(LogRecord):
             size = max(1, -(-len(X) // (_CHUNKS_PER_WORKER * workers)))
         pieces = [X[i : i + size] for i in range(0, len(X), size)]
         answers = zip(self._call_workers(simulate_block, *((piece,) for piece in pieces)), pieces, strict=True)
-        return _joined(pieces, (a if isinstance(a, SimulatedBlock) else self._one_by_one(x) for a, x in answers))
+        return _join_blocks(pieces, (a if isinstance(a, SimulatedBlock) else self._one_by_one(x) for a, x in answers))
 
     def _one_by_one(self, X: Array) -> SimulatedBlock:
         """Repeat a task that ended its workers, so that it costs only the member that they died of."""
         pieces = [x[None] for x in X]
         answers = (self._call_workers(simulate_block, (piece,))[0] for piece in pieces)
-        return _joined(
+        return _join_blocks(
             pieces,
             (a if isinstance(a, SimulatedBlock) else SimulatedBlock((np.inf,), Counter({a.cause: 1})) for a in answers),
         )
@@ -184,7 +184,7 @@ class SearchLog(LogRecord):
         self.result = result
 
 
-def _joined(pieces: Sequence[Array], answers: Iterable[SimulatedBlock]) -> SimulatedBlock:
+def _join_blocks(pieces: Sequence[Array], answers: Iterable[SimulatedBlock]) -> SimulatedBlock:
     """Join the answers to pieces, up to and including the first incomplete one."""
     values: list[float] = []
     failures: Counter[str] = Counter()

@@ -24,7 +24,7 @@ from castfit.drive.run.run_result import STOPS
 from castfit.drive.search.scatter.bounds import SearchBounds, read_search_bounds, with_log_scales
 from castfit.drive.search.scatter.log import SearchLog, SearchStopped
 from castfit.drive.search.scatter.method.options import ScatterOptions
-from castfit.drive.search.scatter.method.search import SearchState, begin, step
+from castfit.drive.search.scatter.method.search import SearchState, begin_search, run_generation
 from castfit.drive.search.scatter.result import Generation, ScatterResult
 from castfit.drive.search.scatter.tasks import SearchContext
 from castfit.fit.methods import Solver, Transcription, parts_from
@@ -42,7 +42,7 @@ SOLVER = GaussNewton("levenberg_marquardt", homotopy="never", max_iter=200)
 _PER_QUANTITY = 100  # simulations
 _STARTS = (None, "matching", "decomposed")
 _CHOOSE = f"choose one of {', '.join(map(repr, _STARTS))}"
-_GONE = {"islands": "the option islands= was removed; remove it"}
+_REMOVED_OPTIONS = {"islands": "the option islands= was removed; remove it"}
 
 
 def scatter_search(
@@ -176,7 +176,7 @@ def scatter_search(
         workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,
         resume=resume,
     )  # fmt: skip
-    method_options, mistakes = _options(options)
+    method_options, mistakes = _read_options(options)
     method = parts_from(transcription, solver, mistakes, default=(SingleShooting(INTEGRATOR), SOLVER))
     mistakes += rng_mistakes(rng)
     mistakes += option_mistakes(
@@ -213,11 +213,11 @@ def scatter_search(
         state: SearchState | None = None
         if file is not None:
             with file.intact():
-                state = _resumed(file.records, log)
+                state = _resume_state(file.records, log)
 
         def build_generation() -> Generation:
             best = merit.at_height(log.best_f)
-            return Generation(_generations(state), log.simulations, len(log.searches), best, log.elapsed, merit.measure)
+            return Generation(_count_generations(state), log.simulations, len(log.searches), best, log.elapsed, merit.measure)
 
         log.told = lambda: session.report(build_generation().sentence)
         saved = log.result
@@ -225,9 +225,9 @@ def scatter_search(
             log.check()
             while True:
                 state = (
-                    step(log, state, method_options)
+                    run_generation(log, state, method_options)
                     if state
-                    else begin(log, box.lower.size, seed, method_options, guess)
+                    else begin_search(log, box.lower.size, seed, method_options, guess)
                 )
                 result_record = {} if log.result is saved else {"result": log.result}
                 if file is not None and file.append({"state": state, "book": log.record(), **result_record}):
@@ -244,7 +244,7 @@ def scatter_search(
         except KeyboardInterrupt:
             reason = STOPS[Status.INTERRUPTED]
             session.pool.dismiss()
-        best = _best(
+        best = _build_best_result(
             problem, searched, box, work, log, run.deadline, is_interrupted=reason == STOPS[Status.INTERRUPTED]
         )
     return ScatterResult(
@@ -254,7 +254,7 @@ def scatter_search(
         searches=tuple(replace(s, start=merit.at_height(s.start), end=merit.at_height(s.end)) for s in log.searches),
         simulations=log.simulations,
         sweeps=log.sweeps,
-        generations=_generations(state),
+        generations=_count_generations(state),
         failures=dict(log.failures),
         time=log.elapsed,
         transcription=method[0].label,
@@ -266,7 +266,7 @@ def scatter_search(
     )
 
 
-def _resumed(records: Iterable[Mapping[str, Any]], log: SearchLog) -> SearchState | None:
+def _resume_state(records: Iterable[Mapping[str, Any]], log: SearchLog) -> SearchState | None:
     """Restore the log from the records of a checkpoint. Return the search state, or None if there are no records.
 
     A result is in the record of the generation that found it, not in those that follow.
@@ -285,12 +285,12 @@ def _is_round(number: int) -> bool:
     return number == 0 or f"{number}".rstrip("0") in ("1", "2", "5")
 
 
-def _generations(state: SearchState | None) -> int:
+def _count_generations(state: SearchState | None) -> int:
     """Return the number of complete generations; the first reference set is generation 0."""
     return 0 if state is None else state.generation
 
 
-def _best(
+def _build_best_result(
     problem: Posable,
     searched: CompiledProblem,
     box: SearchBounds,
@@ -322,11 +322,11 @@ def _best(
     return result
 
 
-def _options(arguments: dict[str, Any]) -> tuple[ScatterOptions, list[str]]:
+def _read_options(arguments: dict[str, Any]) -> tuple[ScatterOptions, list[str]]:
     """Read the options of the method itself."""
     option_names = [f.name for f in fields(ScatterOptions)]
     option_errors = [
-        _GONE.get(n, f"there is no option '{n}': {suggest(n, option_names)}")
+        _REMOVED_OPTIONS.get(n, f"there is no option '{n}': {suggest(n, option_names)}")
         for n in arguments
         if n not in option_names
     ]

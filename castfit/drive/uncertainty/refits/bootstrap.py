@@ -32,7 +32,7 @@ from castfit._support.renamed import accept_old_names
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit._support.text_tables import TabularReport, TextTable, format_to_error
-from castfit.drive.run.run_result import SavedResult, columns
+from castfit.drive.run.run_result import SavedResult, build_columns
 from castfit.drive.search.multistart.sampling import draw
 from castfit.drive.uncertainty.draws import DrawsResult
 from castfit.drive.uncertainty.inputs import as_seed, solved_problem
@@ -133,7 +133,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
                 else absent
             )
 
-        return columns(self.rows, cells, values=values)
+        return build_columns(self.rows, cells, values=values)
 
     @property
     def covariance(self) -> Array:

@@ -33,7 +33,7 @@ from castfit._support.status import raise_if_mistakes, suggest
 from castfit._support.text_tables import align_columns, format_to_error
 from castfit.drive.run.checkpoint import describe_method
 from castfit.drive.run.options import require_problem
-from castfit.drive.run.run_result import columns
+from castfit.drive.run.run_result import build_columns
 from castfit.drive.uncertainty.inputs import as_seed, solved_problem
 from castfit.drive.uncertainty.profile.profile import profile_limits
 from castfit.drive.uncertainty.refits.resampling import Resampling, drawing_mistakes, kind_mistakes, resampling
@@ -168,7 +168,7 @@ class CoverageResult(RefitsResult):
         for k, side in enumerate(("lower", "upper")):
             for name in self.truth:
                 cells[f"{name} {side}"] = _end(name, k)
-        return columns(self.rows, cells)
+        return build_columns(self.rows, cells)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""

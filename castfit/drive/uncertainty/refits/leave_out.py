@@ -24,7 +24,7 @@ from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.status import raise_if_mistakes
 from castfit._support.text_tables import align_columns, format_to_error
-from castfit.drive.run.run_result import columns
+from castfit.drive.run.run_result import build_columns
 from castfit.drive.uncertainty.inputs import solved_problem
 from castfit.drive.uncertainty.refits.run import (
     Refit,
@@ -154,7 +154,7 @@ class LeaveOutResult(RefitsResult):
         """All rows as columns, for instance for ``pandas.DataFrame(left.table)``."""
         cells = {"without": attrgetter("name"), **self._build_field_columns("status", "chi2", "time")}
         values_by_index = dict(zip((row.index for row in self.rows), self._natural.tolist(), strict=True))
-        return columns(
+        return build_columns(
             self.rows, cells, values=lambda row: dict(zip(self.names, values_by_index[row.index], strict=True))
         )
 

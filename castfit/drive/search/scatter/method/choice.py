@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castfit._support.arrays import Array
-from castfit.drive.search.scatter.method.members import Member, distances, points, sort_by_quality
+from castfit.drive.search.scatter.method.members import Member, compute_distances, sort_by_quality, stack_points
 from castfit.drive.search.scatter.method.options import ScatterOptions
 
 _NEAR_MINIMUM = 0.75  # of the way from which a minimum was found (Ugray et al. 2007)
@@ -45,7 +45,7 @@ def thin_path(path: Array) -> Array:
 def path_distances(X: Array, path: Array) -> Array:
     """Return the distance from each row of X (k, n) to a path of straight segments (l, n), (k,)."""
     if len(path) == 1:
-        return distances(X, path)[:, 0]
+        return compute_distances(X, path)[:, 0]
     A, D = path[:-1], np.diff(path, axis=0)
     length = np.maximum((D**2).sum(axis=1), np.finfo(float).tiny)
     fractions = np.einsum("kln,ln->kl", X[:, None, :] - A[None], D) / length
@@ -58,12 +58,12 @@ def memory_distances(X: Array, climbs: Sequence[LocalSearchPath]) -> Array:
     return np.min([np.full(len(X), np.inf), *(path_distances(X, climb.path) for climb in climbs)], axis=0)
 
 
-def near_paths(X: Array, climbs: Sequence[LocalSearchPath], radius: float) -> NDArray[np.bool_]:
+def is_near_paths(X: Array, climbs: Sequence[LocalSearchPath], radius: float) -> NDArray[np.bool_]:
     """Return a mask of the rows of X within `radius`, a root mean square over the unknowns, of an earlier path, (k,)."""
     return memory_distances(X, climbs) < radius * np.sqrt(X.shape[1])
 
 
-def near_minima(X: Array, climbs: Sequence[LocalSearchPath], factor: float) -> NDArray[np.bool_]:
+def is_near_minima(X: Array, climbs: Sequence[LocalSearchPath], factor: float) -> NDArray[np.bool_]:
     """Return a mask of the rows of X closer to a known minimum than `factor` times the distance of its start, (k,).
 
     This is the distance filter of SSm (after Ugray et al. 2007, INFORMS J. Comput. 19, 328).
@@ -71,7 +71,7 @@ def near_minima(X: Array, climbs: Sequence[LocalSearchPath], factor: float) -> N
     is_near = np.zeros(len(X), dtype=bool)
     for climb in climbs:
         path_length = float(np.linalg.norm(climb.start.x - climb.end.x))
-        is_near |= distances(X, climb.end.x[None])[:, 0] < factor * path_length
+        is_near |= compute_distances(X, climb.end.x[None])[:, 0] < factor * path_length
     return is_near
 
 
@@ -111,15 +111,15 @@ def filter_candidates(
         pool = [m for m in pool if m.f <= filters.threshold]
     if not pool or not climbs or options.distance_filter == "none":
         return pool
-    X = points(pool, pool[0].x.size)
+    X = stack_points(pool, pool[0].x.size)
     if options.distance_filter == "minima":
-        near_mask = near_minima(X, climbs, filters.width * _NEAR_MINIMUM)
+        near_mask = is_near_minima(X, climbs, filters.width * _NEAR_MINIMUM)
     else:
-        near_mask = near_paths(X, climbs, filters.width * _NEAR_PATH)
+        near_mask = is_near_paths(X, climbs, filters.width * _NEAR_PATH)
     return [m for m, is_near in zip(pool, near_mask, strict=True) if not is_near]
 
 
-def choose(pool: Sequence[Member], climbs: Sequence[LocalSearchPath], balance: float) -> Member:
+def choose_start(pool: Sequence[Member], climbs: Sequence[LocalSearchPath], balance: float) -> Member:
     """Return the member with the least  (1 - balance) rank in quality + balance rank in novelty  (eSS).
 
     Novelty is the distance from all that earlier local searches passed.
@@ -127,7 +127,7 @@ def choose(pool: Sequence[Member], climbs: Sequence[LocalSearchPath], balance: f
     order = sort_by_quality(pool)
     if not climbs:
         return order[0]
-    path_distance = memory_distances(points(order, order[0].x.size), climbs)
+    path_distance = memory_distances(stack_points(order, order[0].x.size), climbs)
     novelty = np.empty(len(order))
     novelty[np.argsort(-path_distance, kind="stable")] = np.arange(len(order))
     return order[int(np.argmin((1.0 - balance) * np.arange(len(order)) + balance * novelty))]

@@ -16,7 +16,7 @@ from itertools import combinations
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit.drive.search.scatter.method.members import Member, enrol
+from castfit.drive.search.scatter.method.members import Member, make_members
 
 Pair = tuple[int, int]
 
@@ -31,17 +31,17 @@ class TrialPoint:
     parent: Member
 
 
-def new_pairs(R: Sequence[Member], combined: Collection[Pair]) -> list[tuple[int, int]]:
+def find_new_pairs(R: Sequence[Member], combined: Collection[Pair]) -> list[tuple[int, int]]:
     """Return the positions (better, worse) in R of all pairs that have not been combined yet."""
-    return [(i, j) for i, j in combinations(range(len(R)), 2) if pair_of(R[i], R[j]) not in combined]
+    return [(i, j) for i, j in combinations(range(len(R)), 2) if make_pair(R[i], R[j]) not in combined]
 
 
-def pair_of(first_member: Member, second_member: Member) -> Pair:
+def make_pair(first_member: Member, second_member: Member) -> Pair:
     """Return the numbers by which a pair is remembered."""
     return min(first_member.number, second_member.number), max(first_member.number, second_member.number)
 
 
-def types_of(i: int, j: int, b: int, coin: float) -> tuple[int, ...]:
+def find_child_types(i: int, j: int, b: int, coin: float) -> tuple[int, ...]:
     """Return the types of the children of the members ranked i < j (from 0) among b: four, three or two children.
 
     `coin`, uniform in [0, 1], decides between types 1 and 3 for two members of the lower half.
@@ -54,13 +54,13 @@ def types_of(i: int, j: int, b: int, coin: float) -> tuple[int, ...]:
     return (2, 1) if coin < 0.5 else (2, 3)
 
 
-def child(kind: int, better: Array, worse: Array, r: Array) -> Array:
+def make_child(kind: int, better: Array, worse: Array, r: Array) -> Array:
     """Return the child of a type, which may lie outside the cube (Eq. 26), (n,)."""
     d = r * (worse - better) / 2.0
     return (better - d, better + d, worse + d)[kind - 1]
 
 
-def inside(x: Array, parent: Array, prob_bound: float, rng: np.random.Generator) -> Array:
+def bring_inside(x: Array, parent: Array, prob_bound: float, rng: np.random.Generator) -> Array:
     """Bring a point back into the cube: components outside go to the bound, or between their parent and the bound.
 
     `prob_bound` is the probability of the bound itself, where optima often lie (eSS).
@@ -70,20 +70,20 @@ def inside(x: Array, parent: Array, prob_bound: float, rng: np.random.Generator)
     return np.where((x == bound) | to_bound, bound, parent + draws * (bound - parent))
 
 
-def children(
+def make_children(
     R: Sequence[Member], pairs: Sequence[tuple[int, int]], prob_bound: float, rng: np.random.Generator
 ) -> list[TrialPoint]:
     """Form all children of pairs of positions (better, worse) in R."""
     trial_points: list[TrialPoint] = []
     for i, j in pairs:
-        for kind in types_of(i, j, len(R), float(rng.random())):
+        for kind in find_child_types(i, j, len(R), float(rng.random())):
             parent = R[j] if kind == 3 else R[i]
-            x = child(kind, R[i].x, R[j].x, rng.random(parent.x.size))
-            trial_points.append(TrialPoint(inside(x, parent.x, prob_bound, rng), parent))
+            x = make_child(kind, R[i].x, R[j].x, rng.random(parent.x.size))
+            trial_points.append(TrialPoint(bring_inside(x, parent.x, prob_bound, rng), parent))
     return trial_points
 
 
-def further(parent: Array, child: Array, reach: float, rng: np.random.Generator) -> Array:
+def draw_beyond(parent: Array, child: Array, reach: float, rng: np.random.Generator) -> Array:
     """Draw a point (n,) in the box between the child and  child + reach (child - parent)."""
     return np.clip(child + reach * rng.random(child.size) * (child - parent), 0.0, 1.0)
 
@@ -101,8 +101,8 @@ def go_beyond(
     new_members: list[Member] = []
     active_lines = [(parent, child, 1.0, 1) for parent, child in lines]
     while active_lines:
-        X = np.array([further(parent.x, child.x, reach, rng) for parent, child, reach, _ in active_lines])
-        members = enrol(X, values(X), first_number + len(new_members))
+        X = np.array([draw_beyond(parent.x, child.x, reach, rng) for parent, child, reach, _ in active_lines])
+        members = make_members(X, values(X), first_number + len(new_members))
         new_members += members
         next_lines: list[tuple[Member, Member, float, int]] = []
         for (_, child, reach, improvements), z in zip(active_lines, members, strict=True):
@@ -115,7 +115,7 @@ def go_beyond(
     return tuple(new_members)
 
 
-def better_children(pairs: Sequence[tuple[Member, Member]]) -> list[tuple[Member, Member]]:
+def find_better_children(pairs: Sequence[tuple[Member, Member]]) -> list[tuple[Member, Member]]:
     """Return, per parent, the best child that is better than it, from pairs (parent, child)."""
     best: dict[int, tuple[Member, Member]] = {}
     for parent, child in pairs:

@@ -35,7 +35,7 @@ def sort_by_quality(members: Iterable[Member]) -> tuple[Member, ...]:
     return tuple(sorted(members, key=lambda member: member.rank))
 
 
-def enrol(X: Array, values: Array, first_number: int) -> tuple[Member, ...]:
+def make_members(X: Array, values: Array, first_number: int) -> tuple[Member, ...]:
     """Make members of points X (k, n) and values (k,), numbered from `first_number`."""
     return tuple(
         Member(x, float(f) if np.isfinite(f) else np.inf, first_number + i)
@@ -43,11 +43,11 @@ def enrol(X: Array, values: Array, first_number: int) -> tuple[Member, ...]:
     )
 
 
-def points(members: Sequence[Member], n: int) -> Array:
+def stack_points(members: Sequence[Member], n: int) -> Array:
     """Return the members' points as rows, (k, n)."""
     return np.array([member.x for member in members], dtype=float).reshape(len(members), n)
 
 
-def distances(X: Array, Y: Array) -> Array:
+def compute_distances(X: Array, Y: Array) -> Array:
     """Return the Euclidean distances between rows of X (k, n) and of Y (l, n), (k, l)."""
     return np.sqrt(((X[:, None, :] - Y[None, :, :]) ** 2).sum(axis=2))

@@ -1,7 +1,7 @@
 """The reference set: how it is formed (Eqs. 23-25), updated (Eqs. 27-30), and refilled once exhausted (Eqs. 31-33).
 
 Where the paper is not followed to the letter.  Eq. 30 as printed, f(z) < f(x_i)(1 - eps) for all x_i in R, would admit
-new best points only; its text asks for a value that differs from all others, and that is what `in_flat_zone` tests.
+new best points only; its text asks for a value that differs from all others, and that is what `is_in_flat_zone` tests.
 """
 
 from __future__ import annotations
@@ -11,50 +11,50 @@ from collections.abc import Sequence
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit.drive.search.scatter.method.members import Member, distances, points, sort_by_quality
+from castfit.drive.search.scatter.method.members import Member, compute_distances, sort_by_quality, stack_points
 
 
-def least_distances(X: Array, R: Array) -> Array:
+def compute_least_distances(X: Array, R: Array) -> Array:
     """Return the distance from each row of X to the nearest row of R (Eq. 24), (k,); inf if R is empty."""
-    return distances(X, R).min(axis=1, initial=np.inf)
+    return compute_distances(X, R).min(axis=1, initial=np.inf)
 
 
-def most_distant(X: Array, R: Array, count: int) -> list[int]:
+def find_most_distant(X: Array, R: Array, count: int) -> list[int]:
     """Return the indices of rows of X (k, n), each farthest from R and from the rows chosen before (Eq. 25)."""
-    nearest = least_distances(X, R)
+    nearest = compute_least_distances(X, R)
     indices: list[int] = []
     for _ in range(min(count, len(X))):
         i = int(np.argmax(nearest))
         indices.append(i)
-        nearest = np.minimum(nearest, distances(X, X[i : i + 1])[:, 0])
+        nearest = np.minimum(nearest, compute_distances(X, X[i : i + 1])[:, 0])
         nearest[indices] = -np.inf
     return indices
 
 
-def by_quality(members: Sequence[Member], b: int) -> tuple[Member, ...]:
+def form_by_quality(members: Sequence[Member], b: int) -> tuple[Member, ...]:
     """Form a reference set: the best b/2 (Eq. 23), then the most distant; those without a value come last."""
     order = sort_by_quality(members)
     elite, remaining = order[: b // 2], order[b // 2 :]
     for pool in ([m for m in remaining if np.isfinite(m.f)], [m for m in remaining if not np.isfinite(m.f)]):
         n = order[0].x.size
-        indices = most_distant(points(pool, n), points(elite, n), b - len(elite))
+        indices = find_most_distant(stack_points(pool, n), stack_points(elite, n), b - len(elite))
         elite = (*elite, *(pool[i] for i in indices))
     return sort_by_quality(elite)
 
 
-def by_corners(X: Array, b: int) -> Array:
+def form_by_corners(X: Array, b: int) -> Array:
     """Return the points of a reference set that needs no values: two corners, the midpoint, then the most distant."""
     n = X.shape[1]
     R = np.array([np.zeros(n), np.ones(n), np.full(n, 0.5)])[:b]
-    return np.vstack([R, X[most_distant(X, R, b - len(R))]])
+    return np.vstack([R, X[find_most_distant(X, R, b - len(R))]])
 
 
-def too_close(x: Array, R: Sequence[Member], distance: float) -> bool:
+def has_near_member(x: Array, R: Sequence[Member], distance: float) -> bool:
     """Whether a member lies within `distance`, the root mean square over the unknowns, of x."""
-    return bool((least_distances(x[None], points(R, x.size)) <= distance * np.sqrt(x.size))[0])
+    return bool((compute_least_distances(x[None], stack_points(R, x.size)) <= distance * np.sqrt(x.size))[0])
 
 
-def in_flat_zone(f: float, R: Sequence[Member], epsilon: float) -> bool:
+def is_in_flat_zone(f: float, R: Sequence[Member], epsilon: float) -> bool:
     """Whether a member has the same value within the fraction `epsilon` (Eq. 30)."""
     return any(abs(f - member.f) <= epsilon * abs(member.f) for member in R if np.isfinite(member.f))
 
@@ -71,11 +71,11 @@ def update_refset(
     for z in sort_by_quality(candidates):
         if not z.f < elite[-1].f:
             break
-        is_too_close = too_close(z.x, elite, distance)
+        is_too_close = has_near_member(z.x, elite, distance)
         if z.f < elite[0].f:
-            closest = int(np.argmin(distances(z.x[None], points(elite, z.x.size))[0]))
+            closest = int(np.argmin(compute_distances(z.x[None], stack_points(elite, z.x.size))[0]))
             replaced_index = closest if is_too_close else len(elite) - 1
-        elif is_too_close or in_flat_zone(z.f, elite, epsilon):
+        elif is_too_close or is_in_flat_zone(z.f, elite, epsilon):
             continue
         else:
             replaced_index = len(elite) - 1
@@ -89,33 +89,33 @@ def is_flat(R: Sequence[Member], epsilon: float) -> bool:
     return bool(np.isfinite(values).all() and np.std(values) <= epsilon * abs(np.mean(values)))
 
 
-def n_retained(b: int, *, aggressive: bool) -> int:
+def count_retained(b: int, *, aggressive: bool) -> int:
     """Return the number of b members that stay: all but g = b/2, or but g = b - 1 if `aggressive`."""
     return 1 if aggressive else b - b // 2
 
 
-def segments(R: Array) -> Array:
+def compute_segments(R: Array) -> Array:
     """Return the segments from every other member to the best one, x_1 - x_k (Eq. 31), (h - 1, n)."""
     return R[0] - R[1:]
 
 
-def largest_products(X: Array, R: Array) -> Array:
+def compute_largest_products(X: Array, R: Array) -> Array:
     """Return for each candidate x_v the largest scalar product of x_1 - x_v with a segment, msp (Eq. 32), (k,).
 
     Without any segment all directions are new, and the products are zero.
     """
-    M = segments(R)
+    M = compute_segments(R)
     return ((R[0] - X) @ M.T).max(axis=1) if len(M) else np.zeros(len(X))
 
 
-def new_directions(X: Array, R: Array, count: int) -> list[int]:
+def find_new_directions(X: Array, R: Array, count: int) -> list[int]:
     """Return the indices of candidates X (k, n), each least aligned with the segments of R and those chosen before (Eq.
 
     33).
     """
     indices: list[int] = []
     for _ in range(min(count, len(X))):
-        products = largest_products(X, np.vstack([R, X[indices]]))
+        products = compute_largest_products(X, np.vstack([R, X[indices]]))
         products[indices] = np.inf
         indices.append(int(np.argmin(products)))
     return indices

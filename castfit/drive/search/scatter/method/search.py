@@ -24,18 +24,25 @@ from typing import Protocol
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit.drive.search.scatter.method.choice import FilterState, LocalSearchPath, choose, filter_candidates
-from castfit.drive.search.scatter.method.combine import Pair, better_children, children, go_beyond, new_pairs, pair_of
-from castfit.drive.search.scatter.method.diversify import Counts, diverse
-from castfit.drive.search.scatter.method.members import Member, enrol, points, sort_by_quality
+from castfit.drive.search.scatter.method.choice import FilterState, LocalSearchPath, choose_start, filter_candidates
+from castfit.drive.search.scatter.method.combine import (
+    Pair,
+    find_better_children,
+    find_new_pairs,
+    go_beyond,
+    make_children,
+    make_pair,
+)
+from castfit.drive.search.scatter.method.diversify import Counts, draw_diverse
+from castfit.drive.search.scatter.method.members import Member, make_members, sort_by_quality, stack_points
 from castfit.drive.search.scatter.method.options import ScatterOptions
 from castfit.drive.search.scatter.method.refset import (
-    by_corners,
-    by_quality,
+    count_retained,
+    find_most_distant,
+    find_new_directions,
+    form_by_corners,
+    form_by_quality,
     is_flat,
-    most_distant,
-    n_retained,
-    new_directions,
     update_refset,
 )
 
@@ -90,29 +97,29 @@ class SearchState:
     enrolled: int = 0
 
 
-def begin(
+def begin_search(
     objective: CubeObjective, n: int, seed: int, options: ScatterOptions, initial_points: Array | None = None
 ) -> SearchState:
     """Form the first reference set, of n unknowns; `initial_points` are points (k, n) to be tried besides the diverse ones."""
     rng = np.random.default_rng((seed, 0))
     memory = np.zeros((n, options.subranges), dtype=np.intp)
-    draws, frequency = diverse(options.diverse_points, memory, rng)
+    draws, frequency = draw_diverse(options.diverse_points, memory, rng)
     if options.first_refset == "corners":
-        draws = by_corners(draws, options.dim_refset)
+        draws = form_by_corners(draws, options.dim_refset)
     X = draws if initial_points is None else np.vstack([initial_points, draws])
-    R = by_quality(enrol(X, objective.values(X), 0), options.dim_refset)
+    R = form_by_quality(make_members(X, objective.values(X), 0), options.dim_refset)
     state = SearchState(seed, 0, R, R[0], frozenset(), frequency, enrolled=len(X))
-    return _locals(objective, state, (), options) if options.local_n1 == 0 else state
+    return _run_local_searches(objective, state, (), options) if options.local_n1 == 0 else state
 
 
-def step(objective: CubeObjective, state: SearchState, options: ScatterOptions) -> SearchState:
+def run_generation(objective: CubeObjective, state: SearchState, options: ScatterOptions) -> SearchState:
     """Do one generation."""
     previous_state = state
     state = replace(state, generation=state.generation + 1, since_local=state.since_local + 1)
     rng = np.random.default_rng((state.seed, state.generation))
     state, new_members = _combine(objective, state, options, rng)
-    if _local_is_due(state, options):
-        state = _locals(objective, state, new_members, options)
+    if _is_local_search_due(state, options):
+        state = _run_local_searches(objective, state, new_members, options)
     improved = state.R[0].f < previous_state.best.f
     best = state.R[0] if improved else state.best
     state = replace(state, best=best, stagnant=0 if improved else state.stagnant + 1)
@@ -120,8 +127,8 @@ def step(objective: CubeObjective, state: SearchState, options: ScatterOptions) 
         return _restart(objective, state, options, rng)
     if is_flat(state.R, options.min_difference):
         return _regenerate(objective, state, options, rng, keep=1)
-    if not new_pairs(state.R, state.combined):
-        keep = n_retained(len(state.R), aggressive=options.aggressive)
+    if not find_new_pairs(state.R, state.combined):
+        keep = count_retained(len(state.R), aggressive=options.aggressive)
         return _regenerate(objective, state, options, rng, keep=keep)
     return state
 
@@ -131,14 +138,14 @@ def _combine(
 ) -> tuple[SearchState, tuple[Member, ...]]:
     """Combine all new pairs and let their children into the reference set; return the children too."""
     R = state.R
-    pairs = new_pairs(R, state.combined)
-    family = children(R, pairs, options.prob_bound, rng)
+    pairs = find_new_pairs(R, state.combined)
+    family = make_children(R, pairs, options.prob_bound, rng)
     X = np.array([c.x for c in family]).reshape(len(family), R[0].x.size)
-    new_members = enrol(X, objective.values(X), state.enrolled)
+    new_members = make_members(X, objective.values(X), state.enrolled)
     if options.go_beyond:
-        lines = better_children([(c.parent, member) for c, member in zip(family, new_members, strict=True)])
+        lines = find_better_children([(c.parent, member) for c, member in zip(family, new_members, strict=True)])
         new_members += go_beyond(lines, objective.values, state.enrolled + len(new_members), rng)
-    combined = state.combined | {pair_of(R[i], R[j]) for i, j in pairs}
+    combined = state.combined | {make_pair(R[i], R[j]) for i, j in pairs}
     return replace(
         state, R=_admit(R, new_members, options), combined=combined, enrolled=state.enrolled + len(new_members)
     ), new_members  # fmt: skip
@@ -148,25 +155,25 @@ def _admit(R: Sequence[Member], candidates: Sequence[Member], options: ScatterOp
     return update_refset(R, candidates, distance=options.min_distance, epsilon=options.min_difference)
 
 
-def _local_is_due(state: SearchState, options: ScatterOptions) -> bool:
+def _is_local_search_due(state: SearchState, options: ScatterOptions) -> bool:
     if not state.climbs:
         return state.generation >= options.local_n1
     return state.since_local >= options.local_n2
 
 
-def _locals(
+def _run_local_searches(
     objective: CubeObjective, state: SearchState, new_members: Sequence[Member], options: ScatterOptions
 ) -> SearchState:
     """Search locally from the most promising points, each chosen with the results of the searches before."""
     for _ in range(options.local_searches):
         n_before = len(state.climbs)
-        state = _local(objective, state, new_members, options)
+        state = _run_local_search(objective, state, new_members, options)
         if len(state.climbs) == n_before:
             break
     return state
 
 
-def _local(
+def _run_local_search(
     objective: CubeObjective, state: SearchState, new_members: Sequence[Member], options: ScatterOptions
 ) -> SearchState:
     """Search locally from the point that deserves it most, if any passes the filters."""
@@ -175,7 +182,7 @@ def _local(
     pool = filter_candidates(list(candidates.values()), state.climbs, state.filters, options)
     if not pool:
         return replace(state, filters=state.filters.refused(options.relax_after))
-    start = choose(pool, state.climbs, options.balance)
+    start = choose_start(pool, state.climbs, options.balance)
     state = replace(state, filters=state.filters.accepted(start), since_local=0)
     outcome = objective.improve(start, state.climbs)
     if outcome is None:
@@ -193,10 +200,10 @@ def _regenerate(
     """Keep the best members and refill the reference set with new points; only those that enter are evaluated."""
     R = state.R[:keep]
     n, n_missing = R[0].x.size, len(state.R) - keep
-    X, frequency = diverse(max(options.diverse_points, n_missing), state.frequency, rng)
-    select = new_directions if options.regeneration == "directions" else most_distant
-    new_points = X[select(X, points(R, n), n_missing)]
-    new_members = enrol(new_points, objective.values(new_points), state.enrolled)
+    X, frequency = draw_diverse(max(options.diverse_points, n_missing), state.frequency, rng)
+    select = find_new_directions if options.regeneration == "directions" else find_most_distant
+    new_points = X[select(X, stack_points(R, n), n_missing)]
+    new_members = make_members(new_points, objective.values(new_points), state.enrolled)
     return replace(
         state, R=sort_by_quality([*R, *new_members]), frequency=frequency, enrolled=state.enrolled + len(new_members)
     )
@@ -211,9 +218,9 @@ def _restart(
     is harder than it was taken to be.
     """
     restarts = state.restarts + 1
-    X, frequency = diverse(options.diverse_points * (1 + restarts), state.frequency, rng)
-    members = enrol(X, objective.values(X), state.enrolled)
-    R = by_quality(members, options.dim_refset)
+    X, frequency = draw_diverse(options.diverse_points * (1 + restarts), state.frequency, rng)
+    members = make_members(X, objective.values(X), state.enrolled)
+    R = form_by_quality(members, options.dim_refset)
     return replace(
         state,
         R=R,
