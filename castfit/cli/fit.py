@@ -128,7 +128,7 @@ def _fit(arguments: argparse.Namespace) -> int:
 
 def read_start(source: ProblemSource, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
     """Read a start: by default the problem's own for this transcription."""
-    default_start = source.start_of(kind)
+    default_start = source.find_start(kind)
     raise_if_mistakes("--seed", [f"the seed is {seed}; give a number that is not negative"] if seed < 0 else [])
     if text is None:
         return default_start

@@ -58,9 +58,9 @@ class ProblemSource:
     @property
     def start(self) -> Mapping[str, float]:
         """Start of a fit with the default transcription."""
-        return self.start_of(self.transcription)
+        return self.find_start(self.transcription)
 
-    def start_of(self, transcription: str) -> Mapping[str, float]:
+    def find_start(self, transcription: str) -> Mapping[str, float]:
         """Return the problem's own start for a transcription, or else the reference start."""
         return self.starts.get(transcription, self.starts["reference"])
 

@@ -52,7 +52,7 @@ def fit_calls(monkeypatch):
         return real(problems.load("bellman").problem)
 
     monkeypatch.setattr(cf, "fit", record)
-    monkeypatch.setattr(_console, "against_reference", lambda result, reference: ("", _console.TextTable((), ())))
+    monkeypatch.setattr(_console, "compare_with_reference", lambda result, reference: ("", _console.TextTable((), ())))
     return calls
 
 

@@ -164,7 +164,7 @@ def verified_population(design: Design, samples: int, seed: int, options: Mappin
     """Simulate trials of a design of a population, and fit them."""
     run = RunOptions(**options)
     raise_if_mistakes("Design.verify", run.mistakes())
-    run, information = run.cleaned(), design.known
+    run, information = run.with_plain_numbers(), design.known
     assert isinstance(information, PopulationDesignInformation)
     problem, population = design.problem, design.population
     question = compile_population(problem, population)
@@ -173,7 +173,7 @@ def verified_population(design: Design, samples: int, seed: int, options: Mappin
     true_values = {n: natural[n] for n in question.names}
     predicted_sd = {n: design.after[n] * (1.0 if n in information.absolute else abs(v)) for n, v in true_values.items()}
     parts = problem, population, question, y, information.integrator or default_integrator(), seed
-    job = run.freeze("Design.verify", "the problem with its population", parts)
+    job = run.pickle_job("Design.verify", "the problem with its population", parts)
     rows, message = carry_out_refits(
         run, _trial, job, {i: Refit(index=i) for i in range(samples)}, "trials", verb="simulated and fitted",
         describe_row=lambda row: f"trial {row.index}: {row.status}, {row.time:.2f} s",

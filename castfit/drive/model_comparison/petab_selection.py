@@ -93,7 +93,7 @@ def select(
     space = Candidates({str(path): problem_of(path, varied) for path in problem.files}, total=problem.count)
     entries = {"criterion": problem.criterion, "method": problem.method}
     selection = run_selection(
-        "petab.select", space, problem.criterion, problem.method, lambda log: _iterate_proposals(problem, space, log), run.cleaned(),
+        "petab.select", space, problem.criterion, problem.method, lambda log: _iterate_proposals(problem, space, log), run.with_plain_numbers(),
         (requested_transcription, chosen_solver), rng, entries,
     )  # fmt: skip
     if target is not None and selection.names:

@@ -134,7 +134,7 @@ def select(
     else:
         begin = METHODS[chosen_method]
     return run_selection(
-        "select", space, criterion, chosen_method, lambda log: begin(space, log, criterion), run.cleaned(), (requested_transcription, chosen_solver), rng,
+        "select", space, criterion, chosen_method, lambda log: begin(space, log, criterion), run.with_plain_numbers(), (requested_transcription, chosen_solver), rng,
         entries,
     )  # fmt: skip
 
@@ -170,7 +170,7 @@ def run_selection(
     entries: Mapping[str, Any],
 ) -> SelectionResult:
     """Carry out a search; `entries` of the checkpoint's header stand beside the problems and how they are fitted."""
-    job = run.freeze(where, "the problems with their transcription and solver", (space, *parts))
+    job = run.pickle_job(where, "the problems with their transcription and solver", (space, *parts))
     log = SelectionLog(space, criterion, job, as_seed(rng))
     header = {
         "driver": where,
@@ -183,7 +183,7 @@ def run_selection(
         "versions": dict(versions()),
     }
     interrupted, is_complete = None, False
-    with run.opened(header) as file:
+    with run.open_checkpoint(header) as file:
         try:
             with open_session(run) as session:
                 for batch in search(log):

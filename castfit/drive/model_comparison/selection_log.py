@@ -179,7 +179,7 @@ class SelectionLog:
             seed = crc32(f"{self._seed} {name}".encode())
             arguments = (self._job, row, self._candidates[name], starts[name], seed, run.fit_max_time, run.deadline)
             tasks.append((i, arguments))
-        for i, outcome in session.outcomes(fit_candidate, tasks, limit=run.fit_max_time):
+        for i, outcome in session.iterate_outcomes(fit_candidate, tasks, limit=run.fit_max_time):
             row = self.rows[names[i]]
             row = self.rows[names[i]] = outcome if isinstance(outcome, CandidateFit) else row.with_lost_task(outcome)
             if file is not None and row.finished:

@@ -172,7 +172,7 @@ def mixed_effects(
     raise_if_mistakes(_WHERE, mistakes)
     assert level is not None
     integrator_options = integrator or default_integrator()
-    search = _PopulationSearch(run.cleaned(), integrator_options, int(max_iter), standard_errors, level)
+    search = _PopulationSearch(run.with_plain_numbers(), integrator_options, int(max_iter), standard_errors, level)
     with with_deadline(search.run.max_time), lanes_divided(workers):
         return search.carry_out(problem, population, question, initial_iterate)
 
@@ -202,7 +202,7 @@ class _PopulationSearch:
             "integrator": describe_method(self.integrator),
         }
         header = {**run_header(_WHERE, question.problem.only([question.individuals[0]]), None, None), **entries}
-        with self.run.opened(header) as book, open_reporter(self.run.verbose) as report:
+        with self.run.open_checkpoint(header) as book, open_reporter(self.run.verbose) as report:
             left_out: dict[str, str] = {}
             cohort = build_cohort(question, self.integrator)
             failures = self._find_failed_individuals(question, cohort, initial_iterate)
@@ -231,7 +231,7 @@ class _PopulationSearch:
                     iterate.iteration, self.history[-1], values, time.perf_counter() - self.began
                 )
                 report(progress.sentence, progress.sentence, milestone=iterate.iteration % 10 == 0)
-                return self.run.wants_end(progress)
+                return self.run.call_callback(progress)
 
             try:
                 outcome = minimise(laplace, initial_iterate, max_iter=self.max_iter, on_iteration=report_iteration)

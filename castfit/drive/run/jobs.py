@@ -1,4 +1,4 @@
-"""Tasks of a run: what they share, bytes of `RunOptions.freeze` that every process thaws once, and how they end."""
+"""Tasks of a run: what they share, bytes of `RunOptions.pickle_job` which every process unpickles once, and how they end."""
 
 from __future__ import annotations
 

@@ -45,23 +45,23 @@ class RunSession:
     pool: WorkerPool
     report: Callable[..., None]
 
-    def outcomes(
+    def iterate_outcomes(
         self, function: Callable[..., Any], tasks: deque[Task], *, limit: float = np.inf, expected: float = np.inf
     ) -> Outcomes:
         """Yield key and outcome of tasks, as they end; see `castfit._support.process_pool.Pool.run`."""
         return self.pool.run(function, tasks, limit=limit, deadline=self.run.deadline, idle=renew, expected=expected)
 
-    def answers(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
+    def collect_answers(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Call a function with each tuple of arguments, and return the outcomes in the same order."""
         tasks = deque(enumerate(calls))
         count = len(tasks)
-        outcome_by_index = dict(self.outcomes(function, tasks))
+        outcome_by_index = dict(self.iterate_outcomes(function, tasks))
         return [outcome_by_index[i] for i in range(count)]
 
     def notify(self, progress: Any, state: str, last_line: str, *, milestone: bool) -> bool:
         """Report, and tell the callback; return whether that asks to stop."""
         self.report(state, last_line, milestone=milestone)
-        return self.run.wants_end(progress)
+        return self.run.call_callback(progress)
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def run_tasks(
     start_time, n_ended = time.perf_counter(), 0
     try:
         with open_session(run) as session:
-            for key, outcome in session.outcomes(function, tasks, limit=limit, expected=expected):
+            for key, outcome in session.iterate_outcomes(function, tasks, limit=limit, expected=expected):
                 progress_report = enter(key, outcome)
                 if progress_report is None:
                     continue

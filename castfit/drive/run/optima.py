@@ -106,10 +106,10 @@ class ObjectiveMeasure:
     def level(self, lowest: float, share: float = SAME_OPTIMUM_RTOL) -> float:
         """Return up to which objective fits are the same as the lowest: mean squares differ by that share, or less."""
         if self.measure != CHI2:
-            return max(lowest, self.floor) + self._half * self.n_data * share
+            return max(lowest, self.floor) + self._scale_factor * self.n_data * share
         return lowest + max(share * abs(lowest), self.floor)
 
-    def height(self, cost: float, chi2: float) -> float:
+    def compute_height(self, cost: float, chi2: float) -> float:
         """Return the height of a cost and a sum of squared weighted residuals."""
         if self.squares or not np.isfinite(cost):
             return chi2
@@ -122,19 +122,19 @@ class ObjectiveMeasure:
         if self.measure == CHI2 or not np.isfinite(height):
             return height
         if self.squares:
-            return self._half * (height + self.constant)
+            return self._scale_factor * (height + self.constant)
         exponent = float(np.log(max(height, np.finfo(float).tiny) / self.n_data))
         if exponent > _MAX_LOG_ARGUMENT:
             exponent = _MAX_LOG_ARGUMENT + float(np.exp(exponent - _MAX_LOG_ARGUMENT)) - 1.0
-        return self._half * (self.n_data * exponent + self.constant)
+        return self._scale_factor * (self.n_data * exponent + self.constant)
 
     def height_at(self, objective: float) -> float:
         """Return the height of fits of that objective."""
-        value = objective if self.measure == CHI2 else objective / self._half - self.constant
-        return value if self.squares or not np.isfinite(value) else self.height(0.5 * value, np.nan)
+        value = objective if self.measure == CHI2 else objective / self._scale_factor - self.constant
+        return value if self.squares or not np.isfinite(value) else self.compute_height(0.5 * value, np.nan)
 
     @property
-    def _half(self) -> float:
+    def _scale_factor(self) -> float:
         return 0.5 if self.measure == PETAB else 1.0
 
 

@@ -36,7 +36,7 @@ class RunOptions:
     resume: bool = False
     began: float = field(default_factory=time.time)
 
-    def cleaned(self) -> RunOptions:
+    def with_plain_numbers(self) -> RunOptions:
         """Return options that are known to be right with plain numbers."""
         numbers: dict[str, Any] = {name: read_real(getattr(self, name)) for name in ("max_time", "fit_max_time")}
         if not isinstance(self.workers, Executor):
@@ -83,7 +83,7 @@ class RunOptions:
         """
         return Status.MAX_TIME if loop_status is None and unfinished and self.seconds >= self.max_time else loop_status
 
-    def freeze(self, function_name: str, label: str, parts: Parts) -> bytes | Parts:
+    def pickle_job(self, function_name: str, label: str, parts: Parts) -> bytes | Parts:
         """Pickle what tasks share, so that it is built in the same way everywhere, here too.
 
         What cannot be pickled is returned as it is, unless other processes need it: then it is misuse of the function
@@ -99,13 +99,13 @@ class RunOptions:
             raise InputError(function_name, [f"{reason}; define the classes in a module, or use workers=1"]) from error
         return job
 
-    def opened(self, header: Mapping[str, Any]) -> AbstractContextManager[Checkpoint] | AbstractContextManager[None]:
+    def open_checkpoint(self, header: Mapping[str, Any]) -> AbstractContextManager[Checkpoint] | AbstractContextManager[None]:
         """Open the checkpoint for a ``with`` block that closes it; None in the block if there is none."""
         if self.checkpoint is None:
             return nullcontext()
         return closing(Checkpoint(self.checkpoint, header, resume=self.resume, verbose=bool(self.verbose)))
 
-    def wants_end(self, progress: Any) -> bool:
+    def call_callback(self, progress: Any) -> bool:
         """Call the callback with the progress; return whether it asks to stop."""
         return self.callback is not None and bool(self.callback(progress))
 

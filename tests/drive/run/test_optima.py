@@ -130,7 +130,7 @@ def test_fits_are_compared_by_the_objective_where_it_is_a_likelihood(kind):
     assert best.measure == "-2 log L"
     assert best.objective == best.neg2loglik
     merit = ObjectiveMeasure.from_problem(problem)
-    assert merit.at_height(merit.height(best.cost, best.chi2)) == pytest.approx(best.neg2loglik, rel=1e-9)
+    assert merit.at_height(merit.compute_height(best.cost, best.chi2)) == pytest.approx(best.neg2loglik, rel=1e-9)
     assert merit.floor < best.neg2loglik - 10 * best.n_data
     multistart_result = cf.multistart(problem, "single", starts=3)
     assert len(multistart_result.optima) == 1
@@ -216,7 +216,7 @@ def test_heights_and_objectives_are_two_scales_of_one_thing():
         for height in (1e-3, 7.0, 1e9):
             assert merit.height_at(merit.at_height(height)) == pytest.approx(height)
     steep = ObjectiveMeasure("-2 log L", 10, 3.0, squares=False)
-    assert steep.height_at(steep.at_height(steep.height(1e5, np.nan))) == pytest.approx(steep.height(1e5, np.nan))
+    assert steep.height_at(steep.at_height(steep.compute_height(1e5, np.nan))) == pytest.approx(steep.compute_height(1e5, np.nan))
 
 
 @given(
@@ -227,7 +227,7 @@ def test_heights_and_objectives_are_two_scales_of_one_thing():
 def test_costs_that_are_likelihoods_are_compared_per_datum(costs, units, n):
     """They may be negative, and other units of the data add a number per datum, which changes no comparison."""
     merit = ObjectiveMeasure("-2 log L", n, floor=-np.inf, squares=False)
-    values = [merit.height(n * (cost + units), np.nan) for cost in costs]
+    values = [merit.compute_height(n * (cost + units), np.nan) for cost in costs]
     assert all(0.0 < value < np.inf for value in values)
     order = np.argsort(costs, kind="stable")
     assert (np.diff(np.array(values)[order]) >= 0.0).all()

@@ -89,7 +89,7 @@ def test_the_break_time_is_that_of_the_pole():
 def test_a_relaxed_bound_moves_by_the_factor_but_not_beyond_the_users(factor, side, limit):
     user = Bounds(np.array([-limit, -np.inf]), np.array([limit, np.inf]))
     bounds = Bounds(np.array([-0.01, 1.0]), np.array([0.01, 4.0]))
-    relaxed_bounds = bounds.relaxed({0: side, 1: side}, factor, user)
+    relaxed_bounds = bounds.with_relaxed({0: side, 1: side}, factor, user)
     expected = min(0.01 + 0.02 * factor, limit)
     if side == "upper":
         assert np.allclose(relaxed_bounds.upper, [expected, 4 + 3 * factor])
@@ -101,7 +101,7 @@ def test_a_relaxed_bound_moves_by_the_factor_but_not_beyond_the_users(factor, si
 
 def test_only_bounds_that_differ_from_the_users_are_updated_ones():
     user, bounds = Bounds(np.zeros(2), np.ones(2)), Bounds(np.array([0.0, 0.2]), np.array([1.0, 0.3]))
-    assert bounds.updated({0: "lower", 1: "upper"}, user) == {1: "upper"}
+    assert bounds.select_updated({0: "lower", 1: "upper"}, user) == {1: "upper"}
 
 
 @pytest.mark.parametrize("sigma", [0.05, None])

@@ -307,23 +307,23 @@ def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
         ]
         return PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate(ends)))
 
-    assert state().valley() == 1
-    assert state(dropped=True).valley() == 2
-    assert state(work=2000.0, following=1900.0).valley() is None  # enough, for now
-    assert state(work=2000.0, following=1400.0).valley(is_last=True) == 1
-    assert state(work=2000.0, following=1900.0).valley(is_last=True) is None  # others may hold the optimum:
-    assert state(work=2000.0, following=1900.0).unfinished  # the search goes on
+    assert state().find_valley() == 1
+    assert state(dropped=True).find_valley() == 2
+    assert state(work=2000.0, following=1900.0).find_valley() is None  # enough, for now
+    assert state(work=2000.0, following=1400.0).find_valley(is_last=True) == 1
+    assert state(work=2000.0, following=1900.0).find_valley(is_last=True) is None  # others may hold the optimum:
+    assert state(work=2000.0, following=1900.0).has_unfinished  # the search goes on
     followed_state = state().with_followed(1, CandidateOutcome((1.5,), 2.0, work=50.0, is_converged=True, floor=True))
     end = followed_state.records[1].end
     assert (end.theta, end.cost, end.work, end.following, end.followed) == ((1.5,), 2.0, 150.0, 50.0, 1)
-    assert followed_state.valley() is None  # nothing else is lower
-    assert followed_state.unconfirmed() == 1
+    assert followed_state.find_valley() is None  # nothing else is lower
+    assert followed_state.find_unconfirmed() == 1
     next_state = followed_state.with_followed(
         1, CandidateOutcome((9.0,), 7.0, work=400.0, is_converged=True, floor=True)
     )
     assert (next_state.records[1].end.theta, next_state.records[1].end.cost) == ((1.5,), 2.0)  # no better
-    assert next_state.unconfirmed() is None  # floors are confirmed with what is left of the share,
-    assert next_state.unconfirmed(is_last=True) == 1  # or before the search ends
+    assert next_state.find_unconfirmed() is None  # floors are confirmed with what is left of the share,
+    assert next_state.find_unconfirmed(is_last=True) == 1  # or before the search ends
 
 
 @pytest.mark.parametrize("rough", [False, True])
@@ -334,12 +334,12 @@ def test_a_valley_in_which_strides_get_no_lower_is_not_followed_for_ever(end, ro
     """What goes down at full accuracy may look higher at that of a search: the search came back to the same stride."""
     state = PortfolioState((CandidateRecord(0, "box", CandidateOutcome((1.0,), 3.0, work=100.0, rough=rough)),))
     strides = 0
-    while state.valley(is_last=True) is not None:
+    while state.find_valley(is_last=True) is not None:
         state, strides = state.with_followed(0, replace(end, rough=rough)), strides + 1
         assert strides <= 3  # two at the accuracy of a search, one at full accuracy
     end = state.records[0].end
     assert (end.theta, end.cost) == ((1.0,), 3.0)
-    assert state.unconfirmed(is_last=True) == 0  # a fit goes on from there
+    assert state.find_unconfirmed(is_last=True) == 0  # a fit goes on from there
 
 
 @given(seeds, st.integers(2, 15), st.floats(-30.0, 30.0))
@@ -371,40 +371,40 @@ def test_the_best_families_are_moved_most():
 
 def test_heads_that_were_moved_in_vain_make_room_for_the_next_ones():
     region, rng = region_of(1), np.random.default_rng(0)
-    state = PortfolioState().extended(
+    state = PortfolioState().with_records(
         [CandidateRecord(i, "box", CandidateOutcome((float(i),), float(i))) for i in range(15)], region
     )
     ends = [CandidateOutcome((k + 0.5,), k - 0.02) for k in range(3)]  # lower by hardly anything
     vain = [CandidateRecord(15 + k, MOVED, end, family=k % 3) for k, end in enumerate(ends * 30)]
-    exhausted_state = state.extended(vain, region)
-    assert [m.spent for m in exhausted_state.pool] == [True] * 3 + [False] * 12
+    exhausted_state = state.with_records(vain, region)
+    assert [m.is_spent for m in exhausted_state.pool] == [True] * 3 + [False] * 12
     families = np.array([select_head(exhausted_state.pool, rng).family for _ in range(600)])
     assert 0.75 < np.mean((families >= 3) & (families < 6)) < 0.9
     assert (families < 3).any()  # not given up for good
-    extended_state = exhausted_state.extended(
+    extended_state = exhausted_state.with_records(
         [CandidateRecord(60 + i, "growing", CandidateOutcome((20.0 + i,), 20.0 + i)) for i in range(5)], region
     )
     assert len(extended_state.pool) == 18  # those that are spent take nobody's place
-    lower_state = exhausted_state.extended(
+    lower_state = exhausted_state.with_records(
         [CandidateRecord(60, MOVED, CandidateOutcome((-1.0,), -9.0), family=0)], region
     )
-    assert (lower_state.pool[0].family, lower_state.pool[0].spent) == (0, False)
+    assert (lower_state.pool[0].family, lower_state.pool[0].is_spent) == (0, False)
     best = exhausted_state.pool[0]
-    repeated_state = exhausted_state.extended(
+    repeated_state = exhausted_state.with_records(
         [CandidateRecord(60, "box", CandidateOutcome(tuple(best.theta.tolist()), best.cost - 0.01))], region
     )
-    assert (repeated_state.pool[0].family, repeated_state.pool[0].spent) == (
+    assert (repeated_state.pool[0].family, repeated_state.pool[0].is_spent) == (
         60,
         True,
     )  # the same optimum, found once more
-    distinct_state = exhausted_state.extended(
+    distinct_state = exhausted_state.with_records(
         [CandidateRecord(60, "box", CandidateOutcome((2.0,), best.cost - 0.01))], region
     )
-    assert [(m.family, m.spent) for m in distinct_state.pool[:2]] == [(60, False), (best.family, True)]
-    poor_state = exhausted_state.extended(
+    assert [(m.family, m.is_spent) for m in distinct_state.pool[:2]] == [(60, False), (best.family, True)]
+    poor_state = exhausted_state.with_records(
         [CandidateRecord(60, "box", CandidateOutcome((-1.5,), 2.0 - 0.03))], region
     )  # one of many so far down
-    assert [m.spent for m in poor_state.pool if m.family == 60] == [True]
+    assert [m.is_spent for m in poor_state.pool if m.family == 60] == [True]
 
 
 def test_what_only_looks_better_has_its_real_cost_and_is_followed_at_full_accuracy(monkeypatch):
@@ -420,7 +420,7 @@ def test_what_only_looks_better_has_its_real_cost_and_is_followed_at_full_accura
     equal_outcome = make_candidate((problem, region), replace(order, best=outcome.cost), np.inf, np.inf)
     assert not equal_outcome.rough  # there is nothing to be gained
     monkeypatch.undo()
-    state = PortfolioState().extended([CandidateRecord(0, "box", rough_outcome)], region)
+    state = PortfolioState().with_records([CandidateRecord(0, "box", rough_outcome)], region)
     ahead = build_valley_order(state, PortfolioOptions((MOVED,)), 0)
     assert ahead.finer
     end = make_candidate((problem, region), ahead, np.inf, np.inf)
@@ -439,7 +439,7 @@ def test_a_round_is_the_same_for_the_same_seed_and_moves_only_what_is_there():
     )
     assert [order.way for order in measured] == ["fit", "box", "growing"]
     assert [order.guess for order in measured] == [True, False, False]
-    state = PortfolioState().extended([tried(i, "box", 10.0) for i in range(8)], region)
+    state = PortfolioState().with_records([tried(i, "box", 10.0) for i in range(8)], region)
     rounds = [plan_round(state, options, region, np.random.default_rng(4)) for _ in range(2)]
     assert rounds[0] == rounds[1]
     assert all(order.theta for order in rounds[0] if order.way == MOVED)
@@ -519,12 +519,12 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
         return PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate(ends)))
 
     ahead = solution.cost - 3.0
-    assert state(ahead).unchecked == 1
-    assert state(solution.cost - 1.0).unchecked is None  # hardly lower
-    assert state(ahead, dropped=True).unchecked is None
-    assert state(ahead, is_converged=True).unchecked is None  # that is confirmed
-    assert state(ahead, checking=200.0).unchecked is None  # enough, for now
-    checked_state = state(ahead).checked(
+    assert state(ahead).unchecked_index == 1
+    assert state(solution.cost - 1.0).unchecked_index is None  # hardly lower
+    assert state(ahead, dropped=True).unchecked_index is None
+    assert state(ahead, is_converged=True).unchecked_index is None  # that is confirmed
+    assert state(ahead, checking=200.0).unchecked_index is None  # enough, for now
+    checked_state = state(ahead).with_checked(
         1, CandidateOutcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, is_converged=True)
     )
     end = checked_state.records[1].end
@@ -535,17 +535,17 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
         150.0,
         50.0,
     )
-    assert checked_state.unchecked is None
-    assert checked_state.valley() == 1  # it is followed as before
+    assert checked_state.unchecked_index is None
+    assert checked_state.find_valley() == 1  # it is followed as before
     lower_state = checked_state.with_followed(1, CandidateOutcome((2.0,), ahead - 4.0, work=50.0))
-    assert lower_state.unchecked == 1
-    confirmed_state = state(ahead).checked(
+    assert lower_state.unchecked_index == 1
+    confirmed_state = state(ahead).with_checked(
         1, CandidateOutcome((1.1,), ahead, work=50.0, result=solution, is_converged=True)
     )
     assert confirmed_state.records[1].success
-    refuted_state = state(ahead).checked(1, CandidateOutcome((1.1,), np.inf, work=50.0, result=cut_short))
-    assert refuted_state.valley() is None
-    assert refuted_state.unchecked is None
+    refuted_state = state(ahead).with_checked(1, CandidateOutcome((1.1,), np.inf, work=50.0, result=cut_short))
+    assert refuted_state.find_valley() is None
+    assert refuted_state.unchecked_index is None
 
 
 def test_a_search_that_is_ended_has_the_valley_that_was_checked_and_says_that_it_is_no_optimum(monkeypatch):
@@ -635,11 +635,11 @@ def test_a_floor_that_is_lower_than_all_solutions_holds_but_is_none():
         return PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate(ends)))
 
     assert state().lowest == state(-0.05).lowest == state(1.0).lowest == solution.cost  # no lower, or hardly
-    assert [t.index for t in state(-0.05, 0.05).finds()] == [0, 1, 2]
+    assert [t.index for t in state(-0.05, 0.05).find_best_records()] == [0, 1, 2]
     assert state(-3.0).lowest == solution.cost - 3.0
-    assert [t.index for t in state(-3.0, -2.95, 0.0).finds()] == [1, 2]
-    assert state(-3.0, -2.95).unconfirmed() is None
-    assert state(-3.0, -4.0).unconfirmed() == 2
+    assert [t.index for t in state(-3.0, -2.95, 0.0).find_best_records()] == [1, 2]
+    assert state(-3.0, -2.95).find_unconfirmed() is None
+    assert state(-3.0, -4.0).find_unconfirmed() == 2
 
 
 def test_a_floor_holds_where_sizes_of_errors_are_estimated_too(monkeypatch):
@@ -743,12 +743,12 @@ def test_confirmations_have_a_part_of_the_work_but_the_first_and_the_last():
         return PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate(ends)))
 
     outcome = CandidateOutcome((0.0,), 5.0, work=10.0, is_converged=True)
-    assert state(outcome).unconfirmed() == 0  # the first at once
+    assert state(outcome).find_unconfirmed() == 0  # the first at once
     beaten = replace(outcome, work=100.0, checking=90.0)
     lower = CandidateOutcome((1.0,), 3.0, work=10.0, is_converged=True)
-    assert state(beaten, lower).unconfirmed() is None  # others have to wait
-    assert state(beaten, lower).unconfirmed(is_last=True) == 1
-    assert state(beaten, lower, CandidateOutcome(work=1000.0)).unconfirmed() == 1
+    assert state(beaten, lower).find_unconfirmed() is None  # others have to wait
+    assert state(beaten, lower).find_unconfirmed(is_last=True) == 1
+    assert state(beaten, lower, CandidateOutcome(work=1000.0)).find_unconfirmed() == 1
 
 
 def test_optima_need_not_wait_for_what_valleys_were_followed_for():
@@ -756,10 +756,10 @@ def test_optima_need_not_wait_for_what_valleys_were_followed_for():
     optimum = CandidateOutcome((0.0,), 9.0, work=100.0, result=solution, is_converged=True)
     valley = CandidateOutcome((1.0,), 7.0, work=100.0, following=60.0, checking=60.0)
     state = PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate((optimum, valley))))
-    extended_state = state.extended(
+    extended_state = state.with_records(
         [CandidateRecord(2, "box", CandidateOutcome((2.0,), 5.0, work=100.0, is_converged=True))], region_of(1)
     )
-    assert extended_state.unconfirmed() == 2
+    assert extended_state.find_unconfirmed() == 2
 
 
 def test_the_frontier_is_the_lowest_that_full_accuracy_has_not_refuted():
@@ -773,12 +773,12 @@ def test_the_frontier_is_the_lowest_that_full_accuracy_has_not_refuted():
     assert state(refuted, valley, CandidateOutcome()).frontier == 3.0  # a candidate without an end has no cost
     settled_outcome = CandidateOutcome((2.0,), 1.05, is_converged=True)
     assert state(refuted, valley, settled_outcome).frontier == 1.05
-    assert state(refuted, valley, settled_outcome).unconfirmed() == 2
+    assert state(refuted, valley, settled_outcome).find_unconfirmed() == 2
     twice = state(refuted, replace(refuted, cost=1.02), valley, settled_outcome)  # the same a third time?
     assert twice.frontier == 3.0
-    assert twice.unconfirmed(is_last=True) is None
-    assert twice.valley() == 2
-    assert twice.last_resort == 3
+    assert twice.find_unconfirmed(is_last=True) is None
+    assert twice.find_valley() == 2
+    assert twice.last_resort_index == 3
 
 
 def test_what_holds_is_fitted_to_its_optimum_before_the_search_ends(monkeypatch):
@@ -807,11 +807,11 @@ def test_a_fit_that_ends_badly_does_not_undo_what_held():
     floor = cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=1))
     outcome = CandidateOutcome((1.0,), 2.0, result=floor, is_converged=True)
     state = PortfolioState((CandidateRecord(0, "box", outcome),))
-    assert state.unpolished == 0
-    failed_state = state.confirmed(0, CandidateOutcome((3.0,), np.inf, result=floor, polished=True))
+    assert state.unpolished_index == 0
+    failed_state = state.with_confirmed(0, CandidateOutcome((3.0,), np.inf, result=floor, polished=True))
     assert failed_state.lowest == 2.0
-    assert failed_state.unpolished is None
-    better_state = state.confirmed(0, CandidateOutcome((3.0,), 1.0, result=solution, is_converged=True, polished=True))
+    assert failed_state.unpolished_index is None
+    better_state = state.with_confirmed(0, CandidateOutcome((3.0,), 1.0, result=solution, is_converged=True, polished=True))
     assert better_state.lowest == 1.0
 
 
@@ -902,12 +902,12 @@ def test_what_a_round_takes_to_plan_does_not_grow_with_the_candidates():
 
     def calls(n: int) -> int:
         def plan() -> None:
-            assert state.valley() == 0
-            assert state.unconfirmed() is None
+            assert state.find_valley() == 0
+            assert state.find_unconfirmed() is None
             plan_round(state, options, region, np.random.default_rng(0))
-            state.extended([tried(n, "box", 10.0)], region).find_best_hits()
+            state.with_records([tried(n, "box", 10.0)], region).find_best_hits()
 
-        state = PortfolioState().extended([tried(i, "box", 10.0 + i % 7) for i in range(n)], region)
+        state = PortfolioState().with_records([tried(i, "box", 10.0 + i % 7) for i in range(n)], region)
         return calls_of(plan)
 
     calls(10)

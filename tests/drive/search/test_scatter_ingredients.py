@@ -371,7 +371,7 @@ def test_without_local_searches_everything_is_far():
 
 def test_the_merit_filter_asks_for_points_as_good_as_the_last_start():
     pool = members(cloud(0, 4, 2), [1, 2, 3, np.inf])
-    strict = FilterState().accepted(pool[1])
+    strict = FilterState().with_accepted(pool[1])
     options = ScatterOptions(merit_filter=True, distance_filter="none")
     assert [m.f for m in filter_candidates(pool, [], strict, options)] == [1, 2]
     assert [m.f for m in filter_candidates(pool, [], strict, ScatterOptions(merit_filter=False))] == [1, 2, 3]
@@ -380,10 +380,10 @@ def test_the_merit_filter_asks_for_points_as_good_as_the_last_start():
 def test_filters_relax_after_enough_refusals():
     filters = FilterState(threshold=1.0)
     for refusals in (1, 2):
-        filters = filters.refused(3)
+        filters = filters.with_refusal(3)
         assert filters == FilterState(1.0, 1.0, refusals)
-    assert filters.refused(3) == FilterState(np.inf, 0.5, 0)
-    assert filters.accepted(Member(np.zeros(2), 0.5, 0)) == FilterState(0.5, 1.0, 0)
+    assert filters.with_refusal(3) == FilterState(np.inf, 0.5, 0)
+    assert filters.with_accepted(Member(np.zeros(2), 0.5, 0)) == FilterState(0.5, 1.0, 0)
 
 
 def test_the_distance_filter_keeps_away_from_paths():

@@ -111,9 +111,9 @@ def compare(
     draws = draw(problem, starts, sampling, limits, rng, mistakes)
     initial_starts = draws.initial_starts
     raise_if_mistakes("compare", mistakes)
-    run = run.cleaned()
+    run = run.with_plain_numbers()
 
-    job = run.freeze("compare", "problem and methods", (problem, chosen_methods, set[str]()))
+    job = run.pickle_job("compare", "problem and methods", (problem, chosen_methods, set[str]()))
     pairs = [(i, name) for i in range(len(initial_starts)) for name in chosen_methods]
     seeds = np.random.default_rng(rng).integers(2**32, size=len(initial_starts)).tolist()
     shared = (job, run.fit_max_time, run.deadline)

@@ -183,7 +183,7 @@ def incremental(
     if start is not None:
         mistakes += start_mistakes(problem, start)
     raise_if_mistakes("incremental", mistakes)
-    run = run.cleaned()
+    run = run.with_plain_numbers()
     driver = _IncrementalDriver(
         problem,
         chosen_transcription,
@@ -341,7 +341,7 @@ class _IncrementalDriver:
             positions = {name: j for j, name in enumerate(result.names)}
             active = {positions[name]: side for name, side in result.active.items()
                       if name in positions and side != "kink"}  # fmt: skip
-            updated = bounds.updated(active, self.user)
+            updated = bounds.select_updated(active, self.user)
             if not result.success or not updated:
                 accuracy = transcription.accuracy
                 return _HorizonAttempt(
@@ -350,7 +350,7 @@ class _IncrementalDriver:
             relaxations += 1
             theta = result.theta
             is_limit_reached = relaxations >= _MOST_RELAXATIONS
-            bounds = self.user if is_limit_reached else bounds.relaxed(updated, self.relaxation, self.user)
+            bounds = self.user if is_limit_reached else bounds.with_relaxed(updated, self.relaxation, self.user)
 
     def search_neighbours(self, attempt: _HorizonAttempt, estimate: HorizonEstimate) -> _HorizonAttempt:
         """Search the first of several horizons from lower points around where a search ended."""

@@ -23,7 +23,7 @@ class Bounds:
     lower: Array
     upper: Array
 
-    def relaxed(self, active: dict[int, str], factor: float, user: Bounds) -> Bounds:
+    def with_relaxed(self, active: dict[int, str], factor: float, user: Bounds) -> Bounds:
         """Move active bounds outwards, no further than the user's (Michalik et al. 2009, Eqs. 10-11).
 
         active : the bound that holds each of these entries of theta
@@ -38,7 +38,7 @@ class Bounds:
                 lower[j] = max(lower[j] - move, user.lower[j])
         return Bounds(lower, upper)
 
-    def updated(self, active: dict[int, str], user: Bounds) -> dict[int, str]:
+    def select_updated(self, active: dict[int, str], user: Bounds) -> dict[int, str]:
         """Return the active bounds that were updated: they differ from the user's."""
         bound_pairs = {"lower": (self.lower, user.lower), "upper": (self.upper, user.upper)}
         return {j: side for j, side in active.items() if bound_pairs[side][0][j] != bound_pairs[side][1][j]}

@@ -152,7 +152,7 @@ def multistart(
             mistakes += decomposition_mistakes(problem.posed)
         elif not is_one_of(start_strategy, "soft"):
             mistakes.append(strategy_message)
-    deadline = np.inf if mistakes else run.cleaned().deadline
+    deadline = np.inf if mistakes else run.with_plain_numbers().deadline
     draws = draw(problem, starts, sampling, limits, rng, mistakes, deadline)
     if read_sequence(starts) is not None:
         options_set = {"screen": is_count(screen, 2), "max_draws": max_draws is not None}
@@ -166,8 +166,8 @@ def multistart(
     if transcription is None:
         chosen_transcription = choose(problem.posed, problem.posed.guess, straight=False, bound=True).transcription
     draws = screen_draws(problem, draws, int(screen), deadline)
-    run = run.cleaned()
-    job = run.freeze("multistart", "problem, transcription and solver", (problem, chosen_transcription, chosen_solver))
+    run = run.with_plain_numbers()
+    job = run.pickle_job("multistart", "problem, transcription and solver", (problem, chosen_transcription, chosen_solver))
     header = run_header(
         "multistart",
         problem,
@@ -182,7 +182,7 @@ def multistart(
     )
     log = StartLog(draws, draw_limit, run.began, problem)
     labels = {"transcription": chosen_transcription.label, "solver": chosen_solver.label}
-    with run.opened(header) as file:
+    with run.open_checkpoint(header) as file:
         if file is not None:
             log.resume(file, labels)
 

@@ -62,7 +62,7 @@ class StartRow(Trial):
         objective = self.objective if np.isfinite(self.objective) else np.inf
         return not self.success, not self.gap <= _CONTINUITY_TOL, objective, self.index
 
-    def of_today(self, merit: ObjectiveMeasure | None) -> StartRow:
+    def in_current_measure(self, merit: ObjectiveMeasure | None) -> StartRow:
         """Return the row of a file in the measure of its problem, if that is known: earlier versions had others."""
         if not np.isnan(self.objective) or np.isnan(self.chi2):
             return self
@@ -353,7 +353,7 @@ class CheckpointState:
                 entries[row.index] = row, record.get("result")
         plan = rebuild_value(StartPlan | None, merged_record.get("plan"))
         known_merit = merit or (None if plan is None else plan.merit)
-        rows = {i: row.of_today(known_merit) for i, (row, _) in entries.items()}
+        rows = {i: row.in_current_measure(known_merit) for i, (row, _) in entries.items()}
         best = min(rows.values(), key=lambda row: row.rank, default=None)
         result = rebuild_value(Result | None, None if best is None else entries[best.index][1])
         return cls(plan, rows, result, merged_record.get("end"))

@@ -136,7 +136,7 @@ class FamilyHead:
     vain: int = 0
 
     @property
-    def spent(self) -> bool:
+    def is_spent(self) -> bool:
         """Whether it was moved in vain as often as pays."""
         return self.vain >= _MAX_VAIN_MOVES
 
@@ -156,7 +156,7 @@ class CandidateRecord:
         return self.end.result is not None and self.end.result.success
 
     @property
-    def independent(self) -> bool:
+    def is_independent(self) -> bool:
         """Whether it came from a start of its own."""
         return self.way not in (MOVED, EXCHANGED)
 
@@ -181,7 +181,7 @@ def _build_columns(records: Sequence[CandidateRecord]) -> NDArray[Any]:
             (
                 t.way, t.end.cost, t.cost, t.end.work, t.end.checking, t.end.following, t.end.checked_cost, t.end.at_looks,
                 t.end.followed, len(t.end.theta), t.end.is_converged, t.end.floor, t.end.dropped,
-                t.end.result is not None, t.success, t.independent,
+                t.end.result is not None, t.success, t.is_independent,
             )
             for t in records
         ],
@@ -227,10 +227,10 @@ class PortfolioState:
     @property
     def frontier(self) -> float:
         """The lowest cost so far that full accuracy has not refuted, be it an optimum or not."""
-        return float(self.table["cost"][(self.table["size"] > 0) & ~self._refuted].min(initial=self.lowest))
+        return float(self.table["cost"][(self.table["size"] > 0) & ~self._is_refuted].min(initial=self.lowest))
 
     @cached_property
-    def _refuted(self) -> Mask:
+    def _is_refuted(self) -> Mask:
         """Mask of candidates refuted at full accuracy, and of those not fitted with the cost of several refuted
         ones.
         """
@@ -240,7 +240,7 @@ class PortfolioState:
         n_similar = costs.searchsorted(T["cost"] + SAME_COST_TOL, side="right") - costs.searchsorted(T["cost"] - SAME_COST_TOL)
         return np.asarray(failed | (~T["fitted"] & (n_similar >= _MIN_REFUTATIONS)), dtype=np.bool_)
 
-    def unconfirmed(self, *, is_last: bool = False) -> int | None:
+    def find_unconfirmed(self, *, is_last: bool = False) -> int | None:
         """Return the index of the lowest settled candidate that looks better than every solution, or None if there
         is none.
 
@@ -249,51 +249,51 @@ class PortfolioState:
         Floors of valleys take longer, and have to wait for their share.  Neither holds for the `is_last` time.
         """
         T = self.table
-        is_converged = T["settled"] & (~T["floor"] | is_last | self._spare) & ~self._refuted
-        return self._promising(is_converged) if is_last or self._may_check else None
+        is_converged = T["settled"] & (~T["floor"] | is_last | self._has_following_share) & ~self._is_refuted
+        return self._find_promising(is_converged) if is_last or self._may_check else None
 
     @property
-    def unpolished(self) -> int | None:
+    def unpolished_index(self) -> int | None:
         """The best that holds at full accuracy, if its fit was cut short; None if there is none."""
         best = self._lowest
         return None if best is None or self.records[best].success or self.records[best].end.polished else best
 
     @property
-    def last_resort(self) -> int | None:
+    def last_resort_index(self) -> int | None:
         """Index of the lowest candidate that looks better than every solution, optimum or not.
 
         Fitted when the time is over.
         """
-        return self._promising(self.table["size"] > 0)
+        return self._find_promising(self.table["size"] > 0)
 
-    def _promising(self, candidates: Mask) -> int | None:
+    def _find_promising(self, candidates: Mask) -> int | None:
         T = self.table
         return _find_lowest(T["cost"], candidates & ~T["fitted"] & (T["cost"] < self.lowest - SAME_COST_TOL))
 
-    def valley(self, *, is_last: bool = False) -> int | None:
+    def find_valley(self, *, is_last: bool = False) -> int | None:
         """Return the lowest candidate that is lower than all that are settled, and was not dropped.
 
         None if there is none, or no share of the work is left for it, which is larger for the `is_last` time.
         """
-        T, lowest = self.table, self._ahead
+        T, lowest = self.table, self._lowest_open
         has_share = is_last and T["following"].sum() <= _LAST_FOLLOWING_WORK_SHARE * T["work"].sum()
-        return lowest if lowest is not None and (has_share or self._spare[lowest]) else None
+        return lowest if lowest is not None and (has_share or self._has_following_share[lowest]) else None
 
     @property
-    def unchecked(self) -> int | None:
+    def unchecked_index(self) -> int | None:
         """Index of the lowest open candidate if it is far below all checked ones and a share of work is left, else
         None.
         """
-        T, lowest = self.table, self._ahead
+        T, lowest = self.table, self._lowest_open
         cost_limit = min(self.lowest, float(T["held"].min(initial=np.inf))) - NEAR_COST_TOL
         return lowest if lowest is not None and T["cost"][lowest] < cost_limit and self._may_check else None
 
     @cached_property
-    def _ahead(self) -> int | None:
+    def _lowest_open(self) -> int | None:
         T = self.table
-        cost_limit = min(float(T["cost"][T["settled"] & ~self._refuted].min(initial=np.inf)), self.lowest) - SAME_COST_TOL
+        cost_limit = min(float(T["cost"][T["settled"] & ~self._is_refuted].min(initial=np.inf)), self.lowest) - SAME_COST_TOL
         is_open = (
-            (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"] | self._refuted) & (T["cost"] < cost_limit)
+            (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"] | self._is_refuted) & (T["cost"] < cost_limit)
         )
         return _find_lowest(T["cost"], is_open)
 
@@ -303,17 +303,17 @@ class PortfolioState:
         return bool(T["checking"].sum() - T["following"].sum() <= _CHECKING_WORK_SHARE * T["work"].sum())
 
     @property
-    def unfinished(self) -> bool:
+    def has_unfinished(self) -> bool:
         """Whether anything that looks better than every solution waits to be confirmed or followed."""
-        return self.unconfirmed(is_last=True) is not None or self._ahead is not None
+        return self.find_unconfirmed(is_last=True) is not None or self._lowest_open is not None
 
     @property
-    def closable(self) -> bool:
+    def is_closable(self) -> bool:
         """Whether any of that is to be confirmed or followed now: shares of the work may be used up."""
-        return self.unconfirmed(is_last=True) is not None or self.valley(is_last=True) is not None
+        return self.find_unconfirmed(is_last=True) is not None or self.find_valley(is_last=True) is not None
 
     @cached_property
-    def _spare(self) -> Mask:
+    def _has_following_share(self) -> Mask:
         """Whether the share of valleys is left for each candidate; what its first strides take is not foreseen."""
         T = self.table
         strides = np.array(
@@ -340,11 +340,11 @@ class PortfolioState:
             is_best |= T["solution"] <= best + SAME_COST_TOL
         return np.flatnonzero(is_best & (T["independent"] | (not independent)))
 
-    def finds(self, *, independent: bool = True) -> list[CandidateRecord]:
+    def find_best_records(self, *, independent: bool = True) -> list[CandidateRecord]:
         """Return the candidates that ended in the best optimum, as determined by `found`."""
         return [self.records[i] for i in self.find_best_hits(independent=independent).tolist()]
 
-    def extended(self, records: Sequence[CandidateRecord], region: SearchRegion) -> PortfolioState:
+    def with_records(self, records: Sequence[CandidateRecord], region: SearchRegion) -> PortfolioState:
         """Return the state with more candidates."""
         pool = self.pool
         independent_costs = self.table["cost"][self.table["independent"]]
@@ -374,21 +374,21 @@ class PortfolioState:
             following=previous.following + end.work, checking=previous.checking + end.work, work=previous.work + end.work,
             seconds=previous.seconds + end.seconds, rough=end.rough,
         )  # fmt: skip
-        return self._changed(index, updated)
+        return self._with_outcome(index, updated)
 
-    def checked(self, index: int, end: CandidateOutcome) -> PortfolioState:
+    def with_checked(self, index: int, end: CandidateOutcome) -> PortfolioState:
         """Return the state with a candidate in a valley that was fitted at full accuracy, as far as a few steps go."""
         if end.result is None or end.result.success or not end.is_converged:
-            return self.confirmed(index, end)
+            return self.with_confirmed(index, end)
         previous = self.records[index].end
         lower = replace(previous, theta=end.theta, cost=end.cost) if end.cost < previous.cost else previous
         updated = replace(
             lower, checked_cost=end.cost, checking=previous.checking + end.work, work=previous.work + end.work,
             seconds=previous.seconds + end.seconds,
         )  # fmt: skip
-        return self._changed(index, updated)
+        return self._with_outcome(index, updated)
 
-    def confirmed(self, index: int, end: CandidateOutcome) -> PortfolioState:
+    def with_confirmed(self, index: int, end: CandidateOutcome) -> PortfolioState:
         """Return the state with a candidate fitted at full accuracy; if that failed, it is no optimum."""
         previous = self.records[index]
         updated = replace(
@@ -401,9 +401,9 @@ class PortfolioState:
             updated = replace(updated, theta=previous.end.theta, cost=previous.end.cost)
             if previous.end.result is not None:  # what held before does not cease to
                 updated = replace(updated, result=previous.end.result, is_converged=previous.end.is_converged)
-        return self._changed(index, updated)
+        return self._with_outcome(index, updated)
 
-    def _changed(self, index: int, end: CandidateOutcome) -> PortfolioState:
+    def _with_outcome(self, index: int, end: CandidateOutcome) -> PortfolioState:
         record, table = replace(self.records[index], end=end), self.table.copy()
         table[index : index + 1] = _build_columns([record])
         return self._with((*self.records[:index], record, *self.records[index + 1 :]), table, self.pool)
@@ -514,7 +514,7 @@ def compute_way_probabilities(state: PortfolioState, ways: Sequence[str]) -> Arr
     work = {w: float(search_work[is_way].sum()) for w, is_way in mask_by_way.items()}
     score = np.array([(successes[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
     steady_fractions = [fractions for min_count, fractions in _STEADY_WORK_SHARES if costs.size >= min_count][-1]
-    idle_mask = np.array([w == MOVED and all(m.spent for m in state.pool) for w in ways])
+    idle_mask = np.array([w == MOVED and all(m.is_spent for m in state.pool) for w in ways])
     score[idle_mask & ~idle_mask.all()] = 0.0
     steady_shares = np.array(
         [0.0 if is_idle else steady_fractions.get(w, 0.0) for w, is_idle in zip(ways, idle_mask, strict=True)]
@@ -542,7 +542,7 @@ def add_to_pool(
     clash = [
         bool(close)
         or m.family == new_head.family
-        or (abs(m.cost - new_head.cost) < _EQUAL_COST_TOL and not (m.spent and new_head.cost <= threshold))
+        or (abs(m.cost - new_head.cost) < _EQUAL_COST_TOL and not (m.is_spent and new_head.cost <= threshold))
         for m, close in zip(pool, is_near, strict=True)
     ]
     position = sum(m.cost <= new_head.cost for m in pool)
@@ -557,9 +557,9 @@ def add_to_pool(
     new_head = replace(new_head, vain=max([new_head.vain, *vain_counts]))
     heads, n_free = list[FamilyHead](), _MAX_POOL_SIZE
     for m in (*pool[:position], new_head, *remaining):
-        if m.spent or n_free > 0:
+        if m.is_spent or n_free > 0:
             heads.append(m)
-            n_free -= not m.spent
+            n_free -= not m.is_spent
     return tuple(heads)
 
 
@@ -567,7 +567,7 @@ def select_head(pool: Sequence[FamilyHead], rng: np.random.Generator, families: 
     """Choose the head that is moved, mostly of the best families that were not moved in vain; the pool is sorted."""
     if rng.random() < _ANY_HEAD_PROBABILITY:
         return pool[int(rng.integers(len(pool)))]
-    best = ([m for m in pool if not m.spent] or pool)[:families]
+    best = ([m for m in pool if not m.is_spent] or pool)[:families]
     return best[int(rng.integers(len(best)))]
 
 
@@ -579,4 +579,4 @@ def perturb_head(head: Array, region: SearchRegion, rng: np.random.Generator) ->
         theta[coordinates] = region.draw(rng)[coordinates]
     elif kind == 1:
         theta += 10 ** rng.uniform(-2.0, 0.3) * region.unit * rng.standard_normal(head.size)
-    return region.inside(theta), kind == 2
+    return region.clip(theta), kind == 2

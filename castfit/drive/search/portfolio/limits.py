@@ -59,7 +59,7 @@ class SearchRegion:
             theta[j] = prior.value(float(u[j]), float(self.lower[j]), float(self.upper[j]))
         return theta
 
-    def inside(self, theta: Array) -> Array:
+    def clip(self, theta: Array) -> Array:
         """Clip theta to the limits."""
         return np.clip(theta, self.lower, self.upper)
 

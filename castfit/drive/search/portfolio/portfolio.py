@@ -129,7 +129,7 @@ def estimate(
     require_problem("estimate", problem, mistakes)
     mistakes += limits_mistakes(problem, limits)
     raise_if_mistakes("estimate", mistakes)
-    run = run.cleaned()
+    run = run.with_plain_numbers()
     if ways is None:
         chosen_ways = applicable_strategies(problem.posed)
     options = PortfolioOptions(chosen_ways, int(screen), race=bool(race))

@@ -63,18 +63,18 @@ def run_portfolio(
     rng: int | np.random.Generator, finds: int,
 ) -> PortfolioResult:  # fmt: skip
     """Carry out a search with given parts; `castfit.estimate` says what the arguments mean."""
-    job = run.freeze("estimate", "the problem", (problem, region))
-    with run.opened(header) as file:
+    job = run.pickle_job("estimate", "the problem", (problem, region))
+    with run.open_checkpoint(header) as file:
         search = _PortfolioSearch(problem, options, region, np.random.default_rng(rng), job, run, finds)
         if file is not None:
             with file.intact():
-                search.known |= {
+                search.saved_outcomes |= {
                     int(record["index"]): rebuild_value(CandidateOutcome, record["end"]) for record in file.records
                 }
 
         def enter(i: int, outcome: Any) -> ProgressReport | None:
             end = search.enter(i, outcome)
-            if end is not None and file is not None and i not in search.known:
+            if end is not None and file is not None and i not in search.saved_outcomes:
                 file.append({"index": i, "end": end})
             if end is None:
                 return None
@@ -99,52 +99,52 @@ class _PortfolioSearch:
     ) -> None:  # fmt: skip
         self.problem, self.options, self.region, self.run, self.finds = problem, options, region, run, finds
         self.tasks: deque[Task] = deque()
-        self.known: dict[int, CandidateOutcome] = {}
+        self.saved_outcomes: dict[int, CandidateOutcome] = {}
         self.state = PortfolioState()
         self.reason = ""
         self.losses: list[str] = []
         self._rng, self._job, self._merit = rng, job, ObjectiveMeasure.from_problem(problem)
-        self._planned: deque[tuple[int, CandidateOrder]] = deque()
+        self._planned_orders: deque[tuple[int, CandidateOrder]] = deque()
         self._count = 0
         self._ends: dict[int, CandidateOutcome] = {}
-        self._confirming: int | None = None
-        self._following: int | None = None
-        self._checking: int | None = None
+        self._confirming_index: int | None = None
+        self._following_index: int | None = None
+        self._checking_index: int | None = None
         self._best: Result | None = None
         self._rank = (True, np.inf)
-        self._late = self._closing = False
-        self._doubting, self._doubted = False, np.inf
+        self._is_late = self._is_closing = False
+        self._is_exchanging, self._exchanged_cost = False, np.inf
 
     def plan(self) -> None:
         """Plan until there is something to be carried out, or the search is at its end."""
-        while not self._planned and not self.reason:
-            self._confirming = self.state.last_resort if self._late else self.state.unconfirmed(is_last=self._closing)
-            is_polishing = self._confirming is None and (self._late or self._enough)
+        while not self._planned_orders and not self.reason:
+            self._confirming_index = self.state.last_resort_index if self._is_late else self.state.find_unconfirmed(is_last=self._is_closing)
+            is_polishing = self._confirming_index is None and (self._is_late or self._has_enough_finds)
             if is_polishing:
-                self._confirming = self.state.unpolished
-            if self._confirming is not None:
-                theta = self.state.records[self._confirming].end.theta
+                self._confirming_index = self.state.unpolished_index
+            if self._confirming_index is not None:
+                theta = self.state.records[self._confirming_index].end.theta
                 orders = [CandidateOrder(CONFIRM, theta=theta, accurate=is_polishing)]
-            elif not self._late and (valley := self.state.valley(is_last=self._closing)) is not None:
-                self._following = valley
+            elif not self._is_late and (valley := self.state.find_valley(is_last=self._is_closing)) is not None:
+                self._following_index = valley
                 orders = [build_valley_order(self.state, self.options, valley)]
-            elif not self._late and (valley := self.state.unchecked) is not None:
-                self._checking = valley
+            elif not self._is_late and (valley := self.state.unchecked_index) is not None:
+                self._checking_index = valley
                 orders = [CandidateOrder(CONFIRM, theta=self.state.records[valley].end.theta)]
-            elif self._late:
+            elif self._is_late:
                 self.reason = STOPS[Status.MAX_TIME]
                 return
-            elif self._doubting:
-                self._doubting, self._doubted = False, self.state.best
+            elif self._is_exchanging:
+                self._is_exchanging, self._exchanged_cost = False, self.state.best
                 orders = [build_exchange_order(self.state, self.options, self._rng)]
             else:
                 orders = plan_round(self.state, self.options, self.region, self._rng)
             share, max_seconds = _RESERVE_SHARE_AND_SECONDS
             for order in orders:
                 number, self._count = self._count, self._count + 1
-                self._planned.append((number, order))
-                if number in self.known:
-                    self._ends[number] = self.known[number]
+                self._planned_orders.append((number, order))
+                if number in self.saved_outcomes:
+                    self._ends[number] = self.saved_outcomes[number]
                     continue
                 reserved_seconds = 0.0 if order.way == CONFIRM else min(share * self.run.max_time, max_seconds)
                 limit = _MAX_TIME_SHARE * self.run.max_time
@@ -156,10 +156,10 @@ class _PortfolioSearch:
         if isinstance(outcome, InputError):
             raise outcome
         if outcome is None:  # there was no time for it
-            self._late, self._checking = True, None
+            self._is_late, self._checking_index = True, None
             self.tasks.clear()
             self._flush()
-            if self._confirming is not None:
+            if self._confirming_index is not None:
                 self.reason = STOPS[Status.MAX_TIME]
             self.plan()
             return None
@@ -177,53 +177,53 @@ class _PortfolioSearch:
 
     def _absorb(self) -> None:
         """Enter the finished candidates in the planned order, up to the first unfinished one."""
-        while self._planned and self._planned[0][0] in self._ends and not self.reason:
-            self._take(*self._planned.popleft())
+        while self._planned_orders and self._planned_orders[0][0] in self._ends and not self.reason:
+            self._enter_candidate(*self._planned_orders.popleft())
             reason = self._find_stop_reason()
-            self._closing = bool(reason) and self.state.unfinished
-            if self._closing:
-                if self.state.closable:
-                    self._planned.clear()
+            self._is_closing = bool(reason) and self.state.has_unfinished
+            if self._is_closing:
+                if self.state.is_closable:
+                    self._planned_orders.clear()
                     self.tasks.clear()
-            elif reason and self.options.doubt and self.state.best < self._doubted:
-                self._doubting = True
-                self._planned.clear()  # what is left of the round is not needed
+            elif reason and self.options.doubt and self.state.best < self._exchanged_cost:
+                self._is_exchanging = True
+                self._planned_orders.clear()  # what is left of the round is not needed
                 self.tasks.clear()
             else:
                 self.reason = reason
 
     def _flush(self) -> None:
         """Enter the finished candidates, and discard the unfinished ones."""
-        while self._planned:
-            entry = self._planned.popleft()
+        while self._planned_orders:
+            entry = self._planned_orders.popleft()
             if entry[0] in self._ends:
-                self._take(*entry)
+                self._enter_candidate(*entry)
 
-    def _take(self, number: int, order: CandidateOrder) -> None:
+    def _enter_candidate(self, number: int, order: CandidateOrder) -> None:
         """Enter a candidate, or the confirmation of one."""
         end = self._ends.pop(number)
         if order.way == FOLLOW:
-            if self._following is not None:
-                self.state, self._following = self.state.with_followed(self._following, end), None
+            if self._following_index is not None:
+                self.state, self._following_index = self.state.with_followed(self._following_index, end), None
         elif order.way != CONFIRM:
             record = CandidateRecord(len(self.state.records), order.way, end, order.family)
-            self.state = self.state.extended([record], self.region)
-        elif self._checking is not None:
-            self.state, self._checking = self.state.checked(self._checking, end), None
-        elif self._confirming is not None:
-            self.state, self._confirming = self.state.confirmed(self._confirming, end), None
+            self.state = self.state.with_records([record], self.region)
+        elif self._checking_index is not None:
+            self.state, self._checking_index = self.state.with_checked(self._checking_index, end), None
+        elif self._confirming_index is not None:
+            self.state, self._confirming_index = self.state.with_confirmed(self._confirming_index, end), None
         if end.result is not None and (self._best is None or _rank_outcome(end) < self._rank):
             self._best, self._rank = end.result, _rank_outcome(end)
 
     @property
-    def _enough(self) -> bool:
+    def _has_enough_finds(self) -> bool:
         return self.state.find_best_hits().size >= self.finds
 
     def _find_stop_reason(self) -> str:
         """Return the reason for the end of the search, or an empty string if it goes on."""
-        if not self._enough or self._best is None:
+        if not self._has_enough_finds or self._best is None:
             return ""
-        if not self._best.success and self.state.valley(is_last=True) is None:  # else it is followed to its end first
+        if not self._best.success and self.state.find_valley(is_last=True) is None:  # else it is followed to its end first
             return ""
         if self._best.goodness.described:
             return f"the optimum was found the requested number of times ({self.finds})."
@@ -263,34 +263,34 @@ class _PortfolioSearch:
             best=best,
             reason=reason,
             candidates=tuple(_build_row(t, best=t.index in best_indices) for t in self.state.records),
-            ways=tuple(self._way(name) for name in (*self.options.ways, EXCHANGED)),
+            ways=tuple(self._build_way(name) for name in (*self.options.ways, EXCHANGED)),
             sure=stop_status is None and n_found >= self.finds and reason != STOPS[Status.MAX_TIME],
             finds=n_found,
             described=described,
             time=self.run.seconds,
             merit=self._merit,
-            spread=_compute_spread([t.end.start_theta for t in self.state.finds()], self.region),
+            spread=_compute_spread([t.end.start_theta for t in self.state.find_best_records()], self.region),
             warnings=(*self.losses, *warnings),
             note=self.region.note,
         )
 
     def _look_at_last_resort(self) -> None:
         """Evaluate the best candidate where nothing was fitted: no search that got anywhere ends without a point."""
-        index = self.state.last_resort
+        index = self.state.last_resort_index
         if self._best is not None or index is None:
             return
         end = make_candidate(self._job, CandidateOrder(CONFIRM, theta=self.state.records[index].end.theta), _MIN_FIT_SECONDS, np.inf)
         if isinstance(end, CandidateOutcome) and end.result is not None:
-            self.state, self._best = self.state.confirmed(index, end), end.result
+            self.state, self._best = self.state.with_confirmed(index, end), end.result
 
-    def _way(self, name: str) -> StrategySummary:
+    def _build_way(self, name: str) -> StrategySummary:
         records = [t for t in self.state.records if t.way == name]
         best, improvements = np.inf, 0
         for t in self.state.records:
             if t.cost < best - SAME_COST_TOL:
                 improvements += t.way == name
                 best = t.cost
-        n_found = sum(t.way == name for t in self.state.finds(independent=False))
+        n_found = sum(t.way == name for t in self.state.find_best_records(independent=False))
         return StrategySummary(
             name, len(records), sum(t.end.dropped for t in records), sum(t.end.is_converged for t in records), n_found, improvements,
             sum(t.end.seconds for t in records),

@@ -256,7 +256,7 @@ def _minimize_in_trust_region(
         if order.plateau:
             theta, work = _resample_insensitive(search_problem, region, theta, rng, end_time)
     elif order.guess:
-        theta = region.inside(search_problem.searched.guess)
+        theta = region.clip(search_problem.searched.guess)
     else:
         draws = [region.draw(rng) for _ in range(order.screen)]
         k, cost = lowest_draw(search_problem, draws)
@@ -383,7 +383,7 @@ def _descend_from_exchange(
         i, j = pairs[int(k)]
         trial = theta.copy()
         trial[[i, j]] = trial[[j, i]]
-        starts.append(region.inside(trial))
+        starts.append(region.clip(trial))
     costs = np.array([search_problem.cost(start) for start in starts])
     best, work = CandidateOutcome(), float(len(starts))
     for k in np.argsort(costs, kind="stable")[:_MAX_EXCHANGE_DESCENTS]:

@@ -89,7 +89,7 @@ class SearchLog(LogRecord):
     def values(self, X: Array) -> Array:
         """Simulate members, as many as are allowed."""
         n_allowed = int(min(len(X), max(self._max_eval - self.simulations, 0)))
-        block = self._simulated(X[:n_allowed])
+        block = self._simulate(X[:n_allowed])
         for x, f in zip(X, block.values, strict=False):
             self.simulations += 1
             self._enter(x, f, None)
@@ -129,16 +129,16 @@ class SearchLog(LogRecord):
         self.check()
         return LocalSearchOutcome(outcome.path, outcome.f)
 
-    def _simulated(self, X: Array) -> SimulatedBlock:
+    def _simulate(self, X: Array) -> SimulatedBlock:
         """Simulate members at the rows of X (k, n); fewer values than rows if the time is over."""
         workers, size = self._session.run.workers, _ON_EXECUTORS
         if isinstance(workers, int):
             size = max(1, -(-len(X) // (_CHUNKS_PER_WORKER * workers)))
         pieces = [X[i : i + size] for i in range(0, len(X), size)]
         answers = zip(self._call_workers(simulate_block, *((piece,) for piece in pieces)), pieces, strict=True)
-        return _join_blocks(pieces, (a if isinstance(a, SimulatedBlock) else self._one_by_one(x) for a, x in answers))
+        return _join_blocks(pieces, (a if isinstance(a, SimulatedBlock) else self._simulate_one_by_one(x) for a, x in answers))
 
-    def _one_by_one(self, X: Array) -> SimulatedBlock:
+    def _simulate_one_by_one(self, X: Array) -> SimulatedBlock:
         """Repeat a task that ended its workers, so that it costs only the member that they died of."""
         pieces = [x[None] for x in X]
         answers = (self._call_workers(simulate_block, (piece,))[0] for piece in pieces)
@@ -149,7 +149,7 @@ class SearchLog(LogRecord):
 
     def _call_workers(self, function: Callable[..., Any], *calls: tuple[Any, ...]) -> list[Any]:
         """Return ``function(job, *arguments, deadline)`` for each call; `LostTask` for one that ended every worker."""
-        answers = self._session.answers(function, ((self._job, *call, self._session.run.deadline) for call in calls))
+        answers = self._session.collect_answers(function, ((self._job, *call, self._session.run.deadline) for call in calls))
         for answer in answers:
             if (
                 isinstance(answer, LostTask) and answer.cause == "not_run"

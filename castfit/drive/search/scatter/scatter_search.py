@@ -192,10 +192,10 @@ def scatter_search(
     if is_one_of(local_start, "decomposed"):
         mistakes += decomposition_mistakes(problem.posed)
     raise_if_mistakes("scatter_search", mistakes)
-    run = run.cleaned()
+    run = run.with_plain_numbers()
 
     work = SearchContext(searched, *method, box, local_start, float(join_reach))
-    job = run.freeze("scatter_search", "problem, transcription and solver", (work,))
+    job = run.pickle_job("scatter_search", "problem, transcription and solver", (work,))
     header = run_header(
         "scatter_search",
         searched,
@@ -208,7 +208,7 @@ def scatter_search(
     guess = box.cube(searched.guess)[None] if include_guess else None
     merit = work.merit
     max_simulations = _PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else float(max_eval)
-    with run.opened(header) as file, open_session(run) as session:
+    with run.open_checkpoint(header) as file, open_session(run) as session:
         log = SearchLog(session, job, work, seed, max_eval=max_simulations, vtr=merit.height_at(float(vtr)))
         state: SearchState | None = None
         if file is not None:

@@ -147,7 +147,7 @@ def evaluate_height(work: SearchContext, theta: Array) -> tuple[float, list[str]
         return np.inf, sorted({failure.cause for failure in evaluation.failures}) or ["not_finite"]
     violation = infeasibility(staged.layout, staged.scale, evaluation)
     penalty = violation * sum(float(np.sum(s**2)) for s in staged.signal) if violation > 0.0 else 0.0
-    return work.merit.height(evaluation.cost, weighted_squares(staged.layout, evaluation)) + penalty, []
+    return work.merit.compute_height(evaluation.cost, weighted_squares(staged.layout, evaluation)) + penalty, []
 
 
 class _LocalSearchWatch:
@@ -165,7 +165,7 @@ class _LocalSearchWatch:
         if (
             not self._paths
             or len(self.points) < 2
-            or self._work.merit.height(iteration.cost, iteration.chi2) < self._best
+            or self._work.merit.compute_height(iteration.cost, iteration.chi2) < self._best
         ):
             return False
         radius = self._work.join_reach * np.sqrt(x.size)
@@ -196,7 +196,7 @@ def search_locally(
         problem, start, max(deadline - time.time(), 1e-3), watch, verify=False
     )  # the last fit is verified
     evaluations = Counter(result.evaluations)
-    f = work.merit.height(result.cost, result.chi2)
+    f = work.merit.compute_height(result.cost, result.chi2)
     if work.needs_simulation:
         f, _ = evaluate_height(work, result.theta)
         evaluations["values"] += 1

@@ -140,8 +140,8 @@ def _all_followed(
     setting: ProfileSetting, targets: tuple[OfPrediction, ...], top: float, workers: int | Executor
 ) -> list[tuple[ProfileBranch, tuple[str, str]]]:
     """Follow every prediction, wherever there is room."""
-    run = RunOptions(workers=workers).cleaned()
-    job = run.freeze("predict", "problem, transcription and solver", (setting, targets, top))
+    run = RunOptions(workers=workers).with_plain_numbers()
+    job = run.pickle_job("predict", "problem, transcription and solver", (setting, targets, top))
     branches_by_index: dict[int, tuple[ProfileBranch, tuple[str, str]]] = {}
 
     def enter(n: int, outcome: Any) -> ProgressReport | None:

@@ -207,13 +207,13 @@ def contours(
     raise_if_mistakes("contours", mistakes)
     setting = ProfileSetting.from_result(result, compiled_problem, requested_transcription, chosen_solver, targets)
     tops = {level: _threshold(level, result) for level in found_levels}
-    run = run.cleaned()
+    run = run.with_plain_numbers()
     header = run_header(
         "contours", problem, requested_transcription, chosen_solver, names=", ".join(t.name for t in targets), slices=int(slices),
         confidence_levels=", ".join(f"{level:g}" for level in tops),
         start=", ".join(f"{value:.9g}" for value in result.theta),
     )  # fmt: skip
-    with run.opened(header) as file:
+    with run.open_checkpoint(header) as file:
         halves, stop_reason = _halves(run, (setting, targets), tops, int(slices), file)
     finished_halves = [half for pair in halves.values() for half in pair if half is not None]
     complete_pairs = {level: (a, b) for level, (a, b) in halves.items() if a is not None and b is not None}
@@ -311,7 +311,7 @@ def _halves(
         records = file.records if file is not None else ()
         restored_halves = {record["half"]: rebuild_value(HalfContour, record["found"]) for record in records}
     halves: dict[str, HalfContour] = {key: restored_halves[key] for *_, key in keys if key in restored_halves}
-    job = run.freeze("contours", "problem, transcription and solver", parts)
+    job = run.pickle_job("contours", "problem, transcription and solver", parts)
     tasks: deque[tuple[int, tuple[Any, ...]]] = deque(
         (i, (job, tops[level], slices, half_index, run.deadline))
         for i, (level, half_index, key) in enumerate(keys)

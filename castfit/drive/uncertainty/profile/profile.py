@@ -184,14 +184,14 @@ def profile(
     assert problem is not None
     assert reach_factor is not None
     goal = ContinuationLimits(tuple(thresholds.values()), bool(everywhere), reach_factor)
-    run = run.cleaned()
+    run = run.with_plain_numbers()
     header = run_header(
         "profile", problem, requested_transcription, chosen_solver, names=", ".join(t.name for t in targets), limits=statistic,
         confidence_levels=", ".join(thresholds), everywhere=bool(everywhere), reach=reach_factor,
         start=", ".join(f"{value:.9g}" for value in result.theta),
     )  # fmt: skip
     session = _Session(problem, requested_transcription, chosen_solver, goal, run, result.time)
-    with run.opened(header) as file:
+    with run.open_checkpoint(header) as file:
         session.open(file)
         best, sides, stop_reason = session.best_of(result, names)
         trouble = file.trouble if file is not None else ""
@@ -283,7 +283,7 @@ class _Session:
         for generation in range(_MAX_RESTARTS + 1):
             targets = read_targets(best, self.problem.posed, names, [])
             setting = ProfileSetting.from_result(best, self.problem.posed, self.transcription, self.solver, targets)
-            job = self.run.freeze("profile", "problem, transcription and solver", (setting, targets, self.goal))
+            job = self.run.pickle_job("profile", "problem, transcription and solver", (setting, targets, self.goal))
             side_tasks = {i: (job, i // 2, 1 if i % 2 else -1, self.run.deadline) for i in range(2 * len(targets))}
             sides, stop_reason = self._round(targets, side_tasks, generation)
             for _ in range(_CROSS_CHECK_ROUNDS):

@@ -181,7 +181,7 @@ def refit_options(
     run = RunOptions(fit_max_time=fit_max_time, **options)
     run_mistakes = run.file_mistakes() + run.mistakes()
     mistakes[:] = [*part_mistakes, *mistakes, *run_mistakes]
-    return requested_transcription, chosen_solver, run if run_mistakes else run.cleaned()
+    return requested_transcription, chosen_solver, run if run_mistakes else run.with_plain_numbers()
 
 
 def refit_all(
@@ -200,9 +200,9 @@ def refit_all(
     """
     method = plan.method_labels or (plan.transcription, plan.solver)
     header = run_header(where, plan.compiled_problem, *method, **entries, fit_max_time=run.fit_max_time)
-    job = run.freeze(where, "the problem with its transcription and solver", (plan,))
+    job = run.pickle_job(where, "the problem with its transcription and solver", (plan,))
     rows = {row.index: row for row in blank}
-    with run.opened(header) as file:
+    with run.open_checkpoint(header) as file:
         restored = _resume(file, rows, first_record) if file is not None else 0
         refits, message = carry_out_refits(
             run, _refit, job, rows, label,

@@ -169,13 +169,13 @@ def sample(
     if find_spec("emcee") is None or find_spec("arviz") is None:
         mistakes.append(_INSTALL)
     raise_if_mistakes("sample", mistakes)
-    run, seed = run.cleaned(), as_seed(rng)
+    run, seed = run.with_plain_numbers(), as_seed(rng)
     count, each = int(chains), _DEFAULT_WALKERS if walkers is None else int(walkers)
     n_retained = max(-(-int(_DEFAULT_DRAWS if draws is None else draws) // (count * each)), 2)
     min_tuning = max(n_retained // 2, 20) if draws is not None else -(-n_retained // 2)
     steps = n_retained + (min_tuning if tune is None else int(tune))
     max_count = steps if draws is not None else steps << _MAX_DOUBLINGS
-    job = run.freeze("sample", "the problem", (compiled_problem, result.with_problem(compiled_problem), each))
+    job = run.pickle_job("sample", "the problem", (compiled_problem, result.with_problem(compiled_problem), each))
     slice_seconds = min(_CHAIN_TIME_SLICE_SECONDS, float(run.max_time) / (4 * count))
     ensemble_by_chain: dict[int, WalkerEnsemble] = {}
     failures: dict[int, str] = {}

@@ -91,11 +91,11 @@ class FilterState:
     width: float = 1.0
     refusals: int = 0
 
-    def accepted(self, start: Member) -> FilterState:
+    def with_accepted(self, start: Member) -> FilterState:
         """Return the filters after a start was chosen: the next one must be as good."""
         return replace(self, threshold=start.f, refusals=0)
 
-    def refused(self, wait: int) -> FilterState:
+    def with_refusal(self, wait: int) -> FilterState:
         """Return the filters after nothing passed; after `wait` times they are relaxed."""
         if self.refusals + 1 < wait:
             return replace(self, refusals=self.refusals + 1)

@@ -181,9 +181,9 @@ def _run_local_search(
     candidates = {m.number: m for m in (*state.R, *new_members) if m.number not in searched_numbers}
     pool = filter_candidates(list(candidates.values()), state.climbs, state.filters, options)
     if not pool:
-        return replace(state, filters=state.filters.refused(options.relax_after))
+        return replace(state, filters=state.filters.with_refusal(options.relax_after))
     start = choose_start(pool, state.climbs, options.balance)
-    state = replace(state, filters=state.filters.accepted(start), since_local=0)
+    state = replace(state, filters=state.filters.with_accepted(start), since_local=0)
     outcome = objective.improve(start, state.climbs)
     if outcome is None:
         return replace(state, climbs=(*state.climbs, LocalSearchPath(start, start, start.x[None])))
