@@ -277,7 +277,9 @@ def draw_scaling(timings: Sequence[ManyTiming], path: str | Path | None = None) 
     return save_or_show(figure, path)
 
 
-def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None, max_time: float = _MAX_FIT_SECONDS) -> Report:
+def _run(
+    name: str, progress: Progress, seed: int = 0, plot: str | None = None, max_time: float = _MAX_FIT_SECONDS
+) -> Report:
     raise_if_mistakes(NAME, number_mistakes(seed=seed, max_time=max_time))
     timings = scaling(rng=seed, max_time=max_time, progress=progress)
     if plot is not None:

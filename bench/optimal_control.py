@@ -26,6 +26,8 @@ from .table import Kind, Report, record
 
 NAME = "control"
 _N_TURNS = 3  # number of timed solutions
+
+
 @dataclass(frozen=True)
 class PlanRow:
     """One problem by one transcription: what was found, CPU seconds, and those of rockit with its optimum."""

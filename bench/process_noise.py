@@ -275,7 +275,9 @@ def online(seed: int) -> list[FigureRow]:
     return rows
 
 
-def run(_: str, progress: Callable[[str], object] = lambda text: None, *, starts: int = _N_DATA_SETS, seed: int = 0) -> Report:
+def run(
+    _: str, progress: Callable[[str], object] = lambda text: None, *, starts: int = _N_DATA_SETS, seed: int = 0
+) -> Report:
     """Repeat all cases; `starts` is the number of simulated data sets of each."""
     raise_if_mistakes(NAME, number_mistakes(starts=starts, seed=seed))
     progress("known likelihoods")

@@ -19,6 +19,8 @@ import time
 import warnings
 
 N_REPEATS = 5  # number of timed evaluations, of which the median counts
+
+
 def seconds():
     """Return the CPU seconds of this process."""
     return time.process_time()

@@ -30,6 +30,8 @@ TRUTH = {"k1": 0.6, "k2": 0.0, "k3": 0.0, "k4": 0.25}
 _LARGE = "0009"
 _N_DATA_SETS = 20  # number of simulated data sets
 _DATA_SIGMA = 0.02  # standard deviation of the simulated errors, in the units of the output
+
+
 def four_terms(seed: int) -> cf.Problem:
     """Return data of A, which turns into B, which leaves (k1, k4): nothing comes back (k2), nothing pairs (k3)."""
     a, b, k1, k2, k3, k4 = cf.symbols("a b k1 k2 k3 k4")

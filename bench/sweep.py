@@ -241,7 +241,9 @@ def _error(request: SensitivityRequest, values: _Found, exact: _Found) -> float:
     unit = np.maximum(request.lanes.units[0], _MAGNITUDE_FRACTION * np.abs(request.lanes.x0))[:, None]
     (x, dx), (x_, dx_) = values, exact
     of_values = np.abs(x - x_) / np.maximum(np.abs(x_).max(axis=1, keepdims=True), _SENSITIVITY_FRACTION * unit)
-    of_slopes = np.abs(dx - dx_) / np.maximum(np.abs(dx_).max(axis=1, keepdims=True), _SENSITIVITY_FRACTION * unit[..., None])
+    of_slopes = np.abs(dx - dx_) / np.maximum(
+        np.abs(dx_).max(axis=1, keepdims=True), _SENSITIVITY_FRACTION * unit[..., None]
+    )
     worst = max(float(of_values.max(initial=0.0)), float(of_slopes.max(initial=0.0)))
     return worst if np.isfinite(worst) else np.inf
 

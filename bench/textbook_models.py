@@ -76,7 +76,9 @@ class Textbook:
             outputs={"scaled": scale * states[self.seen]},
         )
         guess = {
-            name: cf.Parameter(value, bounds=(value / _BOUND_FACTOR, value * _BOUND_FACTOR) if bounded else None, scale="log")
+            name: cf.Parameter(
+                value, bounds=(value / _BOUND_FACTOR, value * _BOUND_FACTOR) if bounded else None, scale="log"
+            )
             for name, value in self.truth.items()
         }
         exact = cf.simulate(model, times=self.times, parameters=self.truth, initial=self.initial)

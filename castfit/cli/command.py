@@ -47,7 +47,12 @@ class Command:
             default_text = "" if default is None else " (default: %(default)s)"
             aliases = ["--rng"] if name == "seed" else []  # as the interface calls it
             parser.add_argument(
-                format_option(name), *aliases, metavar=metavar, type=reader, default=default, help=help_text + default_text
+                format_option(name),
+                *aliases,
+                metavar=metavar,
+                type=reader,
+                default=default,
+                help=help_text + default_text,
             )
             if name in _RENAMED:
                 hidden = argparse.SUPPRESS

@@ -22,7 +22,9 @@ def _list(arguments: argparse.Namespace) -> int:
     from castfit.cli import console as screen
 
     screen.make_console().print(screen.build_library_table(problems.load(name) for name in problems.names()))
-    screen.make_console().print(screen.build_control_table(problems.load_control(name) for name in problems.control_names()))
+    screen.make_console().print(
+        screen.build_control_table(problems.load_control(name) for name in problems.control_names())
+    )
     return 0
 
 

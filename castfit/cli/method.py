@@ -49,7 +49,9 @@ def add_parts(parser: Any) -> None:
 
 def add_settings(parser: Any) -> None:
     """Add the settings of transcriptions."""
-    parser.add_argument("--intervals", type=parse_literal, metavar="N|data", help="number of multiple-shooting intervals")
+    parser.add_argument(
+        "--intervals", type=parse_literal, metavar="N|data", help="number of multiple-shooting intervals"
+    )
     parser.add_argument("--elements", type=parse_literal, metavar="N|auto|data", help="elements of collocation")
     parser.add_argument("--degree", type=int, metavar="D", help="collocation points per element")
     for name, (choices, words) in _CHOICES.items():

@@ -63,7 +63,8 @@ class Checkpoint:
         saved_header, self.records, self._whole = read(self.path) if exists else (None, (), 0)
         if saved_header is not None:
             raise_if_mistakes(
-                "checkpoint", [f"'{path}' {difference}" for difference in describe_header_differences(saved_header, header)]
+                "checkpoint",
+                [f"'{path}' {difference}" for difference in describe_header_differences(saved_header, header)],
             )
         self._header = b"" if saved_header is not None else _line({_KIND: FORMAT_VERSION, **header})
         self.trouble = ""

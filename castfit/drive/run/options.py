@@ -99,7 +99,9 @@ class RunOptions:
             raise InputError(function_name, [f"{reason}; define the classes in a module, or use workers=1"]) from error
         return job
 
-    def open_checkpoint(self, header: Mapping[str, Any]) -> AbstractContextManager[Checkpoint] | AbstractContextManager[None]:
+    def open_checkpoint(
+        self, header: Mapping[str, Any]
+    ) -> AbstractContextManager[Checkpoint] | AbstractContextManager[None]:
         """Open the checkpoint for a ``with`` block that closes it; None in the block if there is none."""
         if self.checkpoint is None:
             return nullcontext()

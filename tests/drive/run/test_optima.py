@@ -216,7 +216,9 @@ def test_heights_and_objectives_are_two_scales_of_one_thing():
         for height in (1e-3, 7.0, 1e9):
             assert merit.height_at(merit.at_height(height)) == pytest.approx(height)
     steep = ObjectiveMeasure("-2 log L", 10, 3.0, squares=False)
-    assert steep.height_at(steep.at_height(steep.compute_height(1e5, np.nan))) == pytest.approx(steep.compute_height(1e5, np.nan))
+    assert steep.height_at(steep.at_height(steep.compute_height(1e5, np.nan))) == pytest.approx(
+        steep.compute_height(1e5, np.nan)
+    )
 
 
 @given(

@@ -207,7 +207,9 @@ def test_what_is_spread_over_a_plateau_leaves_it_where_a_descent_alone_does_not(
     problem = unseen()
     scene, region = search_problem_of(problem.posed), build_search_region(problem.posed, None)
     stuck = local_search.descend(scene, np.array(scene.searched.guess), strategies.NO_COST_LIMITS, 30.0)
-    lowest = local_search.descend(scene, problem.posed.to_search(np.array([1.0, 1.0, 1.7])), strategies.NO_COST_LIMITS, 30.0)
+    lowest = local_search.descend(
+        scene, problem.posed.to_search(np.array([1.0, 1.0, 1.7])), strategies.NO_COST_LIMITS, 30.0
+    )
     assert stuck.cost > lowest.cost + 100.0
     order = CandidateOrder(MOVED, theta=tuple(stuck.theta.tolist()), best=stuck.cost, family=0, plateau=True)
     ends = [make_candidate((problem, region), replace(order, seed=seed), np.inf, np.inf) for seed in range(20)]
@@ -280,11 +282,15 @@ def test_moves_leave_their_work_to_new_starts_where_every_head_is_spent():
 
     def share(*vain: int) -> float:
         pool = tuple(FamilyHead(np.zeros(1), float(k), k, times) for k, times in enumerate(vain))
-        return dict(zip(WAYS, compute_way_probabilities(PortfolioState(candidates, pool), list(WAYS)), strict=True))[MOVED]
+        return dict(zip(WAYS, compute_way_probabilities(PortfolioState(candidates, pool), list(WAYS)), strict=True))[
+            MOVED
+        ]
 
     assert share(30, 29) > 0.2
     assert share(30, 30) < 0.05
-    assert compute_way_probabilities(PortfolioState(candidates, ()), [MOVED]).tolist() == [1.0]  # where nobody else is asked for
+    assert compute_way_probabilities(PortfolioState(candidates, ()), [MOVED]).tolist() == [
+        1.0
+    ]  # where nobody else is asked for
 
 
 def test_a_descent_is_as_accurate_as_its_cost_and_horizons_are_rougher():
@@ -811,7 +817,9 @@ def test_a_fit_that_ends_badly_does_not_undo_what_held():
     failed_state = state.with_confirmed(0, CandidateOutcome((3.0,), np.inf, result=floor, polished=True))
     assert failed_state.lowest == 2.0
     assert failed_state.unpolished_index is None
-    better_state = state.with_confirmed(0, CandidateOutcome((3.0,), 1.0, result=solution, is_converged=True, polished=True))
+    better_state = state.with_confirmed(
+        0, CandidateOutcome((3.0,), 1.0, result=solution, is_converged=True, polished=True)
+    )
     assert better_state.lowest == 1.0
 
 
@@ -861,7 +869,10 @@ def test_what_suits_a_problem():
 def test_drivers_of_their_own_make_candidates(way):
     compiled_problem = cf.problems.load("gasoil").problem.posed if way == "incremental" else parted().posed
     end = make_candidate(
-        (compiled_problem, build_search_region(compiled_problem, None)), CandidateOrder(way, seed=1), 60.0, time.time() + 60.0
+        (compiled_problem, build_search_region(compiled_problem, None)),
+        CandidateOrder(way, seed=1),
+        60.0,
+        time.time() + 60.0,
     )
     assert end is not None
     assert end.result is not None

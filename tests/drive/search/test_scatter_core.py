@@ -184,7 +184,9 @@ def test_each_restart_waits_longer_and_draws_more():
 
 def test_given_points_are_tried():
     optimum = np.full((1, 3), 0.37)
-    assert begin_search(Function(rastrigin, local=False), 3, 0, ScatterOptions(), optimum).best.f == pytest.approx(0, abs=1e-9)
+    assert begin_search(Function(rastrigin, local=False), 3, 0, ScatterOptions(), optimum).best.f == pytest.approx(
+        0, abs=1e-9
+    )
 
 
 def test_fewer_points_than_subranges():

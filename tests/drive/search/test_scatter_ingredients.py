@@ -152,7 +152,9 @@ def test_the_first_of_the_most_distant_maximizes_the_least_distance(seed):
     remaining_indices = [i for i in range(8) if i != chosen[0]]
     assert (
         chosen[1]
-        == remaining_indices[int(np.argmax(compute_least_distances(X[remaining_indices], np.vstack([R, X[chosen[0]]]))))]
+        == remaining_indices[
+            int(np.argmax(compute_least_distances(X[remaining_indices], np.vstack([R, X[chosen[0]]]))))
+        ]
     )
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 N_LINE_POINTS = 32  # evaluations along the line, half of them on either side of the optimum
 _MAX_RELATIVE_CHANGE = 2.0  # largest change of a quantity along the line, in units of its size
 _RANK_RTOL = 1e-7  # singular values below this fraction of the largest one count as zero
+
+
 def neighbour_points(problem: CompiledProblem, result: Result) -> Iterator[Array]:
     """Yield points (n_theta,) within the problem's bounds, on both sides of where a fit ended."""
     jacobian, gradient, theta = result.jacobian, result.gradient, result.theta

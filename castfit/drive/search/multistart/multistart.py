@@ -167,7 +167,9 @@ def multistart(
         chosen_transcription = choose(problem.posed, problem.posed.guess, straight=False, bound=True).transcription
     draws = screen_draws(problem, draws, int(screen), deadline)
     run = run.with_plain_numbers()
-    job = run.pickle_job("multistart", "problem, transcription and solver", (problem, chosen_transcription, chosen_solver))
+    job = run.pickle_job(
+        "multistart", "problem, transcription and solver", (problem, chosen_transcription, chosen_solver)
+    )
     header = run_header(
         "multistart",
         problem,

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CONTINUITY_TOL = 1e-6  # largest gap of a trajectory that counts as continuous, in units of the states' sizes
+
+
 @dataclass(frozen=True, repr=False)
 class StartRow(Trial):
     """One start and where it led: a row of the table; see `Trial` for how it ended.
@@ -247,7 +249,9 @@ class MultistartResult(SearchResult, SavedResult):
         }
         # A column of where a quantity ended also where no start came to an end.
         absent = dict.fromkeys((name for row in self.starts for name in row.start), np.nan)
-        return build_columns(self.starts, cells, start=lambda row: row.start, values=lambda row: {**absent, **row.values})
+        return build_columns(
+            self.starts, cells, start=lambda row: row.start, values=lambda row: {**absent, **row.values}
+        )
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
         best = None if self.best is None else min(self.starts, key=lambda row: row.rank)

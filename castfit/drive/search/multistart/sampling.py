@@ -103,7 +103,9 @@ def draw(
         user_starts = [_complete_start(problem, i, start, mistakes) for i, start in enumerate(listed)]
     if not user_starts and not is_count(starts, 1, _MAX_STARTS):
         starts_text = "empty" if listed == [] else shorten_repr(starts)
-        mistakes.append(f"starts is {starts_text}; expected a number from 1 to {_MAX_STARTS} or a list of {{name: value}}")
+        mistakes.append(
+            f"starts is {starts_text}; expected a number from 1 to {_MAX_STARTS} or a list of {{name: value}}"
+        )
     if listed is None and callable(sampling):
         if limits is not None:
             mistakes.append("limits and a sampling function cannot be combined; remove one of them")

@@ -96,7 +96,10 @@ _FOLLOWING_WORK_SHARE = 0.2  # share of the work for following a valley that is 
 _LAST_FOLLOWING_WORK_SHARE = 0.5  # the same share if the search would end otherwise
 _MIN_CANDIDATES_BEFORE_MOVES = 6  # number of candidates before points are moved
 _MIN_CANDIDATES_FOR_QUARTILE = 6  # number of candidates before the best quarter is rewarded
-_N_RECENT_LOOKS, _MIN_RECENT_LOOKS = 20, 6  # of the last candidates the median is the limit of the next, as soon as there are some
+_N_RECENT_LOOKS, _MIN_RECENT_LOOKS = (
+    20,
+    6,
+)  # of the last candidates the median is the limit of the next, as soon as there are some
 _CHEAP_WAYS = ("box", "growing")  # ways that begin by integrating
 
 
@@ -237,7 +240,9 @@ class PortfolioState:
         T = self.table
         failed = T["fitted"] & ~T["settled"]
         costs: Array = np.sort(T["cost"][failed])
-        n_similar = costs.searchsorted(T["cost"] + SAME_COST_TOL, side="right") - costs.searchsorted(T["cost"] - SAME_COST_TOL)
+        n_similar = costs.searchsorted(T["cost"] + SAME_COST_TOL, side="right") - costs.searchsorted(
+            T["cost"] - SAME_COST_TOL
+        )
         return np.asarray(failed | (~T["fitted"] & (n_similar >= _MIN_REFUTATIONS)), dtype=np.bool_)
 
     def find_unconfirmed(self, *, is_last: bool = False) -> int | None:
@@ -291,7 +296,9 @@ class PortfolioState:
     @cached_property
     def _lowest_open(self) -> int | None:
         T = self.table
-        cost_limit = min(float(T["cost"][T["settled"] & ~self._is_refuted].min(initial=np.inf)), self.lowest) - SAME_COST_TOL
+        cost_limit = (
+            min(float(T["cost"][T["settled"] & ~self._is_refuted].min(initial=np.inf)), self.lowest) - SAME_COST_TOL
+        )
         is_open = (
             (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"] | self._is_refuted) & (T["cost"] < cost_limit)
         )
@@ -323,7 +330,9 @@ class PortfolioState:
             ]
         )
         expected_work = np.where(T["followed"] < _MAX_LOW_ACCURACY_STRIDES, 0.0, strides[T["size"]])
-        return np.asarray(T["following"].sum() + expected_work <= _FOLLOWING_WORK_SHARE * T["work"].sum(), dtype=np.bool_)
+        return np.asarray(
+            T["following"].sum() + expected_work <= _FOLLOWING_WORK_SHARE * T["work"].sum(), dtype=np.bool_
+        )
 
     def find_best_hits(self, *, independent: bool = True) -> Index:
         """Return the indices of the candidates that ended in the best optimum.
@@ -349,7 +358,9 @@ class PortfolioState:
         pool = self.pool
         independent_costs = self.table["cost"][self.table["independent"]]
         threshold = (
-            float(np.quantile(independent_costs, _GOOD_QUANTILE, method="lower")) + SAME_COST_TOL if independent_costs.size else -np.inf
+            float(np.quantile(independent_costs, _GOOD_QUANTILE, method="lower")) + SAME_COST_TOL
+            if independent_costs.size
+            else -np.inf
         )
         for t in records:
             if t.end.theta and not t.end.dropped:
@@ -502,7 +513,9 @@ def compute_way_probabilities(state: PortfolioState, ways: Sequence[str]) -> Arr
     is_improved = costs < best_before - SAME_COST_TOL
     is_hit = np.zeros(costs.size, dtype=np.bool_)
     is_hit[state.find_best_hits(independent=False)[:_MAX_REWARDED_FINDS]] = True
-    threshold = float(np.quantile(costs, 0.25, method="lower")) if costs.size >= _MIN_CANDIDATES_FOR_QUARTILE else -np.inf
+    threshold = (
+        float(np.quantile(costs, 0.25, method="lower")) if costs.size >= _MIN_CANDIDATES_FOR_QUARTILE else -np.inf
+    )
     good_indices = np.flatnonzero(np.isin(T["way"], ways) & np.isfinite(costs) & (costs <= threshold + SAME_COST_TOL))
     is_first = np.zeros(costs.size, dtype=np.bool_)
     is_first[good_indices[np.unique(np.rint(costs[good_indices] / SAME_COST_TOL), return_index=True)[1]]] = True
@@ -519,9 +532,18 @@ def compute_way_probabilities(state: PortfolioState, ways: Sequence[str]) -> Arr
     steady_shares = np.array(
         [0.0 if is_idle else steady_fractions.get(w, 0.0) for w, is_idle in zip(ways, idle_mask, strict=True)]
     )
-    share = (1.0 - _MIN_WORK_SHARE - steady_shares.sum()) * score / score.sum() + _MIN_WORK_SHARE / len(ways) + steady_shares
+    share = (
+        (1.0 - _MIN_WORK_SHARE - steady_shares.sum()) * score / score.sum()
+        + _MIN_WORK_SHARE / len(ways)
+        + steady_shares
+    )
     counts = {w: int(is_way.sum()) for w, is_way in mask_by_way.items()}
-    mean_works = np.array([work[w] / counts[w] if work[w] else mean * (_PRIOR_WORK_FACTOR if w in FULL_ACCURACY_WAYS else 1.0) for w in ways])
+    mean_works = np.array(
+        [
+            work[w] / counts[w] if work[w] else mean * (_PRIOR_WORK_FACTOR if w in FULL_ACCURACY_WAYS else 1.0)
+            for w in ways
+        ]
+    )
     frequencies = share / mean_works
     return np.asarray(frequencies / frequencies.sum(), dtype=float)
 
@@ -575,7 +597,9 @@ def perturb_head(head: Array, region: SearchRegion, rng: np.random.Generator) ->
     """Return a moved copy of a head, and whether it is still to be moved over its plateau, by simulations."""
     kind, theta = int(rng.integers(3)), head.copy()
     if kind == 0:
-        coordinates = rng.choice(head.size, size=min(int(rng.integers(1, _MAX_RESAMPLED_COORDINATES + 1)), head.size), replace=False)
+        coordinates = rng.choice(
+            head.size, size=min(int(rng.integers(1, _MAX_RESAMPLED_COORDINATES + 1)), head.size), replace=False
+        )
         theta[coordinates] = region.draw(rng)[coordinates]
     elif kind == 1:
         theta += 10 ** rng.uniform(-2.0, 0.3) * region.unit * rng.standard_normal(head.size)

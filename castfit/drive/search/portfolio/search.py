@@ -55,7 +55,10 @@ _MIN_CANDIDATES_IF_MISFIT = 1000
 _MAX_UNEXPLAINED_FRACTION = 0.5
 """Unexplained fraction of an output's variance above which a misfit never ends the search."""
 _MIN_FIT_SECONDS = 1e-3  # time limit in seconds of a fit that only evaluates its starting point
-_RESERVE_SHARE_AND_SECONDS = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmation of what was found last
+_RESERVE_SHARE_AND_SECONDS = (
+    0.1,
+    10.0,
+)  # of the time, and seconds at most, kept for the confirmation of what was found last
 
 
 def run_portfolio(
@@ -118,7 +121,9 @@ class _PortfolioSearch:
     def plan(self) -> None:
         """Plan until there is something to be carried out, or the search is at its end."""
         while not self._planned_orders and not self.reason:
-            self._confirming_index = self.state.last_resort_index if self._is_late else self.state.find_unconfirmed(is_last=self._is_closing)
+            self._confirming_index = (
+                self.state.last_resort_index if self._is_late else self.state.find_unconfirmed(is_last=self._is_closing)
+            )
             is_polishing = self._confirming_index is None and (self._is_late or self._has_enough_finds)
             if is_polishing:
                 self._confirming_index = self.state.unpolished_index
@@ -223,18 +228,25 @@ class _PortfolioSearch:
         """Return the reason for the end of the search, or an empty string if it goes on."""
         if not self._has_enough_finds or self._best is None:
             return ""
-        if not self._best.success and self.state.find_valley(is_last=True) is None:  # else it is followed to its end first
+        if (
+            not self._best.success and self.state.find_valley(is_last=True) is None
+        ):  # else it is followed to its end first
             return ""
         if self._best.goodness.described:
             return f"the optimum was found the requested number of times ({self.finds})."
         T = self.state.table
-        if T.size < _MIN_CANDIDATES_IF_MISFIT or any(part > _MAX_UNEXPLAINED_FRACTION for part in self._best.goodness.unexplained.values()):
+        if T.size < _MIN_CANDIDATES_IF_MISFIT or any(
+            part > _MAX_UNEXPLAINED_FRACTION for part in self._best.goodness.unexplained.values()
+        ):
             return ""
         # Candidates that end far above the best are not followed to their optima: they count where they ended.
         costs: Array = np.sort(T["cost"][T["independent"] & ~T["dropped"] & np.isfinite(T["cost"])])
         w, N, last_index = 0, costs.size, -1
         while last_index < N - 1:  # the next one that differs
-            w, last_index = w + 1, int(costs.searchsorted(float(costs[last_index + 1]) + SAME_COST_TOL, side="right")) - 1
+            w, last_index = (
+                w + 1,
+                int(costs.searchsorted(float(costs[last_index + 1]) + SAME_COST_TOL, side="right")) - 1,
+            )
         if not additional_fits_needed(w, N):
             return f"{N} independent candidates ended in {w} different optima; a better one is unlikely."
         return ""
@@ -279,7 +291,9 @@ class _PortfolioSearch:
         index = self.state.last_resort_index
         if self._best is not None or index is None:
             return
-        end = make_candidate(self._job, CandidateOrder(CONFIRM, theta=self.state.records[index].end.theta), _MIN_FIT_SECONDS, np.inf)
+        end = make_candidate(
+            self._job, CandidateOrder(CONFIRM, theta=self.state.records[index].end.theta), _MIN_FIT_SECONDS, np.inf
+        )
         if isinstance(end, CandidateOutcome) and end.result is not None:
             self.state, self._best = self.state.with_confirmed(index, end), end.result
 

@@ -111,7 +111,9 @@ in these."""
 _MAX_CONFIRMING_ITERATIONS = 4  # iterations of a fit that confirms a candidate
 _MAX_POLISHING_ITERATIONS = 150  # iterations of the fit that ends a search
 _CONFIRMING_TOL = 1e-6  # tolerance of these fits: a thousandth of a standard error if Fisher scoring converges slowly
-_CONFIRMING_TRUST_REGION = TrustRegion(patience=6)  # of a fit that confirms: it begins where a search could gain no more
+_CONFIRMING_TRUST_REGION = TrustRegion(
+    patience=6
+)  # of a fit that confirms: it begins where a search could gain no more
 _MAX_DEFAULT_FIT_ITERATIONS = 180  # iterations of a default fit from a draw; longer ones rarely converge
 _ROUNDS_PER_STRIDE = 2  # number of rounds by which a valley is followed at a time
 _MAX_EXCHANGED_PAIRS = 100  # number of pairs of quantities that are exchanged and simulated
@@ -203,7 +205,9 @@ def make_candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadl
     with Interrupt() as interrupt:
         if order.way in FULL_ACCURACY_WAYS:
             theta = region.inside(search_problem.searched.guess) if order.guess else region.draw(rng)
-            end = _build_outcome(_fit_from_draw(problem, search_problem, theta, order, rng, seconds_left), search_problem, end_time)
+            end = _build_outcome(
+                _fit_from_draw(problem, search_problem, theta, order, rng, seconds_left), search_problem, end_time
+            )
             if end.result is not None and end.result.status is not Status.CONVERGED:
                 continuation = _resume_fit(search_problem, end, order, end_time)
                 end = continuation if not end.is_converged or continuation.cost < end.cost - SAME_COST_TOL else end
@@ -234,7 +238,10 @@ def _fit_from_draw(
     """Fit from a draw theta (n,), or the guess, at full accuracy; without retries, for other ways come anyway."""
     if order.guess:
         return fit(problem, None, None, retry=False, max_time=seconds_left)
-    start, solver = _collect_natural_values(problem, search_problem, theta), GaussNewton(max_iter=_MAX_DEFAULT_FIT_ITERATIONS)
+    start, solver = (
+        _collect_natural_values(problem, search_problem, theta),
+        GaussNewton(max_iter=_MAX_DEFAULT_FIT_ITERATIONS),
+    )
     if order.way == "incremental":
         return incremental(problem, start=start, max_time=seconds_left).result
     if order.way == "decomposed":
@@ -389,7 +396,9 @@ def _descend_from_exchange(
     for k in np.argsort(costs, kind="stable")[:_MAX_EXCHANGE_DESCENTS]:
         if not np.isfinite(costs[k]) or time.time() >= end_time:
             break
-        descent = descend(search_problem, starts[int(k)], NO_COST_LIMITS, end_time - time.time(), step_control=order.step_control)
+        descent = descend(
+            search_problem, starts[int(k)], NO_COST_LIMITS, end_time - time.time(), step_control=order.step_control
+        )
         work += descent.work
         if descent.cost < best.cost:
             best = CandidateOutcome(tuple(descent.theta.tolist()), descent.cost)
@@ -413,7 +422,11 @@ def _confirm(
     What holds need not be fitted to its optimum before the search knows nothing better.
     """
     theta = np.array(order.theta)
-    solver = GaussNewton(_CONFIRMING_TRUST_REGION, max_iter=_MAX_POLISHING_ITERATIONS if order.accurate else _MAX_CONFIRMING_ITERATIONS, tolerance=_CONFIRMING_TOL)
+    solver = GaussNewton(
+        _CONFIRMING_TRUST_REGION,
+        max_iter=_MAX_POLISHING_ITERATIONS if order.accurate else _MAX_CONFIRMING_ITERATIONS,
+        tolerance=_CONFIRMING_TOL,
+    )
     start, seconds_left = _collect_natural_values(problem, search_problem, theta), end_time - time.time()
     end = _build_outcome(
         fit(problem, search_problem.exactly, solver, start=start, retry=False, max_time=seconds_left),

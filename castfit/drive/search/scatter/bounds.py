@@ -92,7 +92,9 @@ def with_log_scales(problem: Posable, log_vars: Any, mistakes: list[str]) -> Com
         if not is_one_of(log_vars, "auto"):
             mistakes.append(f"log_vars is {shorten_repr(log_vars)}; give a list of parameters, or 'auto'")
         log_names = [
-            name for name, q in free_parameters.items() if q.scale == "linear" and 0.0 <= _LOG_BOUND_RATIO * q.lower <= q.upper
+            name
+            for name, q in free_parameters.items()
+            if q.scale == "linear" and 0.0 <= _LOG_BOUND_RATIO * q.lower <= q.upper
         ]
         log_names = [name for name in log_names if 0.0 < free_parameters[name].upper < np.inf]
     else:
@@ -100,7 +102,9 @@ def with_log_scales(problem: Posable, log_vars: Any, mistakes: list[str]) -> Com
     changed = {name for name in log_names if free_parameters[name].scale == "linear"}
     if mistakes or not changed:
         return compiled
-    return compiled.restated([_with_log_scale(q) if _is_named_parameter(q, changed) else q for q in compiled.quantities])
+    return compiled.restated(
+        [_with_log_scale(q) if _is_named_parameter(q, changed) else q for q in compiled.quantities]
+    )
 
 
 def _is_named_parameter(quantity: Quantity, parameters: set[str]) -> bool:

@@ -136,7 +136,9 @@ class SearchLog(LogRecord):
             size = max(1, -(-len(X) // (_CHUNKS_PER_WORKER * workers)))
         pieces = [X[i : i + size] for i in range(0, len(X), size)]
         answers = zip(self._call_workers(simulate_block, *((piece,) for piece in pieces)), pieces, strict=True)
-        return _join_blocks(pieces, (a if isinstance(a, SimulatedBlock) else self._simulate_one_by_one(x) for a, x in answers))
+        return _join_blocks(
+            pieces, (a if isinstance(a, SimulatedBlock) else self._simulate_one_by_one(x) for a, x in answers)
+        )
 
     def _simulate_one_by_one(self, X: Array) -> SimulatedBlock:
         """Repeat a task that ended its workers, so that it costs only the member that they died of."""
@@ -149,7 +151,9 @@ class SearchLog(LogRecord):
 
     def _call_workers(self, function: Callable[..., Any], *calls: tuple[Any, ...]) -> list[Any]:
         """Return ``function(job, *arguments, deadline)`` for each call; `LostTask` for one that ended every worker."""
-        answers = self._session.collect_answers(function, ((self._job, *call, self._session.run.deadline) for call in calls))
+        answers = self._session.collect_answers(
+            function, ((self._job, *call, self._session.run.deadline) for call in calls)
+        )
         for answer in answers:
             if (
                 isinstance(answer, LostTask) and answer.cause == "not_run"

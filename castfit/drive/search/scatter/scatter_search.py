@@ -217,7 +217,9 @@ def scatter_search(
 
         def build_generation() -> Generation:
             best = merit.at_height(log.best_f)
-            return Generation(_count_generations(state), log.simulations, len(log.searches), best, log.elapsed, merit.measure)
+            return Generation(
+                _count_generations(state), log.simulations, len(log.searches), best, log.elapsed, merit.measure
+            )
 
         log.told = lambda: session.report(build_generation().sentence)
         saved = log.result
