@@ -36,7 +36,7 @@ from castfit.control.stages import StageMethod
 from castfit.control.trajectory import PlanVerifier
 from castfit.control.transcription import DecisionValues, TranscribedPlan
 from castfit.control.units import variable_units
-from castfit.control.verdict import BETWEEN, PlanSolution, build_plan, unbounded_input_message
+from castfit.control.verdict import CHECK_FRACTIONS, PlanSolution, build_plan, unbounded_input_message
 from castfit.experiment.free_inputs import FreeInput
 from castfit.solve.ipopt import Ipopt
 from castfit.transcribe.collocation import Collocation
@@ -56,19 +56,20 @@ if TYPE_CHECKING:
 FIRST_ELEMENTS = 20
 """Of a horizon, at least; more where there are more pieces."""
 
-_ROUNDS = 8  # of division, at most
-_FINEST = 100  # times as many stages as at first: more of them help nobody
-_FIRST_STEPS, _MOST_STEPS = 4, 64  # of Runge and Kutta in a stage
-_LARGEST = 256  # states times steps, whose graphs grow as its square: 22 states take 13 s with 16 steps
-_GROWTH = 1e5  # of an error in a stage by steps that are too long: what multiple shooting still stands
-_SHARPER = 0.3  # of the largest error: what is divided where all stages agree and the whole does not
-_ALIKE, _NOT_ALIKE = 1e-3, 0.1  # of the states' units
-_AGREEING = 10.0  # tolerances: by no more than that states are apart where no stage is divided
-_STILL = 1e-5  # what both objectives may differ by where division no longer moves the objective
-_ASIDE = 0.1  # units of inputs
-_STEPS = 8  # of Gauss and Newton, before IPOPT is asked
-_FAR = 1e10  # units of a variable: there it is on its way to infinity
-_WARM = {"mu_init": 1e-5, "bound_push": 1e-8, "bound_frac": 1e-8}
+_MAX_REFINEMENTS = 8  # refinements of the discretisation
+_MAX_STAGE_FACTOR = 100  # stages relative to the first grid
+_MIN_RK4_STEPS, _MAX_RK4_STEPS = 4, 64  # Runge-Kutta steps in a stage
+_MAX_STATE_STEPS = 256  # states times steps: graphs grow as its square; 22 states and 16 steps take 13 s
+_MAX_ERROR_GROWTH = 1e5  # growth of an error within a stage, by too long steps, that multiple shooting tolerates
+_DIVISION_FRACTION = 0.3  # fraction of the largest stage error above which a stage is divided at least
+# Difference of nodes and integrated states, in units of the states: accepted, and unreliable errors.
+_MAX_DEFECT, _LARGE_DEFECT = 1e-3, 0.1
+_FIRST_DEFECT_FACTOR = 10.0  # the accepted difference on the first grid, in tolerances
+_STALLED_RTOL = 1e-5  # relative difference of both objectives that is accepted once refinement has no effect
+_PERTURBATION_SIZE = 0.1  # perturbation of the inputs at a stationary start, in their units
+_MAX_GAUSS_NEWTON_STEPS = 8  # Gauss-Newton steps before IPOPT is used
+_DIVERGENCE_SIZE = 1e10  # size of a variable, in its units, from which the iterates diverge
+_WARM_START_OPTIONS = {"mu_init": 1e-5, "bound_push": 1e-8, "bound_frac": 1e-8}
 
 
 def control(
@@ -183,7 +184,7 @@ def _read_method(
         elif transcription.elements != "auto":
             mistakes.append("Collocation(elements=...) is neither a number nor 'auto'; there are no data here")
     elif transcription in ("multiple", "multiple shooting"):
-        method = StageMethod(steps=_FIRST_STEPS)
+        method = StageMethod(steps=_MIN_RK4_STEPS)
         if getattr(model, "algebraic_states", ()):
             mistakes.append("the model has algebraic states, and Runge-Kutta steps none; choose 'collocation'")
     elif transcription != "collocation":
@@ -221,7 +222,7 @@ class ControlSolver(ProcessLocal):
     @property
     def most_steps(self) -> int:
         """The most Runge-Kutta steps in a stage."""
-        return max(min(_MOST_STEPS, _LARGEST // max(len(self.question.model.states), 1)), _FIRST_STEPS)
+        return max(min(_MAX_RK4_STEPS, _MAX_STATE_STEPS // max(len(self.question.model.states), 1)), _MIN_RK4_STEPS)
 
     @cached_property
     def judge(self) -> PlanVerifier:
@@ -290,7 +291,7 @@ class ControlSolver(ProcessLocal):
             question, method, grid, units, transcribed.graphs if method == self.method else None
         )
         x, size = transcribed.build_start(initial_decision, courses, x0), 1.0
-        for k in range(_ROUNDS + 1):
+        for k in range(_MAX_REFINEMENTS + 1):
             size_at_x = transcribed.program.measure(x, P)
             size = size_at_x if plan_solution is None or plan_solution.has_invalid_units else size
             previous, plan_solution = (
@@ -299,7 +300,7 @@ class ControlSolver(ProcessLocal):
                     transcribed, self._solved(transcribed, x, P, size, watch, warm=k > 0), P, size, plan_solution
                 ),
             )
-            refinement = self._finer(plan_solution, previous) if k < _ROUNDS and watch.cause is None else None
+            refinement = self._finer(plan_solution, previous) if k < _MAX_REFINEMENTS and watch.cause is None else None
             if plan_solution.has_invalid_units and k == 0 and refinement is None:
                 refinement = transcribed.method, transcribed.grid
             if refinement is None:
@@ -329,10 +330,10 @@ class ControlSolver(ProcessLocal):
             (self.judge.fastest(c, parameters) for c, parameters in zip(courses, p, strict=True) if c is not None),
             default=0,
         )
-        steps = _FIRST_STEPS
-        while steps * np.log(_step_amplification(longest_stage * fastest_rate / steps)) > np.log(_GROWTH) and (
-            steps < self.most_steps or not is_random
-        ):
+        steps = _MIN_RK4_STEPS
+        while steps * np.log(_step_amplification(longest_stage * fastest_rate / steps)) > np.log(
+            _MAX_ERROR_GROWTH
+        ) and (steps < self.most_steps or not is_random):
             steps *= 2
         raise_if_mistakes("control", [] if steps <= self.most_steps or is_random else [
             f"the model is stiff: under the guess a component decays within {1 / fastest_rate:.2g}, so the Runge-Kutta "
@@ -347,13 +348,13 @@ class ControlSolver(ProcessLocal):
         """Solve by Gauss and Newton's method where that is near enough to do it, else by IPOPT."""
         solver, bounds = self.solver or Ipopt(), transcribed.bounds()
         if self.solver is None and (warm or transcribed.program.linear) and transcribed.squares is not None:
-            solution = transcribed.squares.solve(x, P, *bounds, size, watch, _STEPS)
+            solution = transcribed.squares.solve(x, P, *bounds, size, watch, _MAX_GAUSS_NEWTON_STEPS)
             if solution is not None:
                 return solution
         options = {
             "tol": solver.tolerance, "max_iter": solver.max_iter, "linear_solver": solver.linear_solver,
-            "obj_scaling_factor": 1.0 / size, "diverging_iterates_tol": _FAR, **solver.options,
-            **(_WARM if warm else {}),
+            "obj_scaling_factor": 1.0 / size, "diverging_iterates_tol": _DIVERGENCE_SIZE, **solver.options,
+            **(_WARM_START_OPTIONS if warm else {}),
         }  # fmt: skip
         remaining_time = max(watch.deadline - time.perf_counter(), 1e-3)
         ipopt_solution, input_indices = (
@@ -363,7 +364,7 @@ class ControlSolver(ProcessLocal):
         if warm or ipopt_solution.iterations or not ipopt_solution.status.success or not input_indices.size:
             return ipopt_solution
         perturbed = x.copy()  # the guess is stationary, and may be a maximum: inputs elsewhere tell
-        perturbed[input_indices] += _ASIDE * transcribed.program.scale[input_indices]
+        perturbed[input_indices] += _PERTURBATION_SIZE * transcribed.program.scale[input_indices]
         alternative = transcribed.program.solve(np.clip(perturbed, *bounds), P, *bounds, options, remaining_time)
         is_better = alternative.status.success and alternative.objective < ipopt_solution.objective
         return alternative if is_better or alternative.status is Status.DIVERGING else ipopt_solution
@@ -404,7 +405,7 @@ class ControlSolver(ProcessLocal):
         decision: DecisionValues,
         p: Array,
         x0: Array,
-        extra_points: tuple[float, ...] = BETWEEN,
+        extra_points: tuple[float, ...] = CHECK_FRACTIONS,
     ) -> list[PlanTrajectory | None]:
         """Integrate every scenario; at edges and inner points of stages, and at some more parts of each."""
         times, inputs = transcribed.times(decision, extra_points)[0], decision.inputs(self.question)
@@ -421,9 +422,11 @@ class ControlSolver(ProcessLocal):
         if not plan_solution.solution.status.success or any(c is None for c in plan_solution.courses):
             return None
         objective_change = np.inf if previous is None else abs(plan_solution.integrated - previous.integrated)
-        is_converged = objective_change <= tolerance * abs(plan_solution.integrated) and plan_solution.differs <= _STILL
+        is_converged = (
+            objective_change <= tolerance * abs(plan_solution.integrated) and plan_solution.differs <= _STALLED_RTOL
+        )
         state_tolerance = (
-            _AGREEING * tolerance if previous is None else _ALIKE
+            _FIRST_DEFECT_FACTOR * tolerance if previous is None else _MAX_DEFECT
         )  # states of unstable models never agree wholly
         is_accurate = plan_solution.max_defect <= state_tolerance and (
             is_converged or plan_solution.differs <= tolerance
@@ -437,15 +440,15 @@ class ControlSolver(ProcessLocal):
             errors = transcribed.errors(
                 plan_solution.solution.x, plan_solution.P, max(abs(plan_solution.solution.objective), 1e-300)
             )
-            limit = min(tolerance, _SHARPER * float(errors.max()))
+            limit = min(tolerance, _DIVISION_FRACTION * float(errors.max()))
             limit /= 1 if previous is None else transcribed.grid.stages  # errors may add up
             required_parts = np.ceil(1.1 * (np.maximum(errors, 1e-300) / limit) ** (1.0 / transcribed.method.order))
             parts = np.where(errors > limit, np.maximum(parts, np.clip(required_parts, 2, 4)), parts)
             if (
-                plan_solution.max_defect > _NOT_ALIKE
+                plan_solution.max_defect > _LARGE_DEFECT
             ):  # so far from the model its errors say little: damped oscillations have none
                 parts = np.maximum(parts, 2)
-        max_stages = _FINEST * StageGrid.from_question(self.question, self.elements).stages
+        max_stages = _MAX_STAGE_FACTOR * StageGrid.from_question(self.question, self.elements).stages
         if not (parts > 1).any() or parts.sum() > max_stages:
             return None
         return transcribed.method, transcribed.grid.divided(parts.astype(np.intp))

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.control.program import Program
 
-LITTLE = 1e-8  # of the objective: a change that nobody would see
-_MOST = 4000  # values of inputs: the matrix over them is full
-_REGULAR = 1e-11  # of the largest eigenvalue: curvature below it is rounding
+OBJECTIVE_CHANGE_RTOL = 1e-8  # relative change of the objective within which inputs may vary
+_MAX_INPUT_VALUES = 4000  # values of inputs, whose matrix is dense
+_CURVATURE_SHIFT = 1e-11  # shift of the Hessian, relative to its largest entry: smaller curvature is rounding
 
 
 def input_freedom(
@@ -30,7 +30,7 @@ def input_freedom(
     None where linear algebra does not tell.
     """
     n_u = program.layout.inputs.size
-    if not 0 < n_u <= _MOST:
+    if not 0 < n_u <= _MAX_INPUT_VALUES:
         return None
     size = np.where(np.isfinite(upper - lower), upper - lower, program.scale)
     is_at_bound = np.minimum(x - lower, upper - x) < 1e-5 * size
@@ -45,7 +45,7 @@ def input_freedom(
     # The null space of the active rows, by a bordered system that is regular if they are independent.
     free_hessian = scipy.sparse.csc_matrix(H[np.ix_(free, free)])
     rows = scipy.sparse.csc_matrix(A[:, free])
-    shift = _REGULAR * float(np.abs(free_hessian.data).max(initial=1.0))
+    shift = _CURVATURE_SHIFT * float(np.abs(free_hessian.data).max(initial=1.0))
     m = rows.shape[0]
     K: Any = scipy.sparse.bmat(
         [[free_hessian + shift * scipy.sparse.identity(free.size), rows.T], [rows, -1e-12 * scipy.sparse.identity(m)]],

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from castfit._support.time_limit import Deadline
     from castfit.control.program import Program, ProgramSolution
 
-_HALVINGS = 8
-_FEASIBLE = 1e-8  # violation of rows, in their units
-_PROMISED, _NOTHING = 1e-8, 1e-8  # of the objective: a step that promises less leaves it as it is; what is about zero
-_OPTIONS: dict[str, Any] = {"error_on_fail": False, "print_time": False, "piqp": {"max_iter": 40}}
+_MAX_STEP_TRIALS = 8  # trial steps of a line search, each half as long
+_FEASIBILITY_TOLERANCE = 1e-8  # violation of rows, in their units
+# Predicted change of the objective that ends the search; objective, by its size at the start, that is zero.
+_CONVERGENCE_RTOL, _ZERO_OBJECTIVE = 1e-8, 1e-8
+_CONIC_OPTIONS: dict[str, Any] = {"error_on_fail": False, "print_time": False, "piqp": {"max_iter": 40}}
 
 
 class LeastSquaresControlSolver:
@@ -37,7 +38,7 @@ class LeastSquaresControlSolver:
     def __init__(self, program: Program) -> None:
         pattern = {"h": program.curvature.sparsity_out(0), "a": program.functions[2].sparsity_out(1)}
         self.program = program
-        self._solver: Any = ca.conic("squares", "piqp", pattern, _OPTIONS)
+        self._solver: Any = ca.conic("squares", "piqp", pattern, _CONIC_OPTIONS)
 
     def solve(
         self, x: Array, P: Array, lower: Array, upper: Array, size: float, watch: Deadline, max_steps: int
@@ -63,9 +64,9 @@ class LeastSquaresControlSolver:
             d: Array = np.asarray(qp_solution["x"], dtype=float).ravel()
             multipliers: Array = np.asarray(qp_solution["lam_a"], dtype=float).ravel()
             predicted_change = float(np.asarray(slope).ravel() @ d) / size
-            if violations.max(initial=0.0) <= _FEASIBLE and abs(predicted_change) <= _PROMISED * max(
-                abs(f) / size, _NOTHING
-            ):
+            if violations.max(initial=0.0) <= _FEASIBILITY_TOLERANCE and abs(
+                predicted_change
+            ) <= _CONVERGENCE_RTOL * max(abs(f) / size, _ZERO_OBJECTIVE):
                 full_step = np.clip(
                     y + d, low, high
                 )  # what is left falls by its square, however small the units make it
@@ -76,7 +77,7 @@ class LeastSquaresControlSolver:
                 return program.build_solution(end, P, size * multipliers, Status.CONVERGED, i, "Gauss-Newton")
             mu = max(mu, 1.1 * float(np.max(np.abs(multipliers), initial=0.0)))
             merit, merit_slope = f / size + mu * violations.sum(), predicted_change - mu * violations.sum()
-            for halving in range(_HALVINGS):
+            for halving in range(_MAX_STEP_TRIALS):
                 step_length = 0.5**halving
                 f, g = program.values((y + step_length * d) * scale, P)
                 violations = _violations(g, lbg, ubg)

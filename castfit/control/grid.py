@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.control.question import ControlQuestion
 
-_SAME = 1e-10  # of the horizon: two edges this close are one
+_EDGE_MERGE_FRACTION = 1e-10  # distance up to which two edges are merged, as a fraction of the horizon
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class StageGrid:
             boundaries += [(u.breakpoints - start) / length for u in question.known_inputs.values()]
         edges = np.unique(np.concatenate(boundaries))
         edges = edges[(edges >= 0.0) & (edges <= 1.0)]
-        edges = edges[np.concatenate([[True], np.diff(edges) > _SAME])]
+        edges = edges[np.concatenate([[True], np.diff(edges) > _EDGE_MERGE_FRACTION])]
         edges[-1] = 1.0
         parts = np.maximum(np.ceil(np.diff(edges) * elements - 1e-6).astype(int), 1)
         return cls(edges).divided(parts)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from castfit.experiment.inputs import Input
 
 HORIZON = "horizon"
-_SPAN = 1e-9  # of the horizon: times this close to its ends are at them
+_TIME_TOLERANCE = 1e-9  # distance up to which a time is at an end of the horizon, as a fraction of its length
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def _read_inputs(
         low, high = signal.span
         if timed and signal.kind != "constant":
             mistakes.append(f"input '{n}' varies in time and the horizon is free; give a constant, or fix the horizon")
-        elif low > start + _SPAN * length or high < start + (1.0 - _SPAN) * length:
+        elif low > start + _TIME_TOLERANCE * length or high < start + (1.0 - _TIME_TOLERANCE) * length:
             mistakes.append(f"input '{n}' is known from {low:g} to {high:g} only; the horizon ends at "
                             f"{start + length:g}")  # fmt: skip
     return out
@@ -374,7 +374,9 @@ def _read_constraints(
         if c.experiments:
             mistakes.append(f"constraint '{c.name}' names experiments; there are none here")
         if isinstance(c.times, tuple):
-            outside_times = [t for t in c.times if not start - _SPAN <= t <= start + length * (1 + _SPAN)]
+            outside_times = [
+                t for t in c.times if not start - _TIME_TOLERANCE <= t <= start + length * (1 + _TIME_TOLERANCE)
+            ]
             if timed:
                 mistakes.append(
                     f"constraint '{c.name}' is at a time and the horizon is free; use cf.at_end or cf.along"

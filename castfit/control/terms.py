@@ -27,10 +27,10 @@ _RELATIONS: dict[int, Callable[[ca.SX, ca.SX], ca.SX]] = {
     ca.OP_LT: operator.lt, ca.OP_LE: operator.le, ca.OP_EQ: operator.eq,
 }  # fmt: skip
 
-_KNOWN: dict[int, HorizonTerm] = {}
+_TERMS_BY_SYMBOL: dict[int, HorizonTerm] = {}
 """What each symbol stands for.  A record keeps its own alive, so that no other gets its place in memory."""
 
-_SAID: dict[tuple[str, int], HorizonTerm] = {}
+_TERMS_BY_KEY: dict[tuple[str, int], HorizonTerm] = {}
 """The same by what was said, so that what is said twice is one symbol."""
 
 
@@ -125,7 +125,7 @@ def final_time() -> Any:
 def collect_terms(expressions: Iterable[ca.SX]) -> tuple[HorizonTerm, ...]:
     """Return the terms in expressions, each once."""
     symbols: Sequence[ca.SX] = ca.symvar(ca.SX(ca.vertcat(*expressions)))
-    return tuple(_KNOWN[hash(s)] for s in symbols if hash(s) in _KNOWN)
+    return tuple(_TERMS_BY_SYMBOL[hash(s)] for s in symbols if hash(s) in _TERMS_BY_SYMBOL)
 
 
 def _term(function_name: str, kind: str, argument: Any) -> ca.SX:
@@ -150,7 +150,7 @@ def _term(function_name: str, kind: str, argument: Any) -> ca.SX:
 
 def _registered_term(kind: str, name: str, graph: ca.SX) -> HorizonTerm:
     key = kind, 0 if kind == TIME else hash(graph)
-    if key not in _SAID:
+    if key not in _TERMS_BY_KEY:
         term = HorizonTerm(kind, ca.SX.sym(name), graph)
-        _SAID[key] = _KNOWN[hash(term.symbol)] = term
-    return _SAID[key]
+        _TERMS_BY_KEY[key] = _TERMS_BY_SYMBOL[hash(term.symbol)] = term
+    return _TERMS_BY_KEY[key]

@@ -37,7 +37,7 @@ class PlanTrajectory:
     u: Array
 
 
-_LOOKED_AT = 8  # points of a course
+_N_EIGENVALUE_POINTS = 8  # points of a trajectory at which eigenvalues are computed
 
 
 class PlanVerifier:
@@ -104,7 +104,7 @@ class PlanVerifier:
         """Return the size of the largest eigenvalue of what decays, at some points of a course."""
         system = self.question.model.system
         jacobian: Any = ca.Function("jacobian", system.arguments, [ca.densify(ca.jacobian(system.ode, system.x))])
-        indices = np.linspace(0, course.t.size - 1, min(course.t.size, _LOOKED_AT)).astype(np.intp)
+        indices = np.linspace(0, course.t.size - 1, min(course.t.size, _N_EIGENVALUE_POINTS)).astype(np.intp)
         jacobians = [
             np.array(jacobian(course.t[i], course.x[i], course.z[i], p, course.u[i])) for i in indices.tolist()
         ]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from castfit.control.trajectory import PlanTrajectory
     from castfit.control.units import PlanUnits
 
-_FINER = 3  # more points of the rule that sees errors
+_EXTRA_QUADRATURE_POINTS = 3  # points of the error estimate's quadrature beyond the collocation degree
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +222,7 @@ class TranscribedPlan:
     def _errors(self) -> Any:
         graphs, table = self.graphs, self.method.table
         assert table is not None
-        nodes, weights = np.polynomial.legendre.leggauss(table.degree + _FINER)
+        nodes, weights = np.polynomial.legendre.leggauss(table.degree + _EXTRA_QUADRATURE_POINTS)
         n, total = graphs.n_s + graphs.n_z, ca.SX(graphs.n_s + len(graphs.summed), 1)
         inner = ca.reshape(graphs.w, n, table.degree)
         node_states = ca.horzcat(graphs.s, inner[: graphs.n_s, :])

@@ -11,7 +11,7 @@ import numpy as np
 
 from castfit._support.pickling import ProcessLocal
 from castfit._support.status import Status
-from castfit.control.determinacy import LITTLE, input_freedom
+from castfit.control.determinacy import OBJECTIVE_CHANGE_RTOL, input_freedom
 from castfit.control.plan import ControlStatement, Plan, PlanConstraint
 from castfit.control.question import HORIZON
 
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from castfit.control.transcription import DecisionValues, TranscribedPlan
     from castfit.problem.constraints import Constraint
 
-BETWEEN = (0.25, 0.5, 0.75)
+CHECK_FRACTIONS = (0.25, 0.5, 0.75)
 """Parts of a stage at which constraints are looked at, besides its points."""
 
-_CONFIRMED = 1e-4  # of the objective's and a constraint's size: what the integrated model may differ by
-_NOTHING = 1e-8  # of the objective's size at the start: below it is about zero
-_LOST = 1e3  # times smaller
-_LOOSE = 0.05  # of an input's range: regular inputs of the library reach 0.016, those on singular arcs 0.075
+# Difference of the integrated model, relative to the objective or a constraint, that confirms a plan.
+_CONFIRMATION_RTOL = 1e-4
+_ZERO_OBJECTIVE = 1e-8  # objective, relative to its size at the start, below which it counts as zero
+_MAX_UNIT_RATIO = 1e3  # unit of a state over its largest value in the plan from which units are recomputed
+# Of an input's range: regular inputs of the library reach 0.016, those on singular arcs 0.075.
+_UNDETERMINED_FRACTION = 0.05
 
 _SENTENCES = {
     Status.DIVERGING: "The objective seems to be unbounded below: the variables grow without limit.",
@@ -79,7 +81,7 @@ class PlanSolution(ProcessLocal):
     @cached_property
     def differs(self) -> float:
         """By how much both differ, relative to the larger one."""
-        largest = max(abs(self.objective), abs(self.integrated), _NOTHING * self.size)
+        largest = max(abs(self.objective), abs(self.integrated), _ZERO_OBJECTIVE * self.size)
         difference = abs(self.objective - self.integrated) / largest
         return difference if np.isfinite(difference) else np.inf
 
@@ -87,7 +89,7 @@ class PlanSolution(ProcessLocal):
     def max_defect(self) -> float:
         """By how much nodes and the integrated states are apart, at most, in the states' units."""
         transcribed, n_x = self.on, self.on.question.model.system.x.numel()
-        _, point_indices = transcribed.times(self.decision, BETWEEN)
+        _, point_indices = transcribed.times(self.decision, CHECK_FRACTIONS)
         edges, nodes = (
             np.append(point_indices[:, 0], point_indices[-1, -1]),
             self.solution.x[transcribed.layout.nodes][:, :, :n_x],
@@ -101,12 +103,12 @@ class PlanSolution(ProcessLocal):
         if not self.solution.status.success or any(c is None for c in self.courses):
             return False
         sizes = np.max([np.abs(c.x).max(axis=0) for c in self.courses if c is not None], axis=0)
-        return bool((self.on.units.states[: sizes.size] > _LOST * sizes)[sizes > 0.0].any())
+        return bool((self.on.units.states[: sizes.size] > _MAX_UNIT_RATIO * sizes)[sizes > 0.0].any())
 
     def violated(self) -> Mask:
         """Return a mask of the stages in which a path constraint is violated between its points."""
         transcribed, out = self.on, np.zeros(self.on.grid.stages, dtype=np.bool_)
-        _, point_indices = transcribed.times(self.decision, BETWEEN)
+        _, point_indices = transcribed.times(self.decision, CHECK_FRACTIONS)
         for scenario_values in self.integrated_values if transcribed.question.soft is None else ():
             for c, values in zip(
                 transcribed.question.path,
@@ -142,7 +144,7 @@ class PlanSolution(ProcessLocal):
     def undetermined(self, sentences: list[str]) -> dict[str, Array]:
         """Return by how much values of inputs can change that are hardly determined; say where these are."""
         question, transcribed, solution, offset = self.on.question, self.on, self.solution, 0
-        eps, out = LITTLE * max(abs(solution.objective), _NOTHING * self.size), dict[str, Any]()
+        eps, out = OBJECTIVE_CHANGE_RTOL * max(abs(solution.objective), _ZERO_OBJECTIVE * self.size), dict[str, Any]()
         possible_changes = input_freedom(
             transcribed.program, solution.x, self.P, solution.multipliers, eps, *transcribed.bounds()
         )
@@ -152,7 +154,9 @@ class PlanSolution(ProcessLocal):
             values = possible_changes[offset : offset + u.size]
             input_values = solution.x[offset : offset + u.size]
             span = u.upper - u.lower if np.isfinite(u.upper - u.lower) else float(np.ptp(input_values))
-            loose_indices = np.flatnonzero(values > _LOOSE * span) if span > 0.0 else np.empty(0, dtype=np.intp)
+            loose_indices = (
+                np.flatnonzero(values > _UNDETERMINED_FRACTION * span) if span > 0.0 else np.empty(0, dtype=np.intp)
+            )
             offset += u.size
             if loose_indices.size:
                 out[name] = np.minimum(values, span)
@@ -200,7 +204,7 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
     sentences += [unbounded_input_message(name) for name in question.unlimited]
     soft = {c.name for c in question.path} if question.soft is not None else set[str]()
     violated_names = [
-        c.name for c in constraints.values() if c.violation > _CONFIRMED * transcribed.program.units[c.name]
+        c.name for c in constraints.values() if c.violation > _CONFIRMATION_RTOL * transcribed.program.units[c.name]
     ]
     if soft.intersection(violated_names):
         sentences.append("Soft constraints are violated; see the table.")
@@ -208,7 +212,7 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
         n_sentences, hard_violations = len(sentences), [name for name in violated_names if name not in soft]
         if any(c is None for c in plan_solution.courses):
             sentences.append("The model could not be integrated with these inputs.")
-        elif differs > _CONFIRMED:
+        elif differs > _CONFIRMATION_RTOL:
             sentences.append(
                 f"The integrated model gives the objective {plan_solution.integrated:.6g} instead of {plan_solution.objective:.6g}."
             )

@@ -66,7 +66,7 @@ def test_where_steps_do_not_end_ipopt_is_asked(monkeypatch):
     assert plan.solver.startswith("IPOPT")
     initial_state = {"x": 0.7, "v": 0.2}
     next_plan = plan.again(initial_state)
-    monkeypatch.setattr(sys.modules["castfit.control.control"], "_STEPS", 1)
+    monkeypatch.setattr(sys.modules["castfit.control.control"], "_MAX_GAUSS_NEWTON_STEPS", 1)
     ipopt_plan = plan.again(initial_state)
     assert (next_plan.solver, ipopt_plan.solver) == ("Gauss-Newton", "IPOPT")
     assert ipopt_plan.success, ipopt_plan.message

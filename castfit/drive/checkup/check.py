@@ -17,7 +17,7 @@ from castfit._support.reprs import add_brief_repr, join_limited
 from castfit._support.status import InputError, raise_if_mistakes, unknown_names
 from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.time_limit import StopRequested, with_deadline
-from castfit.drive.checkup.examinations import EXAMINATIONS, LATE, MIN_CHECK_SECONDS, CheckContext, skipped
+from castfit.drive.checkup.examinations import EXAMINATIONS, MIN_CHECK_SECONDS, NO_TIME_LEFT, CheckContext, skipped
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import given_parts
@@ -114,7 +114,7 @@ class Checkup(TabularReport):
         )
         n_warnings = sum(line.fine is False for line in self.lines)
         late_checks = join_limited(
-            line.name for line in self.lines if line.fine is None and line.sentence.endswith(LATE)
+            line.name for line in self.lines if line.fine is None and line.sentence.endswith(NO_TIME_LEFT)
         )
         conclusion = "No problem found so far." if late_checks else "Nothing to do."
         if n_warnings:
@@ -239,7 +239,7 @@ def doctor(
     for name, share, examine in EXAMINATIONS:
         say(name)
         seconds_left = make_countdown(share)
-        finding = skipped(f"skipped: {LATE}")
+        finding = skipped(f"skipped: {NO_TIME_LEFT}")
         if seconds_left() > 0.0 or share == 1.0:
             try:
                 with with_deadline(max(context.left(), MIN_CHECK_SECONDS)) as watch, suppress(StopRequested):

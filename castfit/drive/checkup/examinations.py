@@ -50,14 +50,15 @@ _MAX_ESTIMATE_SHIFT_SE = 0.1  # standard errors by which estimates of transcript
 _MIN_CHI2_GAIN_PER_DATUM = 1e-3  # of chi2 per datum: what is lower by more is a better optimum
 _SAME_OUTPUT = 1e-6  # relative difference of outputs that are the same
 _MAX_PAIR_EXCHANGE_QUANTITIES = 7  # quantities up to which pairs of exchanges are tried, too
-_LONGER, _LEAST = 5.0, 2.0  # of another fit than the first; seconds
+# Limit of another fit's time: a multiple of the first fit's, and seconds.
+_PATIENCE_FACTOR, _MIN_PATIENCE_SECONDS = 5.0, 2.0
 MIN_CHECK_SECONDS = 1e-2
 """Seconds that a check has at least."""
 
-LATE = "no time left."
+NO_TIME_LEFT = "no time left."
 """How the sentence of a check ends that had none."""
 
-_SPREAD = float(np.log(10.0))  # starts are drawn within a factor of ten
+_START_SCATTER_LOG = float(np.log(10.0))  # starts are drawn within a factor of ten
 _TINY = np.finfo(float).tiny
 
 Finding = tuple[bool | None, str, str]
@@ -133,7 +134,9 @@ class CheckContext:
     @property
     def patience(self) -> float:
         """Seconds that another fit may take."""
-        return float(max(min(self.left(), max(_LEAST, _LONGER * self.result.time)), MIN_CHECK_SECONDS))
+        return float(
+            max(min(self.left(), max(_MIN_PATIENCE_SECONDS, _PATIENCE_FACTOR * self.result.time)), MIN_CHECK_SECONDS)
+        )
 
 
 def check_fit(context: CheckContext) -> Finding:
@@ -355,7 +358,7 @@ def check_symmetry(context: CheckContext) -> Finding:
         advice = "Every optimum has a symmetric copy: order the quantities by bounds or by cf.Constraint."
         return warning(f"exchanging these quantities does not change the outputs: {description}.", advice)
     if is_late and not n_tried:
-        return skipped(f"skipped: {LATE}")
+        return skipped(f"skipped: {NO_TIME_LEFT}")
     return passed(f"none in {n_tried} exchanges of quantities{', all that the time allowed' if is_late else ''}.")
 
 
@@ -508,7 +511,7 @@ def check_starts(context: CheckContext) -> Finding:
     if transcription is None and context.starts:
         transcription = choose(context.compiled_problem, context.theta, straight=False, bound=True).transcription
     while context.left() > 0 and n_tried < context.starts:
-        theta = random_values(context.compiled_problem, context.theta, sizes, context.rng, _SPREAD)
+        theta = random_values(context.compiled_problem, context.theta, sizes, context.rng, _START_SCATTER_LOG)
         other_result = context.fit_from(context.values(theta), transcription, solver)
         if context.left() <= 0 and not other_result.success:
             break  # cut off
@@ -519,7 +522,7 @@ def check_starts(context: CheckContext) -> Finding:
             best_result = other_result
         n_same += result.success and not _lower(other_result, result) and not _lower(result, other_result)
     if n_tried == 0:
-        return skipped(f"none tried: {LATE}" if context.starts else "none requested.")
+        return skipped(f"none tried: {NO_TIME_LEFT}" if context.starts else "none requested.")
     if best_result is None:
         return warning(f"none of {n_tried} starting points led to an optimum.", "Check the model and the guesses.")
     if best_result is not result:

@@ -52,7 +52,7 @@ RK4_REAL_STABILITY_LIMIT = 2.785  # where the stability region of the classical 
 _ZERO_RATE_FRACTION = 1e-11  # relative to the fastest rate: what is slower is rounding, as of conserved sums
 _STIFF_STEP_RATIO = 1000.0  # steps for stability alone, and ratio of rates, from which on a problem is stiff
 _MILDLY_STIFF_RATIO = 100.0
-_OSCILLATING = np.tan(np.deg2rad(51.8))  # |Im / Re| beyond which BDF of order 5 is unstable
+_OSCILLATION_RATIO = np.tan(np.deg2rad(51.8))  # |Im / Re| beyond which BDF of order 5 is unstable
 _MAX_LOG_GROWTH = 12.0  # growth by exp(12) = 2e5: single shooting loses the digits that fits live on
 
 
@@ -124,7 +124,7 @@ class Stiffness:
     def oscillating(self) -> bool:
         """Whether oscillations that decay slowly shorten the steps of BDF (CVODES, IDAS)."""
         values, size = self.eigenvalues, np.abs(self.eigenvalues)
-        is_ringing = (values.real < 0.0) & (np.abs(values.imag) > _OSCILLATING * np.abs(values.real))
+        is_ringing = (values.real < 0.0) & (np.abs(values.imag) > _OSCILLATION_RATIO * np.abs(values.real))
         return (
             _integral(np.where(is_ringing, size, 0.0).max(axis=1), self.times) / RK4_REAL_STABILITY_LIMIT
             > _MILDLY_STIFF_RATIO

@@ -47,15 +47,20 @@ if TYPE_CHECKING:
     Numbers = dict[str, Array]
     End = tuple[float, Array]
 
-_STEPS, _MOST_STEPS = 60, 4000  # of Runge and Kutta over an experiment, at least
-_NEAR, _NEARER = 1e-9, 1e-13  # of the criterion: what ends a local search, and the last one
-_ROUGHLY, _AGREEING, _APART = 1e-3, 1e-4, 1e-2  # of the largest slope: for a search, for its end, no agreement at all
-_KEPT = 1e-5  # of its size: what a constraint may be violated by
-_SAME = 1e-4  # of a logarithm: starts that end as near have found the same
-_NOWHERE = 1e8  # the logarithm of what cannot be integrated
-_DISTINCT, _BESIDE, _TRIED, _ELSEWHERE = 4, 60, 3, 0.05  # optima; points beside one; those tried; their distance in z
-_AGAIN, _GAIN = 10, 1e-8  # times that choices are sought again, and what that must bring for whole numbers
-_FINE = 400  # times at which the integrated model is looked at
+_MIN_RK4_STEPS, _MAX_RK4_STEPS = 60, 4000  # Runge-Kutta steps over an experiment when a search begins, and at most
+# Change of the objective that ends a local search (SciPy's ftol), and the last one.
+_SEARCH_FTOL, _FINAL_FTOL = 1e-9, 1e-13
+# Error of the graph's rows by the largest row: while searching, at the end, and refused.
+_SEARCH_GRAPH_RTOL, _FINAL_GRAPH_RTOL, _MAX_GRAPH_DEVIATION = 1e-3, 1e-4, 1e-2
+# Violation of a path constraint that still satisfies it, by the largest value of its expression.
+_CONSTRAINT_RTOL = 1e-5
+# Difference of the objective (a logarithm) up to which two local optima count as the same.
+_SAME_OPTIMUM_TOLERANCE = 1e-4
+_FAILED_VALUE = 1e8  # objective where the model cannot be integrated
+# Optima improved, points beside one, searches from these, distance in z.
+_MAX_OPTIMA, _MAX_NEIGHBOURS, _MAX_ATTEMPTS, _MIN_NEIGHBOUR_DISTANCE = 4, 60, 3, 0.05
+_MAX_REPETITIONS, _MIN_GAIN = 10, 1e-8  # repetitions of a search, and the gain of the objective that each must bring
+_N_CHECK_TIMES = 400  # times at which path constraints are evaluated on the integrated model
 
 
 def path_constraints(
@@ -103,7 +108,7 @@ class ChoiceSearch:
     candidates: Sequence[Candidate]
     choices: Sequence[DesignChoice]
     constraints: Sequence[Constraint]
-    steps: int = _STEPS
+    steps: int = _MIN_RK4_STEPS
     _weights: dict[str, Array] = field(default_factory=dict[str, "Array"])
 
     @cached_property
@@ -200,7 +205,7 @@ class ChoiceSearch:
 
     def value(self, z: Array, counts: Array | None = None, *, sloped: bool = True) -> tuple[float, Array]:
         """Return the logarithm of the criterion, with its gradient by z, of the best weights or of given ones."""
-        failure, criterion, S = (_NOWHERE, np.zeros(z.size)), self.goal.criterion, len(self._samples)
+        failure, criterion, S = (_FAILED_VALUE, np.zeros(z.size)), self.goal.criterion, len(self._samples)
         rows_by_sample = [[self.rows(z, s, k) for k in range(len(self.candidates))] for s in range(S)]
         if not all(np.isfinite(rows).all() for rows_by_candidate in rows_by_sample for rows in rows_by_candidate):
             return failure
@@ -266,7 +271,7 @@ class ChoiceSearch:
             [np.array(s) for _, s in blocks]
         )
 
-    def local(self, z: Array, counts: Array | None, stop: Callable[[], bool], tolerance: float = _NEAR) -> End:
+    def local(self, z: Array, counts: Array | None, stop: Callable[[], bool], tolerance: float = _SEARCH_FTOL) -> End:
         """Return the best point near z that keeps the constraints, with its value; infinite if there is none."""
         best: list[Any] = [np.inf, z]
         scale = np.abs(np.nan_to_num(self.compute_slacks(z)[0])) if self.constraints else np.empty(0)
@@ -274,7 +279,9 @@ class ChoiceSearch:
 
         def evaluate_objective(point: Any) -> Any:
             evaluation = self.value(np.asarray(point, dtype=float), counts)
-            if evaluation[0] < min(best[0], _NOWHERE) and (not scale.size or evaluate_slacks(point).min() >= -_GAIN):
+            if evaluation[0] < min(best[0], _FAILED_VALUE) and (
+                not scale.size or evaluate_slacks(point).min() >= -_MIN_GAIN
+            ):
                 best[:] = [evaluation[0], np.array(point)]
             if stop():
                 raise StopIteration
@@ -360,9 +367,11 @@ class ChoiceSearch:
         for positions, shift in product(self.place.values(), (-1, 1)):
             points.append(z.copy())
             points[-1][positions] = np.roll(z[positions], shift)
-        points = [y for y in points if np.abs(y - z).max() > _ELSEWHERE]
+        points = [y for y in points if np.abs(y - z).max() > _MIN_NEIGHBOUR_DISTANCE]
         return (
-            points if len(points) <= _BESIDE else [points[i] for i in rng.choice(len(points), _BESIDE, replace=False)]
+            points
+            if len(points) <= _MAX_NEIGHBOURS
+            else [points[i] for i in rng.choice(len(points), _MAX_NEIGHBOURS, replace=False)]
         )
 
 
@@ -389,15 +398,15 @@ def chosen_design(
     z, excesses, final_pair = trusted.run(starts, rng)
     search = trusted.search
     best_design = optimize_samples(*final_pair)
-    for _ in range(_AGAIN if best_design.exact and not stop() else 0):
-        value, new_z = search.local(z, best_design.counts, stop, _NEARER)
-        if not value < search.value(z, best_design.counts, sloped=False)[0] - _GAIN:
+    for _ in range(_MAX_REPETITIONS if best_design.exact and not stop() else 0):
+        value, new_z = search.local(z, best_design.counts, stop, _FINAL_FTOL)
+        if not value < search.value(z, best_design.counts, sloped=False)[0] - _MIN_GAIN:
             break
         new_design = optimize_samples(*integrate_at(new_z))
-        if not new_design.value < best_design.value - _GAIN * abs(best_design.value):
+        if not new_design.value < best_design.value - _MIN_GAIN * abs(best_design.value):
             break
         best_design, z = new_design, new_z
-    hits_text = f"{sum(excess <= _SAME for excess in excesses) or 'none'} of which reached this value of the criterion"
+    hits_text = f"{sum(excess <= _SAME_OPTIMUM_TOLERANCE for excess in excesses) or 'none'} of which reached this value of the criterion"
     remark = f"Best design of {len(excesses)} starting points, {hits_text}; a better one may exist."
     choices_by_label = {information.labels[k]: chosen_values(candidates[k], search.numbers(z)) for k in search.graphs}
     return replace(
@@ -415,35 +424,37 @@ class VerifiedChoiceSearch:
     integrated: Callable[[Array], tuple[DesignInformation, CandidateSelection]]
     stop: Callable[[], bool]
 
-    def local(self, z: Array, tolerance: float = _ROUGHLY, below: float = np.inf) -> End:
+    def local(self, z: Array, tolerance: float = _SEARCH_GRAPH_RTOL, below: float = np.inf) -> End:
         """Return the best point near z; twice the steps confirm it if its value, infinite without one, is below."""
-        search_tolerance = _NEAR if tolerance == _ROUGHLY else _NEARER
+        search_tolerance = _SEARCH_FTOL if tolerance == _SEARCH_GRAPH_RTOL else _FINAL_FTOL
         while True:
             end = self.search.local(z, None, self.stop, search_tolerance)
             if self.stop() or not end[0] < below or self._steady(end[1], tolerance):
                 return end
-            z = z if tolerance == _ROUGHLY else end[1]
+            z = z if tolerance == _SEARCH_GRAPH_RTOL else end[1]
 
     def _steady(self, z: Array, tolerance: float) -> bool:
         """Check whether twice the steps give the same rows at z, or the step limit is reached.
 
         If not, double the steps.
         """
-        if self.search.steps >= _MOST_STEPS or self.search.unsteady(z) <= tolerance:
+        if self.search.steps >= _MAX_RK4_STEPS or self.search.unsteady(z) <= tolerance:
             return True
         self.search = self.search.finer
         return False
 
     def improved(self, end: End, rng: np.random.Generator) -> End:
         """Improve a local optimum by local searches from points beside it, as long as the value decreases."""
-        for _ in range(_AGAIN):
+        for _ in range(_MAX_REPETITIONS):
             neighbours = sorted(
                 (self.search.value(y, sloped=False)[0], i, y)
                 for i, y in enumerate(self.search.build_neighbours(end[1], rng))
             )
-            attempts = (self.local(y, below=end[0]) for value, _, y in neighbours[:_TRIED] if value < _NOWHERE)
+            attempts = (
+                self.local(y, below=end[0]) for value, _, y in neighbours[:_MAX_ATTEMPTS] if value < _FAILED_VALUE
+            )
             best = min(attempts, key=_value, default=end)
-            if self.stop() or not best[0] < end[0] - _SAME:
+            if self.stop() or not best[0] < end[0] - _SAME_OPTIMUM_TOLERANCE:
                 break
             end = best
         return end
@@ -457,8 +468,8 @@ class VerifiedChoiceSearch:
         """
         middle = np.full(self.search.bounds[0].size, 0.5)
         while (
-            self.search.compute_relative_deviation(self.search.bought, middle) > _ROUGHLY
-            and self.search.steps < _MOST_STEPS
+            self.search.compute_relative_deviation(self.search.bought, middle) > _SEARCH_GRAPH_RTOL
+            and self.search.steps < _MAX_RK4_STEPS
         ):
             self.search = self.search.finer
         ends: list[End] = []
@@ -471,11 +482,13 @@ class VerifiedChoiceSearch:
             requirement = "keeps the constraints" if self.search.constraints else "can be integrated"
             raise InputError("design", [f"none of {len(ends)} starting points led to a design that {requirement}; narrow the "
                                         "bounds of cf.choose, or relax the constraints"])  # fmt: skip
-        distinct_ends = [end for i, end in enumerate(ranked) if not i or end[0] > ranked[i - 1][0] + _SAME][:_DISTINCT]
+        distinct_ends = [
+            end for i, end in enumerate(ranked) if not i or end[0] > ranked[i - 1][0] + _SAME_OPTIMUM_TOLERANCE
+        ][:_MAX_OPTIMA]
         value, z = min((self.improved(end, rng) for end in distinct_ends if np.isfinite(end[0])), key=_value)
-        z = self.local(z, _AGREEING)[1]
+        z = self.local(z, _FINAL_GRAPH_RTOL)[1]
         final_pair = self.integrated(z)
-        if (deviation := self.search.compute_relative_deviation(final_pair[1], z)) > _APART:
+        if (deviation := self.search.compute_relative_deviation(final_pair[1], z)) > _MAX_GRAPH_DEVIATION:
             message = f"{self.search.steps} Runge-Kutta steps differ from the accurately integrated model by {100 * deviation:.2g} %"
             raise InputError(
                 "design", [f"{message}: the model is too stiff for cf.choose; pass candidates with fixed numbers"]
@@ -493,7 +506,9 @@ def _constraint_margin_message(information: DesignInformation, search: ChoiceSea
         )
         condition = next(one for one in compiled.conditions if one.name == label)
         times = (
-            np.linspace(condition.start, last_time, _FINE) if c.times == ALONG else np.unique(np.array(c.times, float))
+            np.linspace(condition.start, last_time, _N_CHECK_TIMES)
+            if c.times == ALONG
+            else np.unique(np.array(c.times, float))
         )
         response = responses(
             compiled, condition, times, information.theta(), information.options, outputs=["constraint"]
@@ -501,7 +516,7 @@ def _constraint_margin_message(information: DesignInformation, search: ChoiceSea
         y = np.full(1, np.nan) if response is None else response.values[:, 0]
         violations = np.maximum(c.lower - y, y - c.upper)
         worst_index = int(np.argmax(violations))
-        is_satisfied = bool(violations[worst_index] <= _KEPT * np.abs(y).max())
+        is_satisfied = bool(violations[worst_index] <= _CONSTRAINT_RTOL * np.abs(y).max())
         location_text = "" if is_satisfied else f" at t = {times[worst_index]:.4g}, where it is {y[worst_index]:.6g}"
         messages.append(
             f"The integrated model of {label} {'satisfies' if is_satisfied else 'violates'} '{c.name}'{location_text}."

@@ -24,9 +24,9 @@ from castfit.experiment.events import Doses, Event
 from castfit.experiment.inputs import Input
 from castfit.model.expressions import substitute_by_name
 
-_MOST = 1000  # pieces
-_NUMBER = count(1)
-_KNOWN: dict[str, DesignChoice] = {}
+_MAX_PIECES = 1000  # pieces of an input that is chosen
+_CHOICE_NUMBERS = count(1)
+_CHOICES_BY_NAME: dict[str, DesignChoice] = {}
 """Every choice by the name of its symbol, which is unique."""
 
 
@@ -80,7 +80,7 @@ def choose(low: float, high: float, *, pieces: int = 1) -> Any:
     """
     lower, upper = (np.nan if number is None else number for number in (read_real(low), read_real(high)))
     mistakes = option_mistakes(
-        ("pieces", pieces, is_count(pieces, 1, _MOST), f"give an integer from 1 to {_MOST}"),
+        ("pieces", pieces, is_count(pieces, 1, _MAX_PIECES), f"give an integer from 1 to {_MAX_PIECES}"),
     )
     if not np.isfinite(upper - lower):
         mistakes.append(f"the bounds are {shorten_repr(low)} and {shorten_repr(high)}; give two finite numbers")
@@ -88,15 +88,17 @@ def choose(low: float, high: float, *, pieces: int = 1) -> Any:
         remedy = "exchange them" if lower > upper else "give the number itself"
         mistakes.append(f"low = {lower:g} is not below high = {upper:g}; {remedy}")
     raise_if_mistakes("choose", mistakes)
-    choice = DesignChoice(ca.SX.sym(f"choose({lower:g}, {upper:g}) #{next(_NUMBER)}"), lower, upper, int(pieces))
-    _KNOWN[choice.name] = choice
+    choice = DesignChoice(
+        ca.SX.sym(f"choose({lower:g}, {upper:g}) #{next(_CHOICE_NUMBERS)}"), lower, upper, int(pieces)
+    )
+    _CHOICES_BY_NAME[choice.name] = choice
     return choice.symbol
 
 
 def collect_choices(values: Iterable[Any]) -> tuple[DesignChoice, ...]:
     """Return the choices in expressions, each once."""
     names = (s.name() for v in values if isinstance(v, ca.SX) for s in ca.symvar(v))
-    return tuple(_KNOWN[n] for n in dict.fromkeys(names) if n in _KNOWN)
+    return tuple(_CHOICES_BY_NAME[n] for n in dict.fromkeys(names) if n in _CHOICES_BY_NAME)
 
 
 def choice_locations(candidate: Candidate) -> dict[str, Any]:

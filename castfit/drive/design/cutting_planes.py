@@ -26,12 +26,12 @@ from castfit.drive.design.interior_point import CandidatePool, DesignGoal, GoalT
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
 
-_ROUNDS = 60
-_LEAST = 1e-12  # weight of a plane, and of an eigenvalue of Z: below, it is left out
-_NEAR = 1e-7  # relative: eigenvectors up to so far above the bound are planes
-_EXACT = 1e-10  # of the linear programs, the least that HiGHS takes
-_KEPT = 1000  # planes, up to which those of no weight stay
-_ENTERING = 20  # candidates that a round may add
+_MAX_ROUNDS = 60  # rounds of linear programs
+_MIN_PLANE_WEIGHT = 1e-12  # multiplier of a plane, or eigenvalue of Z, below which it is dropped
+_CUT_RTOL = 1e-7  # relative distance above the bound up to which an eigenvalue gives a plane
+_LP_TOLERANCE = 1e-10  # feasibility tolerance of the linear programs, the smallest that HiGHS accepts
+_MAX_IDLE_PLANES = 1000  # number of planes up to which planes without weight are retained
+_MAX_ENTERING = 20  # candidates that a round may add to the support
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ def maximize_below_planes(
         b_ub=np.concatenate([c / unit, pool.b]),
         bounds=[*((0.0, None if np.isinf(u) else u) for u in pool.u), *[(None, None)] * p.size],
         method="highs",
-        options={"primal_feasibility_tolerance": _EXACT, "dual_feasibility_tolerance": _EXACT},
+        options={"primal_feasibility_tolerance": _LP_TOLERANCE, "dual_feasibility_tolerance": _LP_TOLERANCE},
     )
     if result.x is None:
         return None
@@ -78,7 +78,7 @@ def refine_by_planes(
     offsets = np.zeros(S) if goal.best is None else goal.best
     p = np.full(S, 1.0 / S) if goal.best is None else np.ones(1)
     sample, v = _cuts(pool.information(w), np.full(S, np.inf))
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         d = np.zeros((len(v), pool.count))
         for s in range(S):
             d[sample == s] = np.sum((pool.J[s] @ v[sample == s].T) ** 2, axis=1).T
@@ -94,11 +94,11 @@ def refine_by_planes(
         )
         if new_bound > bound:
             bound, best = new_bound, replace(best, sensitivity=h, y=optimum.y)
-        is_retained = (q > _LEAST) | (q.size <= _KEPT)
+        is_retained = (q > _MIN_PLANE_WEIGHT) | (q.size <= _MAX_IDLE_PLANES)
         Z = np.zeros((S, *pool.M0.shape[1:]))
         np.add.at(Z, sample, q[:, None, None] * v[:, :, None] * v[:, None, :])
         weights, vectors = np.linalg.eigh(Z)
-        cuts = [(sample[is_retained], v[is_retained]), _chosen(weights > _LEAST, vectors)]
+        cuts = [(sample[is_retained], v[is_retained]), _chosen(weights > _MIN_PLANE_WEIGHT, vectors)]
         trial = np.zeros(pool.count)
         trial[support] = optimum.w
         for trial_weights in (trial, 0.5 * (trial + w)):
@@ -110,7 +110,7 @@ def refine_by_planes(
         if value - bound <= tolerance:
             break
         excess = h - optimum.y @ pool.A
-        entering_candidates = np.argsort(-excess)[:_ENTERING]
+        entering_candidates = np.argsort(-excess)[:_MAX_ENTERING]
         support = np.union1d(support, entering_candidates[excess[entering_candidates] > 0.0])
     return replace(best, w=w, value=value, bound=bound)
 
@@ -120,7 +120,7 @@ def _cuts(M: Array, t: Array) -> tuple[Index, Array]:
     (S,) or below.
     """
     values, vectors = np.linalg.eigh(M)
-    return _chosen(values < (t + _NEAR * np.abs(t))[:, None], vectors)
+    return _chosen(values < (t + _CUT_RTOL * np.abs(t))[:, None], vectors)
 
 
 def _chosen(mask: Mask, vectors: Array) -> tuple[Index, Array]:

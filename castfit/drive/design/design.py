@@ -42,7 +42,7 @@ from castfit.drive.design.criteria import (
 from castfit.drive.design.discrimination import Discrimination, discriminating_design
 from castfit.drive.design.exact import exact_design as exact_design
 from castfit.drive.design.interior_point import CandidatePool, DesignGoal, RelaxedDesign, relaxed_design
-from castfit.drive.design.knowledge import UNKNOWN, DesignInformation, build_design_information
+from castfit.drive.design.knowledge import UNKNOWN_DEVIATION, DesignInformation, build_design_information
 from castfit.drive.design.proposal import Design, deviations, remarks_of
 from castfit.drive.design.purchases import CandidateSelection, build_selection
 from castfit.drive.design.simple_schedules import EQUIDISTANT, simple_designs
@@ -51,11 +51,11 @@ from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.spec import Population
 from castfit.drive.uncertainty.profile.predictions import OutputAt
 
-STARTS = 20  # of choices
-_SOFT = (30.0, 300.0)  # how sharply the worst sample counts, one after the other
-_UNUSED = 1e-7  # of the largest weight
-_ALIKE = 1e-6  # chi2 by which all that the budget buys tells models apart
-_NOTHING = 1e-9  # of a criterion: what changes it by less tells nothing
+DEFAULT_STARTS = 20  # starting points of a search over choices
+_SOFTMAX_SHARPNESS = (30.0, 300.0)  # sharpness b of the soft maximum over samples, one solve after the other
+_MIN_WEIGHT_FRACTION = 1e-7  # fraction of the largest weight below which a weight is set to zero
+_MIN_DISCRIMINATION_CHI2 = 1e-6  # bound of chi2 up to which the whole budget cannot distinguish two models
+_MIN_CRITERION_GAIN = 1e-9  # gain of the criterion, relative unless it is a logarithm, that counts as information
 
 
 @public("castfit")
@@ -270,7 +270,7 @@ def design(
             choices,
             path_rules,
         )
-        return chosen_design(search, build_at_choices, optimize_samples, starts or STARTS, generator, stop)
+        return chosen_design(search, build_at_choices, optimize_samples, starts or DEFAULT_STARTS, generator, stop)
 
 
 def _choice_mistakes(
@@ -308,7 +308,7 @@ def _against(
 ) -> Design:
     """Return the design that tells the model from rivals."""
     result = discriminating_design(information, selection, criterion, exact=exact, rng=rng, stop=stop)
-    if -result.relaxed.bound <= _ALIKE:
+    if -result.relaxed.bound <= _MIN_DISCRIMINATION_CHI2:
         raise_if_mistakes(
             "design",
             ["a competing model predicts the same at all candidates; add other conditions, or remove this model"],
@@ -387,14 +387,14 @@ def _designed(
     if worst:
         goal, pool = _maximin_goal(goal, pool, stop)
     solution = relaxed_design(goal, pool, stop=stop)
-    for b in _SOFT[1:] if worst and solution is not None and not isinstance(criterion, ECriterion) else ():
+    for b in _SOFTMAX_SHARPNESS[1:] if worst and solution is not None and not isinstance(criterion, ECriterion) else ():
         goal = replace(goal, b=b)
         assert solution is not None
         solution = relaxed_design(goal, pool, start=solution.w, stop=stop) or solution
     if solution is None:
         raise InputError("design", ["the information matrix of all candidates is singular; add candidates"])
     # What is left of weights where nothing is measured says nothing, and is not listed.
-    counts = np.where(solution.w > _UNUSED * solution.w.max(), solution.w, 0.0)
+    counts = np.where(solution.w > _MIN_WEIGHT_FRACTION * solution.w.max(), solution.w, 0.0)
     if exact:
         counts = exact_design(goal, pool, selection.positions, solution.w, rng=rng, stop=stop)
         with suppress(StopRequested):
@@ -486,11 +486,11 @@ def _require_determined(information: DesignInformation, goal: DesignGoal, pool: 
     is_relevant = _matter(goal.criterion, len(information.names))[np.argsort(order)]
     names = np.array(information.names)
     has_no_effect = ~(pool.J != 0.0).any(axis=(0, 1, 2))[np.argsort(order)]
-    is_unknown = is_relevant & (best_deviations > UNKNOWN)
+    is_unknown = is_relevant & (best_deviations > UNKNOWN_DEVIATION)
     if not is_unknown.any():
         value_before, value_after = float(goal.values(pool.M0)), float(goal.values(pool.information(cap)))
         unit = 1.0 if goal.criterion.logarithmic else abs(value_before)  # a variance has one
-        if np.isfinite(value_before) and value_before - value_after <= _NOTHING * unit:
+        if np.isfinite(value_before) and value_before - value_after <= _MIN_CRITERION_GAIN * unit:
             remedy = "offer other times, outputs or conditions"
             raise InputError("design", [f"the candidates add no information; {remedy}"])
         return
@@ -521,10 +521,10 @@ def _require_reached(
 ) -> None:
     """Raise an InputError if the counts do not determine the quantities that the criterion needs."""
     is_relevant = _matter(goal.criterion, len(information.names))
-    is_unknown = is_relevant & (standard_deviations(pool.information(counts)).max(axis=0) > UNKNOWN)
+    is_unknown = is_relevant & (standard_deviations(pool.information(counts)).max(axis=0) > UNKNOWN_DEVIATION)
     if isinstance(goal.criterion, ACriterion) and goal.criterion.K.shape[1] == 1:
         is_unknown = np.array(
-            [float(goal.values(pool.information(counts))) > UNKNOWN**2 * float(np.sum(goal.criterion.K**2))]
+            [float(goal.values(pool.information(counts))) > UNKNOWN_DEVIATION**2 * float(np.sum(goal.criterion.K**2))]
         )
     if not is_unknown.any():
         return
@@ -552,9 +552,11 @@ def _maximin_goal(goal: DesignGoal, pool: CandidatePool, stop: Any) -> tuple[Des
             )
         best_values[s] = sample_design.value
     if goal.criterion.logarithmic:
-        return DesignGoal(goal.criterion, best_values, _SOFT[0]), pool
+        return DesignGoal(goal.criterion, best_values, _SOFTMAX_SHARPNESS[0]), pool
     unit = best_values if isinstance(goal.criterion, ACriterion) else 1.0 / np.abs(best_values)
     scaled_pool = replace(pool, J=pool.J * np.sqrt(unit)[:, None, None, None], M0=pool.M0 * unit[:, None, None])
     return DesignGoal(
-        goal.criterion, np.full(best_values.size, 1.0 if isinstance(goal.criterion, ACriterion) else -1.0), _SOFT[0]
+        goal.criterion,
+        np.full(best_values.size, 1.0 if isinstance(goal.criterion, ACriterion) else -1.0),
+        _SOFTMAX_SHARPNESS[0],
     ), scaled_pool

@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from castfit.drive.design.purchases import CandidateSelection
     from castfit.simulate.output_sensitivities import OutputSensitivities
 
-_ROUNDS = 60
-_TOLERANCE = 1e-5  # of the gap, relative to the bound
-_FITS = 4  # starts of the first fit of a rival; later ones begin where the one before ended, and at one more
-_FAR = 1e6  # of a residual where the rival cannot be integrated
-_WIDTH = 0.7  # of the logarithm of random starts
-_EXACT_ROUNDS = 12
-_UNUSED = 1e-9  # of a measurement
-_POSITIVE = 1e-300  # what a rival predicts of values that have a logarithm, at least
+_MAX_ROUNDS = 60  # rounds of a linear program and a fit of the rivals
+_GAP_RTOL = 1e-5  # gap, relative to the bound, that ends the rounds
+_FIRST_FIT_STARTS = 4  # random starts of a rival's first fit; later fits have one, and the last optimum
+_FAILED_RESIDUAL = 1e6  # residual where the rival cannot be integrated
+_START_SCATTER = 0.7  # standard deviation of random starts: of a logarithm, or relative to the guess
+_MAX_EXACT_ROUNDS = 12  # rounds of an exchange and a fit of the rivals
+_MIN_USED_WEIGHT = 1e-9  # number of measurements up to which a purchase counts as unused
+_MIN_LOG_ARGUMENT = 1e-300  # lower limit of a rival's prediction before its logarithm is taken
 
 
 @public("castfit")
@@ -238,7 +238,7 @@ class _RivalModel:
 
     def nearest(self, w: Array) -> tuple[float, float, Array]:
         """Return T at w by the nearest fit found, and its plane: constant and d (N,)."""
-        is_used = w > _UNUSED
+        is_used = w > _MIN_USED_WEIGHT
         weight_roots, (lower, upper) = np.sqrt(w[is_used])[:, None], self.rival.compiled_problem.bounds
         cache: dict[bytes, tuple[Array, Array]] = {}
 
@@ -253,15 +253,16 @@ class _RivalModel:
                         np.concatenate([data_slopes, rows]),
                     )
                 except InputError:  # of integration: as far as can be
-                    evaluation = np.full(size, _FAR), np.zeros((size, theta.size))
+                    evaluation = np.full(size, _FAILED_RESIDUAL), np.zeros((size, theta.size))
                 cache[theta.tobytes()] = evaluation
             return cache[theta.tobytes()]
 
         guess, size = self.rival.estimate, 1
         size = evaluate_residuals(guess)[0].size
-        width = _WIDTH * np.where(self.rival.compiled_problem.log, 1.0, np.abs(guess) + 0.1)
+        width = _START_SCATTER * np.where(self.rival.compiled_problem.log, 1.0, np.abs(guess) + 0.1)
         random_starts: list[Array] = [
-            guess + width * self.rng.standard_normal(guess.size) for _ in range(1 if self.best_fits else _FITS)
+            guess + width * self.rng.standard_normal(guess.size)
+            for _ in range(1 if self.best_fits else _FIRST_FIT_STARTS)
         ]
         with np.errstate(invalid="ignore"):
             low, high = lower + 1e-9 * (1.0 + np.abs(lower)), upper - 1e-9 * (1.0 + np.abs(upper))
@@ -305,7 +306,7 @@ def discriminating_design(
     even_count = np.min(pool.b / pool.A.sum(axis=1), initial=np.inf)  # the budget, evenly spent
     w = best = np.minimum(even_count if np.isfinite(even_count) else 1.0, pool.u)
     value, solution = -np.inf, RelaxedDesign(w, np.inf, -np.inf, np.zeros(w.size), np.zeros(len(pool.b)), 0)
-    for k in range(_ROUNDS):
+    for k in range(_MAX_ROUNDS):
         current_value = find_nearest(w)
         value, best = (current_value, w) if current_value > value else (value, best)
         d = np.array([d for _, d in planes])
@@ -313,7 +314,7 @@ def discriminating_design(
         if optimum is None:
             break
         solution = RelaxedDesign(best, -value, -optimum.value, optimum.q @ d, optimum.y, len(planes))
-        if solution.gap <= _TOLERANCE * abs(optimum.value) or stop():
+        if solution.gap <= _GAP_RTOL * abs(optimum.value) or stop():
             break
         w = optimum.w if k % 2 == 0 else 0.5 * (optimum.w + best)
     counts = best
@@ -340,7 +341,7 @@ def _exact_design(
     The least of  c_k + d_k'n  is the least eigenvalue of a diagonal matrix: E-optimality.
     """
     counts, value = np.zeros_like(best), -np.inf
-    for _ in range(_EXACT_ROUNDS):
+    for _ in range(_MAX_EXACT_ROUNDS):
         d = np.array([d for _, d in planes])
         J = np.zeros((1, best.size, len(d), len(d)))
         J[0, :, range(len(d)), range(len(d))] = np.sqrt(d)
@@ -366,7 +367,7 @@ def _misfit_roots(
     """
     if isinstance(noise, (Poisson, NegativeBinomial)):
         return (mu - rival_mu) / deviation, -slope / deviation[:, None]
-    rival_mu = np.maximum(rival_mu, _POSITIVE) if isinstance(noise, LogNormal) else rival_mu
+    rival_mu = np.maximum(rival_mu, _MIN_LOG_ARGUMENT) if isinstance(noise, LogNormal) else rival_mu
     factor = np.sqrt(informations(noise)[0] * censoring_share(noise, mu, sigma))
     return factor * noise.error(mu, sigma, rival_mu), -slope * (factor * transform_slope(noise, rival_mu) / sigma)[
         :, None

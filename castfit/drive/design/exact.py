@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array, Index, Mask
 
-_ENTERING = 30  # candidates that the gradient ranks first
-_ALL = 2000  # matrices: up to so many, all candidates are tried
-_SMOOTH = 0.05  # of the value: how much E is smoothed where candidates are ranked
-_SUPPORT = 1e-4  # of a measurement, or of the largest weight: below, a weight counts as none
-_SWEEPS = 200
-_PAIRS = 30  # measurements: up to so many, pairs are exchanged, too, where costs differ
-_RIDGE = 1e-7  # of the information of one measurement of everything, while a design is incomplete
-_BETTER = 1e-10  # of a variance, or of its logarithm
+_MAX_ENTERING = 30  # candidates with the largest sensitivities that are evaluated
+_MAX_TRIAL_MATRICES = 2000  # number of matrices up to which all candidates are evaluated
+_SMOOTHING_FRACTION = 0.05  # fraction of the criterion by which E is smoothed to rank candidates
+_MIN_WEIGHT_FRACTION = 1e-4  # fraction of the largest weight below which a weight counts as zero
+_MAX_SWEEPS = 200  # sweeps of exchanges
+_SMALL_DESIGN_COUNT = 30  # measurements up to which pairs are exchanged if costs differ; size of random starts
+_RIDGE_FRACTION = 1e-7  # fraction of the mean information of a candidate that is added to incomplete designs
+_MIN_IMPROVEMENT = 1e-10  # decrease of a variance (relative) or of its logarithm that counts as an improvement
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class CandidatePositions:
 def merge_adjacent_weights(w: Array, positions: CandidatePositions) -> Array:
     """Return weights whose neighbours in time, up to two steps apart, are put together at their mean."""
     merged_weights = np.zeros_like(w)
-    is_used = w > _SUPPORT * max(1e-300, float(w.max()))
+    is_used = w > _MIN_WEIGHT_FRACTION * max(1e-300, float(w.max()))
     for line in np.unique(positions.line):
         indices = np.flatnonzero(positions.line == line)
         indices = indices[np.argsort(positions.time[indices], kind="stable")]
@@ -134,7 +134,7 @@ class _Exchange:
         The margin is relative unless the criterion is logarithmic.
         """
         unit = 1.0 if self.goal.criterion.logarithmic or not np.isfinite(reference) else abs(reference)
-        return value < reference - _BETTER * unit
+        return value < reference - _MIN_IMPROVEMENT * unit
 
     def value(self, counts: Array) -> float:
         """Return the criterion, infinite for a singular design."""
@@ -157,7 +157,7 @@ class _Exchange:
     def draw_design(self, rng: np.random.Generator) -> Array:
         """Return a design by chance, which uses up the budget or reaches the size of a large one."""
         counts = np.zeros(self.offers.count)
-        for _ in range(_PAIRS):
+        for _ in range(_SMALL_DESIGN_COUNT):
             indices = np.flatnonzero(self._possible(counts))
             if not indices.size:
                 break
@@ -181,11 +181,11 @@ class _Exchange:
             return indices, np.empty(0)
         ridge_pool = CandidatePool(pool.J, pool.M0 + ridge, pool.A, pool.b, pool.u, pool.price)
         M = ridge_pool.information(counts)
-        if indices.size * len(M) > _ALL:
+        if indices.size * len(M) > _MAX_TRIAL_MATRICES:
             size = float(np.abs(self.goal.criterion.values(M)).mean())
-            linearization = tangent(self.goal, ridge_pool, counts, _SMOOTH * size, curved=False)
+            linearization = tangent(self.goal, ridge_pool, counts, _SMOOTHING_FRACTION * size, curved=False)
             if linearization is not None:
-                indices = indices[np.argsort(-linearization.h[indices], kind="stable")[:_ENTERING]]
+                indices = indices[np.argsort(-linearization.h[indices], kind="stable")[:_MAX_ENTERING]]
         J = pool.J[:, indices]
         trial = M[None] + np.swapaxes(np.swapaxes(J, -1, -2) @ J, 0, 1)
         return indices, self.goal.values(trial) + pool.price[indices] + float(pool.price @ counts)
@@ -194,7 +194,7 @@ class _Exchange:
     def _ridge(self) -> Array:
         """Return a little of everything, which makes incomplete designs comparable, (S, n, n)."""
         diagonals = np.einsum("sNki,sNki->si", self.offers.J, self.offers.J) / self.offers.count
-        return _RIDGE * np.array([np.diag(d) for d in np.where(diagonals > 0.0, diagonals, 1.0)])
+        return _RIDGE_FRACTION * np.array([np.diag(d) for d in np.where(diagonals > 0.0, diagonals, 1.0)])
 
     def filled(self, counts: Array) -> Array:
         """Return the design with more measurements, one by one the best, as long as they fit and help."""
@@ -213,10 +213,10 @@ class _Exchange:
         value = self.value(counts)
         A = self.offers.A
         has_unequal_costs = bool(A.size and np.ptp(A, axis=1).any())
-        for _ in range(_SWEEPS):
+        for _ in range(_MAX_SWEEPS):
             exchange = self._exchanged(counts, value, [(j,) for j in np.flatnonzero(counts)])
             if (
-                exchange is None and has_unequal_costs and counts.sum() <= _PAIRS
+                exchange is None and has_unequal_costs and counts.sum() <= _SMALL_DESIGN_COUNT
             ):  # one dear measurement for two cheap ones
                 exchange = self._exchanged(counts, value, list(combinations(np.flatnonzero(counts), 2)))
             if exchange is None or stop():

@@ -38,17 +38,20 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.drive.design.criteria import CriterionLinearization, InformationCriterion
 
-_SHRINK = 0.15  # of the complementarity: where the next step aims
-_LEAST, _POWER = 1e-3, 0.3  # the same from a good design: the nearer to its end the further; c by itself is lost
-_AT_FIRST, _AGAIN = 0.1, 0.01  # of the criterion: where the first step aims, and where from a good design
-_NEAR = 10.0  # times what complementarity amounts to in all
-_BOUNDARY = 0.995  # of the way to it
-_DECREASE = 1e-4
-_REFINEMENTS = 2
-_LIFTS = (0.0, 1e-14, 1e-12, 1e-9)
-_STEPS = 120
-_FEW, _NEARLY = 1e-5, 1e-2  # weight, of the largest; sensitivity, below that of those in use: these matter
-_STALLED = 12  # steps without a smaller gap
+_MU_REDUCTION = 0.15  # factor by which a step aims to reduce the complementarity
+# The same from a good design: at least this factor, and the power of the relative complementarity.
+_MIN_MU_REDUCTION, _MU_POWER = 1e-3, 0.3
+# First barrier parameter, relative to the criterion: from the interior, from a good design.
+_FIRST_MU, _RESTART_MU = 0.1, 0.01
+_MAX_DUAL_RATIO = 10.0  # dual residual, over N times the complementarity, up to which mu is reduced
+_BOUNDARY_FRACTION = 0.995  # fraction of the step to the boundary that is taken
+_ARMIJO_FRACTION = 1e-4  # fraction of the predicted decrease that a step must reach
+_N_REFINEMENTS = 2  # iterative refinements of each linear solve
+_CHOLESKY_SHIFTS = (0.0, 1e-14, 1e-12, 1e-9)  # relative shifts of the diagonal until the factorization succeeds
+_MAX_STEPS = 120  # Newton steps
+# Of the largest weight, and relative to the price: candidates that may be in the best design.
+_MIN_WEIGHT_FRACTION, _SENSITIVITY_MARGIN = 1e-5, 1e-2
+_MAX_STALLED_STEPS = 12  # steps without a smaller gap
 
 
 def max_affordable_counts(A: Array, b: Array) -> Array:
@@ -241,8 +244,8 @@ def relaxed_design(
     if solution is None or solution.gap <= tolerance * _scale(goal, solution.value) or stop():
         return solution
     # Rounding has ended it, as it may for E: once more with the few candidates that matter, and the bound of all.
-    is_worthwhile = solution.sensitivity >= (1.0 - _NEARLY) * (solution.y @ pool.A)
-    support = np.flatnonzero((solution.w > _FEW * solution.w.max()) | is_worthwhile)
+    is_worthwhile = solution.sensitivity >= (1.0 - _SENSITIVITY_MARGIN) * (solution.y @ pool.A)
+    support = np.flatnonzero((solution.w > _MIN_WEIGHT_FRACTION * solution.w.max()) | is_worthwhile)
     refined = _solved(goal, pool.only(support), tolerance, None, stop)
     if refined is not None:
         w = np.zeros(pool.count)
@@ -293,7 +296,7 @@ def _solved(
     if first_linearization is None:
         return None
     scale = _scale(goal, first_linearization.value)
-    mu = (_AT_FIRST if start is None else _AGAIN) * scale
+    mu = (_FIRST_MU if start is None else _RESTART_MU) * scale
     s: Array = b - A @ w
     lower_dual: Array
     upper_dual: Array
@@ -302,7 +305,7 @@ def _solved(
     best: RelaxedDesign | None = None
     n_stalled = step = 0
     is_kinked = isinstance(goal.criterion, ECriterion)  # smoothed by mu
-    for step in range(_STEPS):
+    for step in range(_MAX_STEPS):
         linearization = tangent(goal, pool, w, mu)
         if linearization is None:
             break
@@ -321,14 +324,16 @@ def _solved(
         else:
             n_stalled += 1
         scale = _scale(goal, best.value)
-        if best.gap <= tolerance * scale or n_stalled > _STALLED or stop():
+        if best.gap <= tolerance * scale or n_stalled > _MAX_STALLED_STEPS or stop():
             break
         complementarity = float(lower_dual @ w + upper_dual @ (u - w) + y @ s) / (2 * N + b.size)
         dual_residual = float(np.max(np.abs(linearization.g + A.T @ y - lower_dual + upper_dual)))
         # The next mu only near the central path: E is lost otherwise, A and c take twice as many steps.
-        min_shrink = max(_LEAST, float((complementarity / scale) ** _POWER))
-        shrink_factor = _SHRINK if start is None else min(_SHRINK, min_shrink)
-        mu = min(mu, complementarity * (shrink_factor if dual_residual <= _NEAR * N * complementarity else 1.0))
+        min_shrink = max(_MIN_MU_REDUCTION, float((complementarity / scale) ** _MU_POWER))
+        shrink_factor = _MU_REDUCTION if start is None else min(_MU_REDUCTION, min_shrink)
+        mu = min(
+            mu, complementarity * (shrink_factor if dual_residual <= _MAX_DUAL_RATIO * N * complementarity else 1.0)
+        )
         gradient = np.asarray(linearization.g - mu / w + mu / (u - w) + A.T @ (mu / s), dtype=float)
         try:
             solve = _solver(lower_dual / w + upper_dual / (u - w), linearization.V)
@@ -348,7 +353,7 @@ def _solved(
         )
         for _ in range(30):
             trial = _barrier(goal, pool, w + primal * dw, u, mu)
-            if trial <= current_value + _DECREASE * primal * slope + 1e-13 * abs(current_value):
+            if trial <= current_value + _ARMIJO_FRACTION * primal * slope + 1e-13 * abs(current_value):
                 break
             primal *= 0.5
         w = w + primal * dw
@@ -408,7 +413,7 @@ def _solver(diagonal: Array, V: Array) -> Callable[[Array], Array]:
 
     def solve(R: Array) -> Array:
         x = solve_once(R)
-        for _ in range(_REFINEMENTS):  # what cancellation has lost
+        for _ in range(_N_REFINEMENTS):  # what cancellation has lost
             x = x + solve_once(R - diagonal[:, None] * x - V @ (V.T @ x))
         return x
 
@@ -418,7 +423,7 @@ def _solver(diagonal: Array, V: Array) -> Callable[[Array], Array]:
 def _factor(matrix: Array) -> Any:
     """Return a Cholesky factorization, of a little more than the matrix where rounding has made it indefinite."""
     size = np.diag(matrix).copy()
-    for lift in _LIFTS:
+    for lift in _CHOLESKY_SHIFTS:
         try:
             return cho_factor(matrix + np.diag(lift * size), check_finite=False)
         except np.linalg.LinAlgError:
@@ -433,4 +438,4 @@ def _solve(matrix: Array, rhs: Array) -> Array:
 def _reach(x: Array, dx: Array) -> float:
     """Return the step length along dx, at most 1, that keeps x positive."""
     falling = dx < 0
-    return min(1.0, _BOUNDARY * float(np.min(-x[falling] / dx[falling], initial=np.inf)))
+    return min(1.0, _BOUNDARY_FRACTION * float(np.min(-x[falling] / dx[falling], initial=np.inf)))

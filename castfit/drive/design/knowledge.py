@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from castfit.problem.observables import ObservedOutput
     from castfit.problem.quantities import Quantity
 
-WEAK = 1e-10  # the information that stands for nothing known
-EXACT = 1e5  # of what an equation between quantities holds, in relative changes
-UNKNOWN = 1e4  # relative standard deviation from which a quantity counts as unknown
-_CORRELATED = "correlated measurement errors are unsupported in designs; remove the correlation"
-_TOLERANCE = 1e-8  # of the integration, so that directions without information have none
+WEAK_PRIOR_INFORMATION = 1e-10  # information of the weak prior of each quantity, in relative changes
+EQUATION_PRECISION = 1e5  # square root of the information of an equation between quantities, in relative changes
+UNKNOWN_DEVIATION = 1e4  # relative standard deviation from which a quantity counts as unknown
+_CORRELATED_MESSAGE = "correlated measurement errors are unsupported in designs; remove the correlation"
+_INTEGRATION_RTOL = 1e-8  # relative tolerance of the integration: rounding must not look like information
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,17 +203,17 @@ class DesignInformation:
                     )[3]
                     rows.append(self._on(block.reshape(-1, block.shape[-1]), self.problem_positions))
         J = np.concatenate([*rows, self._equations(theta)])
-        return J.T @ J + WEAK * np.eye(n)
+        return J.T @ J + WEAK_PRIOR_INFORMATION * np.eye(n)
 
     def _equations(self, theta: Array) -> Array:
-        """Compute information rows of equations between quantities, which hold to a part in `EXACT`, (m, n_u)."""
+        """Compute information rows of equations between quantities, which hold to a part in `EQUATION_PRECISION`, (m, n_u)."""
         _, slopes = self.compiled_problem.related(theta)
         rows = self._on(
             slopes[[relation.lower == relation.upper for relation in self.compiled_problem.relations]],
             self.problem_positions,
         )
         size = np.linalg.norm(rows, axis=1, keepdims=True)
-        return EXACT * rows / np.where(size > 0.0, size, 1.0)
+        return EQUATION_PRECISION * rows / np.where(size > 0.0, size, 1.0)
 
     def values(
         self, k: int, times: Array, sample: int | None = None, *, outputs: Sequence[str] | None = None
@@ -517,7 +517,7 @@ def extend_with_candidates(
     """
     experiments = {e.name: e for e in problem.experiments}
     if problem.posed.correlations:
-        mistakes.append(_CORRELATED)
+        mistakes.append(_CORRELATED_MESSAGE)
     labels: list[str] = []
     new_experiments: list[Experiment] = []
     full_candidates: list[Candidate] = []
@@ -590,7 +590,7 @@ def _source(source: Any, samples: int, mistakes: list[str], where: str) -> tuple
         raise_if_mistakes(where, [f"the first argument is {describe_rejected(source, alternatives)}", *mistakes])
     assert isinstance(result, Result)
     if result.problem is not None and result.problem.posed.correlations:
-        raise_if_mistakes(where, [_CORRELATED, *mistakes])
+        raise_if_mistakes(where, [_CORRELATED_MESSAGE, *mistakes])
     if not isinstance(result.problem, Problem):
         remedy = "use result.with_problem(problem) first" if result.problem is None else "fit the Problem itself"
         raise_if_mistakes(where, [f"the result has no problem; {remedy}", *mistakes])
@@ -710,4 +710,8 @@ def _eliminated(result: Result | None, extended: CompiledProblem) -> tuple[float
 
 def tight(options: IntegratorOptions | None) -> IntegratorOptions:
     """Return options of an integration that is accurate enough."""
-    return replace(options or IntegratorOptions(), relative_tolerance=_TOLERANCE, absolute_tolerance=1e-2 * _TOLERANCE)
+    return replace(
+        options or IntegratorOptions(),
+        relative_tolerance=_INTEGRATION_RTOL,
+        absolute_tolerance=1e-2 * _INTEGRATION_RTOL,
+    )

@@ -40,9 +40,15 @@ from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.drive.design.candidate import with_fields
 from castfit.drive.design.exact import CandidatePositions
 from castfit.drive.design.interior_point import CandidatePool, relaxed_design
-from castfit.drive.design.knowledge import WEAK, DesignInformation, PredictedValues, extend_with_candidates, tight
+from castfit.drive.design.knowledge import (
+    WEAK_PRIOR_INFORMATION,
+    DesignInformation,
+    PredictedValues,
+    extend_with_candidates,
+    tight,
+)
 from castfit.drive.design.simple_schedules import EQUIDISTANT, PRESENT, RATIOS, simple_places
-from castfit.drive.design.times_between import FEWEST, optimize_times
+from castfit.drive.design.times_between import MIN_SPLINE_TIMES, optimize_times
 from castfit.drive.population.compiled import compile_population
 from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.spec import Population
@@ -61,13 +67,13 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.parameters import Parameter
 
-_EVERY = 2000  # schedules of a group: up to so many, all of them are compared
-_FIRST = 12  # schedules of a group by chance, with which a search begins
-_WILD = 3  # in each round
-_ROUNDS = 40
-_USED = 1e-3  # of the largest weight
-_WORTH = 1e-6  # relative, by which a schedule must exceed its price to count
-_BLOCK = 2**22  # numbers of a batch
+_MAX_ENUMERATED_SCHEDULES = 2000  # number of a group's schedules up to which all of them are compared
+_N_FIRST_SCHEDULES = 12  # random schedules of a group with which a search begins
+_N_RANDOM_SCHEDULES = 3  # random schedules of a group from which each round searches
+_MAX_ROUNDS = 40  # rounds of column generation
+_MIN_USED_FRACTION = 1e-3  # fraction of the largest weight above which a schedule counts as used
+_PRICE_RTOL = 1e-6  # relative excess of a schedule's value over its price that counts
+_MAX_BATCH_NUMBERS = 2**22  # numbers in the arrays of one batch of schedules
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +142,7 @@ class PopulationDesignInformation(DesignInformation):
 
     def compute_prior_information(self, sample: int = 0) -> Array:
         """Return the information that a fit or priors give."""
-        return self.M0 + WEAK * np.eye(len(self.names))
+        return self.M0 + WEAK_PRIOR_INFORMATION * np.eye(len(self.names))
 
     def condition(self, k: int) -> Condition:
         """Return the group's experiment, worked out."""
@@ -241,7 +247,7 @@ class PopulationDesignInformation(DesignInformation):
 
     def information(self, rows: Array) -> Array:
         """Return F (P, n_u, n_u) of schedules with rows (P, n, q, 2, m + n_u); see the module."""
-        size = max(1, _BLOCK // ((rows.shape[1] * rows.shape[2]) ** 2 * len(self.names)))
+        size = max(1, _MAX_BATCH_NUMBERS // ((rows.shape[1] * rows.shape[2]) ** 2 * len(self.names)))
         blocks = [self._information(rows[i : i + size]) for i in range(0, len(rows), size)]
         return np.concatenate(blocks)
 
@@ -460,7 +466,7 @@ class _ScheduleCatalog:
                 if i != schedule[j] and self.is_spaced(g, trial := (*schedule[:j], i, *schedule[j + 1 :]))
             ]
             gains = np.einsum("ij,pij->p", G, self.informations(g, trials)) if trials else np.zeros(1)
-            if gains.max() <= value * (1.0 + _WORTH):
+            if gains.max() <= value * (1.0 + _PRICE_RTOL):
                 break
             schedule, value = tuple(sorted(trials[int(np.argmax(gains))])), float(gains.max())
         return schedule
@@ -484,7 +490,7 @@ def select_schedules(
     for g in free_groups:
         n, size = information.groups[g].per_subject, selection.values[0][g].times.size
         catalog.add(g, catalog.simple(g).values())
-        if n is not None and comb(size + n - 1, n) <= _EVERY:
+        if n is not None and comb(size + n - 1, n) <= _MAX_ENUMERATED_SCHEDULES:
             catalog.add(g, [s for s in combinations_with_replacement(range(size), n) if catalog.is_spaced(g, s)])
         elif n is not None:
             open_groups.append(g)
@@ -492,7 +498,10 @@ def select_schedules(
                 g,
                 [
                     s
-                    for s in (catalog.build_earliest_schedule(g), *(catalog.draw_schedule(g) for _ in range(_FIRST)))
+                    for s in (
+                        catalog.build_earliest_schedule(g),
+                        *(catalog.draw_schedule(g) for _ in range(_N_FIRST_SCHEDULES)),
+                    )
                     if s is not None
                 ],
             )
@@ -507,22 +516,27 @@ def select_schedules(
         J = np.array(list(catalog.pool.values()))[None]
         return CandidatePool(J, M0, pool.A[:, columns], pool.b, max_counts[columns], pool.price[columns])
 
-    for _ in range(_ROUNDS if open_groups else 0):
+    for _ in range(_MAX_ROUNDS if open_groups else 0):
         current_pool, is_finished = build_pool(), False
-        solution = relaxed_design(goal, current_pool, _WORTH, stop=stop)
+        solution = relaxed_design(goal, current_pool, _PRICE_RTOL, stop=stop)
         linearization = solution and goal.criterion.tangent(current_pool.information(solution.w)[0], M0[0], solution.mu)
         if solution is None or not linearization or stop():
             break
         keys, is_finished, catalog.evaluated_schedules = list(catalog.pool), True, set(catalog.pool)
         for g in open_groups:
             used_schedules = [
-                keys[i][1] for i in np.flatnonzero(solution.w > _USED * solution.w.max()) if keys[i][0] == g
+                keys[i][1]
+                for i in np.flatnonzero(solution.w > _MIN_USED_FRACTION * solution.w.max())
+                if keys[i][0] == g
             ]
-            starts = [*used_schedules, *(s for s in (catalog.draw_schedule(g) for _ in range(_WILD)) if s is not None)]
+            starts = [
+                *used_schedules,
+                *(s for s in (catalog.draw_schedule(g) for _ in range(_N_RANDOM_SCHEDULES)) if s is not None),
+            ]
             end_schedules = sorted({catalog.climbed(g, s, linearization.G, stop) for s in starts})
             gains = np.einsum("ij,pij->p", linearization.G, catalog.informations(g, end_schedules))
             price = float(solution.y @ pool.A[:, column_by_group[g]]) + pool.price[column_by_group[g]]
-            is_finished &= not (catalog.add(g, end_schedules) and gains.max() > price * (1.0 + _WORTH))
+            is_finished &= not (catalog.add(g, end_schedules) and gains.max() > price * (1.0 + _PRICE_RTOL))
         if is_finished:
             break
     if not is_finished:
@@ -585,7 +599,7 @@ def moved_schedules(
     grids = {
         g: information.values(information.group.index(g), grid.times)
         for g, grid in enumerate(information.groups)
-        if grid.between and grid.times.size >= FEWEST
+        if grid.between and grid.times.size >= MIN_SPLINE_TIMES
     }
     used_candidates = [int(k) for k in np.flatnonzero(counts) if information.group[k] in grids]
     if not used_candidates:

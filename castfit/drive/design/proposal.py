@@ -18,7 +18,7 @@ from castfit._support.text_tables import align_columns
 from castfit._support.views import views
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.drive.design.criteria import standard_deviations
-from castfit.drive.design.knowledge import UNKNOWN, DesignInformation, PredictedValues
+from castfit.drive.design.knowledge import UNKNOWN_DEVIATION, DesignInformation, PredictedValues
 from castfit.drive.design.simple_schedules import EQUIDISTANT, PRESENT, RATIOS
 from castfit.drive.uncertainty.inputs import as_seed
 from castfit.experiment.events import is_after_data
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from castfit.problem.problem import Problem
 
 _HEADS = {EQUIDISTANT: "equidistant", RATIOS: "equal ratios", PRESENT: "present times"}
-_TOLD = 0.095  # of an efficiency: below, two digits are told, so that nothing reads 0 %
-_POOR = 0.5  # relative standard deviation from which a value is hardly known
+# Efficiency from which whole percents are printed; two digits below it, so that none reads 0 %.
+_WHOLE_PERCENT_EFFICIENCY = 0.095
+_POOR_DEVIATION = 0.5  # relative standard deviation from which a quantity counts as poorly determined
 _WORDS = ("no", "one", "two", "three", "four", "five", "six")
 _TIMES = ("", "", "twice")
 
@@ -421,7 +422,9 @@ class Design:
                 n for n, sd in self.simple[name].items() if not np.isfinite(sd) and np.isfinite(self.after[n])
             ]
             if not unknown_names:
-                percent_text = f"{100 * efficiency:.0f}" if efficiency >= _TOLD else f"{100 * efficiency:.2g}"
+                percent_text = (
+                    f"{100 * efficiency:.0f}" if efficiency >= _WHOLE_PERCENT_EFFICIENCY else f"{100 * efficiency:.2g}"
+                )
                 phrases.append(
                     f"{name}{'' if any('reach' in phrase for phrase in phrases) else ' reach'} {percent_text} %"
                 )
@@ -475,7 +478,7 @@ def deviations(information: DesignInformation, M: Array) -> dict[str, float]:
     Inf for undetermined ones.
     """
     sd = np.median(standard_deviations(M), axis=0)[information.problem_positions]
-    return {n: float(v) if v < UNKNOWN else np.inf for n, v in zip(information.quantities, sd, strict=True)}
+    return {n: float(v) if v < UNKNOWN_DEVIATION else np.inf for n, v in zip(information.quantities, sd, strict=True)}
 
 
 def remarks_of(design: Design) -> tuple[str, ...]:
@@ -508,7 +511,7 @@ def remarks_of(design: Design) -> tuple[str, ...]:
             f"{join_limited(unknown_names)} will not be identifiable after this experiment (not a target of the design)."
         )
     if len(information.thetas) == 1:
-        poorly_known = [name for name, sd in design.before.items() if sd > _POOR]
+        poorly_known = [name for name, sd in design.before.items() if sd > _POOR_DEVIATION]
         if not information.fitted:
             remarks.append("The design is optimal only if the guesses are correct; no data support them.")
         elif poorly_known:

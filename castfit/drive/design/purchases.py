@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.drive.design.knowledge import DesignInformation, PredictedValues
 
-_FINER = 10  # times between those of a grid, where times may lie between them
-_MOST = 2000  # times of a candidate, then
-_WINDOWS = 500  # of times that are too near to each other, which the relaxed design knows of
+_GRID_REFINEMENT = 10  # intervals per interval of the grid, if times may lie between grid times
+_MAX_REFINED_TIMES = 2000  # times of a refined grid, roughly
+_MAX_WINDOWS = 500  # spacing constraints per line in the relaxed design
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +197,7 @@ def _grid(times: Array) -> Array:
     """Return times with further ones between them."""
     if times.size < 2:
         return times
-    finer = max(1, min(_FINER, _MOST // times.size))
+    finer = max(1, min(_GRID_REFINEMENT, _MAX_REFINED_TIMES // times.size))
     return np.interp(np.arange((times.size - 1) * finer + 1) / finer, np.arange(times.size), times)
 
 
@@ -223,7 +223,7 @@ def _with_windows(A: Array, b: Array, positions: CandidatePositions) -> tuple[Ar
             ((positions.time >= t) & (positions.time < t + gap) & (positions.line == line)).astype(float)
             for t in positions.time[indices]
         ]
-        rows += windows[:: max(1, len(windows) // _WINDOWS)]
+        rows += windows[:: max(1, len(windows) // _MAX_WINDOWS)]
     if not rows:
         return A, b
     return np.concatenate([A, np.array(rows)]), np.concatenate([b, np.ones(len(rows))])

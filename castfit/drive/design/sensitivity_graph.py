@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from castfit.problem.quantities import Quantity
 
 _ca: Any = ca  # whose functions take graphs and numbers of every kind
-_ALIKE = 1e-12  # of the whole time: nodes this close are one
+_NODE_MERGE_RTOL = 1e-12  # distance up to which two nodes are merged, relative to the whole time
 
 
 def substitute_symbols(model: Model, expression: Any) -> Any:
@@ -188,7 +188,7 @@ class SensitivityGraph:
             np.concatenate([[start, end], self.times, [float(t) for t in event_times], constraint_times, *kinks])
         )
         times = times[(times >= start) & (times <= end)]
-        times = times[np.append(True, np.diff(times) > _ALIKE * (end - start))]
+        times = times[np.append(True, np.diff(times) > _NODE_MERGE_RTOL * (end - start))]
         counts = np.ceil(np.diff(times) / (end - start) * self.steps - 1e-9).astype(int)
         left_ends, width = times[:-1], np.diff(times) / np.maximum(counts, 1)
         nodes = (left_ends[i] + width[i] * j for i, n in enumerate(counts.tolist()) for j in range(max(n, 1)))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from castfit.drive.design.interior_point import CandidatePool, DesignGoal
     from castfit.drive.design.knowledge import DesignInformation
 
-_STEP = 0.5  # of the grid, by which times move at most
-FEWEST = 4  # times of a grid that carry a spline
+_MAX_SHIFT_FRACTION = 0.5  # largest shift of a time, as a fraction of the grid step
+MIN_SPLINE_TIMES = 4  # grid times that a spline needs
 
 
 def optimize_times(
@@ -70,7 +70,7 @@ def shift_times(
     grids = {
         k: selection.values[0][k].times
         for k, c in enumerate(information.candidates)
-        if c.between and not c.fixed and selection.values[0][k].times.size >= FEWEST
+        if c.between and not c.fixed and selection.values[0][k].times.size >= MIN_SPLINE_TIMES
     }
     indices = np.array([i for i in np.flatnonzero(counts) if selection.candidate[i] in grids], dtype=np.intp)
     if not indices.size:
@@ -110,7 +110,7 @@ def shift_times(
 
     start = np.array([grids[k][t] for k, t in places])
     low, high = (
-        np.array([(1 - _STEP) * grids[k][t] + _STEP * grids[k][min(max(t + shift, 0), grids[k].size - 1)]
+        np.array([(1 - _MAX_SHIFT_FRACTION) * grids[k][t] + _MAX_SHIFT_FRACTION * grids[k][min(max(t + shift, 0), grids[k].size - 1)]
                   for k, t in places]) for shift in (-1, 1)
     )  # fmt: skip
     gap_starts = [

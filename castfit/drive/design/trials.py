@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from castfit.problem.problem import Problem
 
 OPTIONS = ("workers", "max_time", "fit_max_time", "callback", "verbose")
-_SURE = 0.99  # probability of the range that a ratio must leave for a word
-_TELLS = 1.5  # times the low end, beyond which the range says nothing
+_RATIO_COVERAGE = 0.99  # probability of the range of scatter / promised
+_MAX_RANGE_RATIO = 1.5  # upper over lower end of that range, beyond which there are too few trials
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class EstimateScatter:
         if not np.isfinite(self.ratio):
             return "not known"
         if self.low <= 1.0 <= self.high:
-            return "as promised" if self.high <= _TELLS * self.low else "too few trials"
+            return "as promised" if self.high <= _MAX_RANGE_RATIO * self.low else "too few trials"
         return "more than promised" if self.ratio > 1.0 else "less than promised"
 
 
@@ -120,7 +120,11 @@ class VerifiedPopulation(RefitsResult):
             predicted_sd = self.promised[name]
             scatter = float(np.std(estimates, ddof=1)) if n > 1 else np.nan
             ratio = scatter / predicted_sd if np.isfinite(predicted_sd) else np.nan
-            tails = chdtri(n - 1, [0.5 - 0.5 * _SURE, 0.5 + 0.5 * _SURE]) if n > 1 else np.full(2, np.nan)
+            tails = (
+                chdtri(n - 1, [0.5 - 0.5 * _RATIO_COVERAGE, 0.5 + 0.5 * _RATIO_COVERAGE])
+                if n > 1
+                else np.full(2, np.nan)
+            )
             low, high = (float(end) for end in ratio * np.sqrt((n - 1) / tails))
             bias, error = float(np.sum(estimates - true_value)) / max(n, 1), scatter / np.sqrt(max(n, 1))
             bound_share = sum(name in row.requested_pairs for row in solved) / max(n, 1)

@@ -115,7 +115,7 @@ def test_the_search_finds_what_all_schedules_together_hold(monkeypatch):
         candidate = cf.Candidate(grid, per_subject=3, name="adults")
         full_design = designed(candidate, exact=False, criterion=criterion)
         with monkeypatch.context() as patch:
-            patch.setattr(populations, "_EVERY", 0)
+            patch.setattr(populations, "_MAX_ENUMERATED_SCHEDULES", 0)
             search_design = designed(candidate, exact=False, criterion=criterion)
         assert full_design.known.all_compared
         assert not search_design.known.all_compared
