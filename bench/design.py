@@ -25,7 +25,7 @@ from scipy.optimize import least_squares
 import castfit as cf
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit.drive.design.criteria import DCriterion
-from castfit.drive.design.interior_point import CandidatePool, DesignGoal, relaxed_design
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, optimize_weights
 from castfit.drive.search.compare.benchmarks import Progress
 
 from .cpu_clock import cpu_timed
@@ -88,7 +88,7 @@ def published() -> Iterator[CaseRow]:
     """Repeat optima that are published, or follow from a formula."""
     design, seconds = cpu_timed(lambda: cf.design(consecutive(), cf.Candidate(_LINE, ["b"], between=True), budget=6))
     yield CaseRow("Box-Lucas, D", "times", _support(design, 0.5), "1.2295 (0.5), 6.8577 (0.5)", seconds)
-    M = design.bought.offers.information(design.counts)[0] * 0.03**2 / 3
+    M = design.bought.pool.information(design.counts)[0] * 0.03**2 / 3
     yield CaseRow("", "det M", f"{np.linalg.det(M) / np.prod(_RATES) ** 2:.5f}", "0.65677")
     rates = _plane(lambda s, V, K: V * s / (K + s), {"V": 1.0, "K": 2.0})
     concentrations = cf.Candidate(np.linspace(0.001, 20, 2000), ["y"])
@@ -193,7 +193,7 @@ def populations(sizes: tuple[int, ...] = (8, 4, 2)) -> Iterator[CaseRow]:
         )
         efficiency = math.exp((reference_design.value - design.value) / 8)
         label = (
-            f"efficiency, {32 * 8 // n_times} subjects x {n_times} chosen times; the best of {design.known.compared}"
+            f"efficiency, {32 * 8 // n_times} subjects x {n_times} chosen times; the best of {design.known.n_compared}"
         )
         yield CaseRow("", label, f"{efficiency:.4f}", f"at most {efficiency / design.efficiency:.4f}", seconds)
 
@@ -258,7 +258,7 @@ def for_draws(seed: int, draws: int = 100) -> Iterator[CaseRow]:
         )
 
     def solved(goal: DesignGoal, rows: Array, start: Array | None = None) -> Any:
-        return relaxed_design(goal, offers(rows), start=start)
+        return optimize_weights(goal, offers(rows), start=start)
 
     goal = DesignGoal(DCriterion(3))
     best = np.array([solved(goal, J[s : s + 1]).value for s in range(draws)])
@@ -330,9 +330,9 @@ def many(sizes: tuple[tuple[int, int], ...], seed: int) -> Iterator[CaseRow]:
         J = np.random.default_rng(seed).standard_normal((1, N, 1, n))
         offers = CandidatePool(J, np.zeros((1, n, n)), np.ones((1, N)), np.ones(1), np.full(N, np.inf), np.zeros(N))
         design: Any
-        design, seconds = cpu_timed(lambda o=offers, n=n: relaxed_design(DesignGoal(DCriterion(n)), o))
+        design, seconds = cpu_timed(lambda o=offers, n=n: optimize_weights(DesignGoal(DCriterion(n)), o))
         tracemalloc.start()
-        relaxed_design(DesignGoal(DCriterion(n)), offers)
+        optimize_weights(DesignGoal(DCriterion(n)), offers)
         size = tracemalloc.get_traced_memory()[1] / 2**20
         tracemalloc.stop()
         label = f"gap after {design.steps} steps, {size:.0f} MB"

@@ -35,7 +35,7 @@ from castfit.control.question import read_question
 from castfit.control.stages import StageMethod
 from castfit.control.trajectory import PlanVerifier
 from castfit.control.transcription import DecisionValues, TranscribedPlan
-from castfit.control.units import variable_units
+from castfit.control.units import compute_units
 from castfit.control.verdict import CHECK_FRACTIONS, PlanSolution, build_plan, unbounded_input_message
 from castfit.experiment.free_inputs import FreeInput
 from castfit.solve.ipopt import Ipopt
@@ -154,7 +154,7 @@ def control(
     question = read_question(
         model, horizon, inputs, minimise, constraints, parameters, initial, start, scenarios, soft, mistakes
     )  # fmt: skip
-    for name in question.unlimited:
+    for name in question.unlimited_inputs:
         warnings.warn(unbounded_input_message(name), UserWarning, stacklevel=3)
     return ControlSolver(question, *solver_settings).plan(start_time)
 
@@ -220,12 +220,12 @@ class ControlSolver(ProcessLocal):
     max_time: float
 
     @property
-    def most_steps(self) -> int:
+    def max_steps(self) -> int:
         """The most Runge-Kutta steps in a stage."""
         return max(min(_MAX_RK4_STEPS, _MAX_STATE_STEPS // max(len(self.question.model.states), 1)), _MIN_RK4_STEPS)
 
     @cached_property
-    def judge(self) -> PlanVerifier:
+    def verifier(self) -> PlanVerifier:
         """Judge that integrates the model under a solution."""
         return PlanVerifier(self.question)
 
@@ -235,7 +235,7 @@ class ControlSolver(ProcessLocal):
         with with_deadline(self.max_time) as watch:
             for i in range(self.starts):
                 solutions.append(
-                    self._found_from(self._draw_start(rng) if i else self._guess(), watch, is_random=i > 0)
+                    self._solve_from(self._draw_start(rng) if i else self._build_guess(), watch, is_random=i > 0)
                 )
                 if watch.cause is not None:
                     break
@@ -251,7 +251,7 @@ class ControlSolver(ProcessLocal):
         )
         return replace(best, message=f"{best.message} {starts_message}", seconds=time.process_time() - start_time)
 
-    def _guess(self) -> DecisionValues:
+    def _build_guess(self) -> DecisionValues:
         question = self.question
         values = [u.build_start_values(question.start, question.horizon) for u in question.free_inputs.values()]
         quantities = np.array([q.guess for q in question.quantities])
@@ -259,7 +259,7 @@ class ControlSolver(ProcessLocal):
 
     def _draw_start(self, rng: np.random.Generator) -> DecisionValues:
         """Draw a start: inputs with a few levels within their bounds, quantities within theirs."""
-        initial_decision, values, question = self._guess(), list[Any](), self.question
+        initial_decision, values, question = self._build_guess(), list[Any](), self.question
         for u in question.free_inputs.values():
             guess = u.build_start_values(question.start, question.horizon)
             size = max(float(np.abs(guess).max()), 1.0)
@@ -274,7 +274,7 @@ class ControlSolver(ProcessLocal):
                                                                                     q.lower, q.upper)))  # fmt: skip
         return DecisionValues(np.concatenate(values) if values else np.empty(0), np.array(drawn_quantities))
 
-    def _found_from(self, initial_decision: DecisionValues, watch: Deadline, *, is_random: bool) -> PlanSolution:
+    def _solve_from(self, initial_decision: DecisionValues, watch: Deadline, *, is_random: bool) -> PlanSolution:
         """Solve from a start, and on finer grids from there, until the integrated model agrees."""
         question, plan_solution = self.question, None
         initial = np.array([v if isinstance(v, float) else 0.0 for v in question.initial.values()])
@@ -282,9 +282,9 @@ class ControlSolver(ProcessLocal):
         transcribed = TranscribedPlan(question, self.method, grid, None)
         P = transcribed.P(initial, question.scenarios)
         p, x0 = transcribed.compute_initial_states(initial_decision, P)
-        courses = self._courses(transcribed, initial_decision, p, x0, ())
-        units = variable_units(question, [c for c in courses if c is not None], p, transcribed.carried)
-        method = self._method(
+        courses = self._integrate_scenarios(transcribed, initial_decision, p, x0, ())
+        units = compute_units(question, [c for c in courses if c is not None], p, transcribed.state_term_indices)
+        method = self._choose_method(
             courses, p, float(np.diff(transcribed.times(initial_decision)[0]).max()), is_random=is_random
         )
         transcribed = TranscribedPlan(
@@ -297,58 +297,69 @@ class ControlSolver(ProcessLocal):
             previous, plan_solution = (
                 plan_solution,
                 self._build_plan_solution(
-                    transcribed, self._solved(transcribed, x, P, size, watch, warm=k > 0), P, size, plan_solution
+                    transcribed, self._solve_program(transcribed, x, P, size, watch, warm=k > 0), P, size, plan_solution
                 ),
             )
-            refinement = self._finer(plan_solution, previous) if k < _MAX_REFINEMENTS and watch.cause is None else None
+            refinement = (
+                self._refine_discretisation(plan_solution, previous)
+                if k < _MAX_REFINEMENTS and watch.cause is None
+                else None
+            )
             if plan_solution.has_invalid_units and k == 0 and refinement is None:
                 refinement = transcribed.method, transcribed.grid
             if refinement is None:
                 break
             if plan_solution.has_invalid_units:
-                units = variable_units(
-                    question, [c for c in plan_solution.courses if c is not None], plan_solution.p, transcribed.carried
+                units = compute_units(
+                    question,
+                    [c for c in plan_solution.courses if c is not None],
+                    plan_solution.p,
+                    transcribed.state_term_indices,
                 )
             refined = TranscribedPlan(
                 question, *refinement, units, None if transcribed.method.steps else transcribed.graphs
             )
-            x = refined.filled(
-                plan_solution.decision, transcribed.tables(plan_solution.solution.x, plan_solution.decision)
+            x = refined.fill_variables(
+                plan_solution.decision, transcribed.build_state_tables(plan_solution.solution.x, plan_solution.decision)
             )
             x[refined.layout.slack] = plan_solution.solution.x[transcribed.layout.slack]
             transcribed = refined
         assert plan_solution is not None
         return plan_solution
 
-    def _method(
+    def _choose_method(
         self, courses: Sequence[PlanTrajectory | None], p: Array, longest_stage: float, *, is_random: bool
     ) -> StageMethod:
         """Return the method, with so many Runge-Kutta steps in the longest stage that their errors do not grow."""
         if not self.method.steps:
             return self.method
         fastest_rate = max(
-            (self.judge.fastest(c, parameters) for c, parameters in zip(courses, p, strict=True) if c is not None),
+            (
+                self.verifier.compute_fastest_rate(c, parameters)
+                for c, parameters in zip(courses, p, strict=True)
+                if c is not None
+            ),
             default=0,
         )
         steps = _MIN_RK4_STEPS
         while steps * np.log(_step_amplification(longest_stage * fastest_rate / steps)) > np.log(
             _MAX_ERROR_GROWTH
-        ) and (steps < self.most_steps or not is_random):
+        ) and (steps < self.max_steps or not is_random):
             steps *= 2
-        raise_if_mistakes("control", [] if steps <= self.most_steps or is_random else [
+        raise_if_mistakes("control", [] if steps <= self.max_steps or is_random else [
             f"the model is stiff: under the guess a component decays within {1 / fastest_rate:.2g}, so the Runge-Kutta "
-            f"method would need {steps} steps in a stage of length {longest_stage:.2g} (limit {self.most_steps}); choose "
+            f"method would need {steps} steps in a stage of length {longest_stage:.2g} (limit {self.max_steps}); choose "
             "transcription='collocation'"
         ])  # fmt: skip
         return replace(self.method, steps=steps)
 
-    def _solved(
+    def _solve_program(
         self, transcribed: TranscribedPlan, x: Array, P: Array, size: float, watch: Deadline, *, warm: bool
     ) -> ProgramSolution:
         """Solve by Gauss and Newton's method where that is near enough to do it, else by IPOPT."""
         solver, bounds = self.solver or Ipopt(), transcribed.bounds()
-        if self.solver is None and (warm or transcribed.program.linear) and transcribed.squares is not None:
-            solution = transcribed.squares.solve(x, P, *bounds, size, watch, _MAX_GAUSS_NEWTON_STEPS)
+        if self.solver is None and (warm or transcribed.program.linear) and transcribed.gauss_newton is not None:
+            solution = transcribed.gauss_newton.solve(x, P, *bounds, size, watch, _MAX_GAUSS_NEWTON_STEPS)
             if solution is not None:
                 return solution
         options = {
@@ -378,11 +389,11 @@ class ControlSolver(ProcessLocal):
         previous: PlanSolution | None = None,
     ) -> PlanSolution:
         """Integrate the model under the decided inputs and quantities, and evaluate its objective and constraints."""
-        decision = transcribed.decided(solution.x)
+        decision = transcribed.extract_decision(solution.x)
         p, x0 = transcribed.compute_initial_states(decision, P)
-        courses = self._courses(transcribed, decision, p, x0)
+        courses = self._integrate_scenarios(transcribed, decision, p, x0)
         quantities_by_name, horizon = decision.quantities_by_name(self.question), decision.horizon(self.question)
-        integrated_values = [None if c is None else self.judge.evaluate_course(c, parameters, quantities_by_name, horizon)
+        integrated_values = [None if c is None else self.verifier.evaluate_course(c, parameters, quantities_by_name, horizon)
                   for c, parameters in zip(courses, p, strict=True)]  # fmt: skip
         iterations, solvers = (0, ()) if previous is None else (previous.iterations, previous.solvers)
         solvers = tuple(dict.fromkeys([*solvers, solution.solver]))
@@ -399,7 +410,7 @@ class ControlSolver(ProcessLocal):
             solvers,
         )
 
-    def _courses(
+    def _integrate_scenarios(
         self,
         transcribed: TranscribedPlan,
         decision: DecisionValues,
@@ -410,31 +421,34 @@ class ControlSolver(ProcessLocal):
         """Integrate every scenario; at edges and inner points of stages, and at some more parts of each."""
         times, inputs = transcribed.times(decision, extra_points)[0], decision.inputs(self.question)
         return [
-            self.judge.integrated(parameters, initial_states, inputs, times)
+            self.verifier.integrate(parameters, initial_states, inputs, times)
             for parameters, initial_states in zip(p, x0, strict=True)
         ]
 
-    def _finer(
+    def _refine_discretisation(
         self, plan_solution: PlanSolution, previous: PlanSolution | None
     ) -> tuple[StageMethod, StageGrid] | None:
         """Return a finer discretisation, where errors or violations between points ask for it, and it helps."""
-        transcribed, tolerance = plan_solution.on, self.tolerance
+        transcribed, tolerance = plan_solution.transcribed, self.tolerance
         if not plan_solution.solution.status.success or any(c is None for c in plan_solution.courses):
             return None
-        objective_change = np.inf if previous is None else abs(plan_solution.integrated - previous.integrated)
+        objective_change = (
+            np.inf if previous is None else abs(plan_solution.integrated_objective - previous.integrated_objective)
+        )
         is_converged = (
-            objective_change <= tolerance * abs(plan_solution.integrated) and plan_solution.differs <= _STALLED_RTOL
+            objective_change <= tolerance * abs(plan_solution.integrated_objective)
+            and plan_solution.objective_deviation <= _STALLED_RTOL
         )
         state_tolerance = (
             _FIRST_DEFECT_FACTOR * tolerance if previous is None else _MAX_DEFECT
         )  # states of unstable models never agree wholly
         is_accurate = plan_solution.max_defect <= state_tolerance and (
-            is_converged or plan_solution.differs <= tolerance
+            is_converged or plan_solution.objective_deviation <= tolerance
         )
         if transcribed.method.steps:
-            return None if is_accurate or transcribed.method.steps >= self.most_steps else (
+            return None if is_accurate or transcribed.method.steps >= self.max_steps else (
                 replace(transcribed.method, steps=2 * transcribed.method.steps), transcribed.grid)  # fmt: skip
-        violated = plan_solution.violated()
+        violated = plan_solution.find_violated_stages()
         parts = np.where(violated, 2, 1)
         if not is_accurate:
             errors = transcribed.errors(
@@ -451,7 +465,7 @@ class ControlSolver(ProcessLocal):
         max_stages = _MAX_STAGE_FACTOR * StageGrid.from_question(self.question, self.elements).stages
         if not (parts > 1).any() or parts.sum() > max_stages:
             return None
-        return transcribed.method, transcribed.grid.divided(parts.astype(np.intp))
+        return transcribed.method, transcribed.grid.subdivide(parts.astype(np.intp))
 
     def replan(self, plan: Plan, initial: Any, parameters: Any, shift: Any, max_time: Any) -> Plan:
         """Solve the same program for other numbers, from the plan, so much later."""
@@ -467,7 +481,7 @@ class ControlSolver(ProcessLocal):
         fixed_initial = {n: v for n, v in question.initial.items() if isinstance(v, float)}
         for argument_name, new_values, valid, columns in (
             ("initial", initial, [*fixed_initial], {n: P.shape[1] - 1 - n_own_states + i for i, n in enumerate(model.own_states)}),
-            ("parameters", parameters, [n for n in model.parameters if question.place(n) is None],
+            ("parameters", parameters, [n for n in model.parameters if question.index_of(n) is None],
              {n: i for i, n in enumerate(model.parameters)}),
         ):  # fmt: skip
             for n, value in ({} if new_values is None else read_mapping(argument_name, new_values, mistakes)).items():
@@ -479,18 +493,20 @@ class ControlSolver(ProcessLocal):
                 else:
                     P[:, columns[n]] = number
         raise_if_mistakes("Plan.again", mistakes)
-        transcribed, x, elapsed = plan_solution.on, plan_solution.solution.x.copy(), shift_time or 0.0
+        transcribed, x, elapsed = plan_solution.transcribed, plan_solution.solution.x.copy(), shift_time or 0.0
         values = list[Any]()
         for n, u in question.free_inputs.items():
             edges = u.edges(question.start, plan.horizon)
             times = edges if u.linear else 0.5 * (edges[1:] + edges[:-1])
             values.append(plan.inputs[n](np.minimum(times + elapsed, edges[-1])))
         initial_decision = replace(plan_solution.decision, values=np.concatenate(values) if values else np.empty(0))
-        shifted_tables = [(t - elapsed, states) for t, states in transcribed.tables(x, plan_solution.decision)]
-        initial_x = transcribed.filled(initial_decision, shifted_tables)
+        shifted_tables = [
+            (t - elapsed, states) for t, states in transcribed.build_state_tables(x, plan_solution.decision)
+        ]
+        initial_x = transcribed.fill_variables(initial_decision, shifted_tables)
         initial_x[transcribed.layout.slack] = x[transcribed.layout.slack]
         with with_deadline(float(limit or np.inf)) as watch:
-            solution = self._solved(transcribed, initial_x, P, plan_solution.size, watch, warm=True)
+            solution = self._solve_program(transcribed, initial_x, P, plan_solution.size, watch, warm=True)
         return build_plan(
             self._build_plan_solution(transcribed, solution, P, plan_solution.size),
             self,

@@ -22,7 +22,7 @@ _MAX_INPUT_VALUES = 4000  # values of inputs, whose matrix is dense
 _CURVATURE_SHIFT = 1e-11  # shift of the Hessian, relative to its largest entry: smaller curvature is rounding
 
 
-def input_freedom(
+def compute_input_freedom(
     program: Program, x: Array, P: Array, multipliers: Array, eps: float, lower: Array, upper: Array
 ) -> Array | None:
     """Return by how much each value of an input can change, 0 at a bound, while the objective changes by eps.

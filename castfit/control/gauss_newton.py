@@ -51,7 +51,7 @@ class LeastSquaresControlSolver:
         low, high, (lbg, ubg) = lower / scale, upper / scale, program.limits
         y, mu = np.clip(x / scale, low, high), 0.0
         f, g = program.values(y * scale, P)
-        violations = _violations(g, lbg, ubg)
+        violations = _compute_violations(g, lbg, ubg)
         for i in range(max_steps):
             slope: Any = program.functions[1](y, p)[1]
             G: Any = program.functions[2](y, p)[1]
@@ -71,7 +71,7 @@ class LeastSquaresControlSolver:
                     y + d, low, high
                 )  # what is left falls by its square, however small the units make it
                 is_more_feasible = (
-                    _violations(program.values(full_step * scale, P)[1], lbg, ubg).sum() < violations.sum()
+                    _compute_violations(program.values(full_step * scale, P)[1], lbg, ubg).sum() < violations.sum()
                 )
                 end = (full_step if is_more_feasible else y) * scale
                 return program.build_solution(end, P, size * multipliers, Status.CONVERGED, i, "Gauss-Newton")
@@ -80,7 +80,7 @@ class LeastSquaresControlSolver:
             for halving in range(_MAX_STEP_TRIALS):
                 step_length = 0.5**halving
                 f, g = program.values((y + step_length * d) * scale, P)
-                violations = _violations(g, lbg, ubg)
+                violations = _compute_violations(g, lbg, ubg)
                 if f / size + mu * violations.sum() <= merit + 1e-4 * step_length * merit_slope + 1e-12 * abs(merit):
                     break
             else:
@@ -89,5 +89,5 @@ class LeastSquaresControlSolver:
         return None
 
 
-def _violations(g: Array, lower: Array, upper: Array) -> Array:
+def _compute_violations(g: Array, lower: Array, upper: Array) -> Array:
     return np.maximum(np.maximum(lower - g, g - upper), 0.0)

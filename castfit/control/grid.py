@@ -26,7 +26,7 @@ class StageGrid:
         length, start = question.horizon, question.start
         boundaries = [np.array([0.0, 1.0])]
         boundaries += [np.linspace(0.0, 1.0, u.pieces + 1) for u in question.free_inputs.values()]
-        if not question.timed:
+        if not question.has_free_horizon:
             boundaries += [(np.array(c.times, dtype=float) - start) / length for c in question.points]
             boundaries += [(u.breakpoints - start) / length for u in question.known_inputs.values()]
         edges = np.unique(np.concatenate(boundaries))
@@ -34,14 +34,14 @@ class StageGrid:
         edges = edges[np.concatenate([[True], np.diff(edges) > _EDGE_MERGE_FRACTION])]
         edges[-1] = 1.0
         parts = np.maximum(np.ceil(np.diff(edges) * elements - 1e-6).astype(int), 1)
-        return cls(edges).divided(parts)
+        return cls(edges).subdivide(parts)
 
     @property
     def stages(self) -> int:
         """Number of stages."""
         return self.edges.size - 1
 
-    def divided(self, parts: Index) -> StageGrid:
+    def subdivide(self, parts: Index) -> StageGrid:
         """Return the grid with stages divided into so many (K,)."""
         begin = np.repeat(self.edges[:-1], parts)
         length = np.repeat(np.diff(self.edges) / parts, parts)
@@ -52,7 +52,7 @@ class StageGrid:
         """Return the edges in time."""
         return start + horizon * self.edges
 
-    def used(self, question: ControlQuestion) -> Index:
+    def find_value_indices(self, question: ControlQuestion) -> Index:
         """Return the indices of the values of all free inputs that each stage uses, (K, n_v)."""
         columns, offset = list[Any](), 0
         for u in question.free_inputs.values():
@@ -61,7 +61,7 @@ class StageGrid:
             offset += u.size
         return np.stack(columns, axis=1) if columns else np.empty((self.stages, 0), dtype=np.intp)
 
-    def numbers(self, question: ControlQuestion) -> Array:
+    def compute_stage_numbers(self, question: ControlQuestion) -> Array:
         """Return the numbers of the stages, (K, n_e)."""
         lengths = np.diff(self.edges)
         columns = [self.edges[:-1], lengths]

@@ -58,7 +58,7 @@ class ControlStatement:
         pairs += [(c.expression.name(), (c.lower, c.upper)) for c in question.path if c.expression.is_symbolic()]
         bounds = {name: tuple(float(b) for n, pair in pairs if n == name for b in pair if np.isfinite(b))
                   for name, _ in pairs}  # fmt: skip
-        return cls(text, question.model.system.t.name(), question.timed, tuple(question.free_inputs), bounds)
+        return cls(text, question.model.system.t.name(), question.has_free_horizon, tuple(question.free_inputs), bounds)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class ProgramLayout:
     inner: Index
 
 
-def lay_out(graphs: StageGraphs, used: Index, scenarios: int) -> ProgramLayout:
+def build_layout(graphs: StageGraphs, used: Index, scenarios: int) -> ProgramLayout:
     """Lay variables out; used (K, n_v) are the places of a stage's values among those of all inputs."""
     sizes = int(used.max(initial=-1)) + 1, graphs.q.numel(), graphs.slack.numel()
     K, width, n_shared = used.shape[0], graphs.n_s + graphs.n_w, sum(sizes)
@@ -75,7 +75,7 @@ class ProgramSolution:
     objective: float
     status: Status
     iterations: int
-    worst: str
+    worst_constraint: str
     solver: str
 
 
@@ -116,7 +116,7 @@ class Program:
             mapped = _BatchedExpression(graphs, term.graph / S, term.columns, *stage_data, v, P)
             f += ca.sum2(mapped.value)
             gradient.add(mapped.slope, mapped.columns, np.zeros_like(mapped.columns), scale[mapped.columns])
-            hessian.add_second(*mapped.bend(lam_f), scale)
+            hessian.add_second(*mapped.build_second_derivatives(lam_f), scale)
         for term in curvature or ():
             mapped = _BatchedExpression(graphs, ca.SX(0, 1), term.columns, *stage_data, v, P)
             squares.add_second(*mapped.entries(term.graph / S), scale)
@@ -126,7 +126,9 @@ class Program:
             row_values.append(ca.vec(mapped.value))
             local: Index = places[:, mapped.local_rows].ravel()
             jacobian.add(mapped.slope * row_scale[local.tolist()], local, mapped.columns, scale[mapped.columns])
-            second = mapped.bend(ca.reshape((lam_g * row_scale)[places.ravel().tolist()], *places.shape[::-1]))
+            second = mapped.build_second_derivatives(
+                ca.reshape((lam_g * row_scale)[places.ravel().tolist()], *places.shape[::-1])
+            )
             hessian.add_second(*second, scale)
             self.linear &= second[1].size == 0
         g = ca.vertcat(*row_values) * row_scale if row_values else ca.MX(0, 1)
@@ -276,7 +278,7 @@ class _BatchedExpression:
         self.value, slope = self._map([graph, _nonzeros(J)])
         self.slope, self.columns = ca.vec(slope), self._positions[:, column].ravel()
 
-    def bend(self, multiplier: ca.MX) -> tuple[ca.MX, Index, Index]:
+    def build_second_derivatives(self, multiplier: ca.MX) -> tuple[ca.MX, Index, Index]:
         """Return the entries of the second derivative, multiplied (m, 1 | count), and where they go in x."""
         lam = ca.SX.sym("lam", self._graph.numel())
         multipliers = multiplier if multiplier.shape[1] == self.count else ca.repmat(multiplier, 1, self.count)

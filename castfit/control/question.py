@@ -73,7 +73,7 @@ class ControlQuestion:
     inputs: Mapping[str, FreeInput | Input]
     quantities: tuple[DecisionVariable, ...]
     scenarios: tuple[Array, ...]
-    worst: bool
+    is_worst_case: bool
     initial: Mapping[str, Any]
     algebraic_guess: Array
     objective: ca.SX
@@ -81,7 +81,7 @@ class ControlQuestion:
     path: tuple[Constraint, ...]
     points: tuple[Constraint, ...]
     horizon_constraints: tuple[Constraint, ...]
-    soft: float | None
+    soft_price: float | None
 
     @property
     def free_inputs(self) -> dict[str, FreeInput]:
@@ -94,13 +94,15 @@ class ControlQuestion:
         return {n: u for n, u in self.inputs.items() if not isinstance(u, FreeInput)}
 
     @cached_property
-    def unlimited(self) -> tuple[str, ...]:
+    def unlimited_inputs(self) -> tuple[str, ...]:
         """The free inputs that nothing limits: no bounds, no cost or constraint on the way, linear in the equations."""
         system, out = self.model.system, list[str]()
         integrals = [t.expression for t in self.terms if t.kind == INTEGRAL]
         for name, u in self.free_inputs.items():
-            symbol, f = _symbol(self.model, name), ca.vertcat(system.ode, system.alg)
-            affected_symbols = ca.vertcat(symbol, system.z if _depends(self.model, name, [system.alg]) else ca.SX(0, 1))
+            symbol, f = _input_symbol(self.model, name), ca.vertcat(system.ode, system.alg)
+            affected_symbols = ca.vertcat(
+                symbol, system.z if _depends_on_input(self.model, name, [system.alg]) else ca.SX(0, 1)
+            )
             costs = ca.SX(ca.vertcat(*integrals, *(c.expression for c in (*self.path, *self.points))))
             is_limited = ca.depends_on(ca.SX(ca.jacobian(f, symbol)), symbol) or ca.depends_on(costs, affected_symbols)
             if not is_limited and not np.isfinite([u.lower, u.upper]).any():
@@ -108,11 +110,11 @@ class ControlQuestion:
         return tuple(out)
 
     @property
-    def timed(self) -> bool:
+    def has_free_horizon(self) -> bool:
         """Whether the horizon is among the quantities, the first then."""
         return any(q.name == HORIZON for q in self.quantities)
 
-    def place(self, name: str) -> int | None:
+    def index_of(self, name: str) -> int | None:
         """Return the index of a quantity by name, None if there is no such quantity."""
         return next((i for i, q in enumerate(self.quantities) if q.name == name), None)
 
@@ -169,7 +171,9 @@ def read_question(
     terms = collect_terms([objective, *(c.expression for c in whole_horizon)])
     terms = tuple(replace(t, expression=_substitute_outputs(model, t.expression)) for t in terms)
     all_expressions = [model.system.ode, model.system.alg, *(e.expression for e in (*terms, *path, *points))]
-    idle = [n for n, u in signals.items() if isinstance(u, FreeInput) and not _depends(model, n, all_expressions)]
+    idle = [
+        n for n, u in signals.items() if isinstance(u, FreeInput) and not _depends_on_input(model, n, all_expressions)
+    ]
     mistakes += [f"input '{n}' is free and enters no equation, objective or constraint; give it a number" for n in idle]
     raise_if_mistakes("control", mistakes)
     return ControlQuestion(
@@ -179,11 +183,11 @@ def read_question(
     )  # fmt: skip
 
 
-def _depends(model: Model, name: str, expressions: Sequence[ca.SX]) -> bool:
-    return ca.depends_on(ca.SX(ca.vertcat(*expressions)), _symbol(model, name))
+def _depends_on_input(model: Model, name: str, expressions: Sequence[ca.SX]) -> bool:
+    return ca.depends_on(ca.SX(ca.vertcat(*expressions)), _input_symbol(model, name))
 
 
-def _symbol(model: Model, name: str) -> ca.SX:
+def _input_symbol(model: Model, name: str) -> ca.SX:
     return model.system.u[model.inputs.index(name)]
 
 

@@ -106,13 +106,13 @@ class StageGraphs:
     def __init__(self, question: ControlQuestion, method: StageMethod) -> None:
         self.question, self.method, system = question, method, question.model.system
         objective, integrals = question.objective, [t for t in question.terms if t.kind == INTEGRAL]
-        self.summed, self.carried = _split_integrals(question, objective, integrals)
+        self.summed_terms, self.state_terms = _split_integrals(question, objective, integrals)
         self.n_x, self.n_z = system.x.numel(), system.z.numel()
-        self.n_s = self.n_x + len(self.carried)
+        self.n_s = self.n_x + len(self.state_terms)
         self.n_w = 0 if self.method.steps else self.method.degree * (self.n_s + self.n_z)
         free = question.free_inputs
         self.n_v = sum(1 + variable.linear for variable in free.values())
-        n_slack = int(question.worst) + (len(question.path) if question.soft is not None else 0)
+        n_slack = int(question.is_worst_case) + (len(question.path) if question.soft_price is not None else 0)
         sizes = self.n_s, self.n_w, self.n_v, len(question.quantities), n_slack, self.n_s
         names = ("s", "w", "v", "q", "slack", "next")
         self.s, self.w, self.v, self.q, self.slack, self.next = map(ca.SX.sym, names, sizes)
@@ -124,21 +124,21 @@ class StageGraphs:
         self.values_by_name = {
             variable.name: value for variable, value in zip(question.quantities, values, strict=True)
         }
-        self.horizon = self.values_by_name[HORIZON] if question.timed else self.P[-1]
+        self.horizon = self.values_by_name[HORIZON] if question.has_free_horizon else self.P[-1]
         self.h = self.horizon * self.e[1]
         numbers = zip(question.model.parameters, ca.vertsplit(self.P[:n_p]) if n_p else [], strict=True)
         self.p = ca.vertcat(*(self.values_by_name.get(n, number) for n, number in numbers)) if n_p else ca.SX(0, 1)
-        rates = [system.ode, *(t.expression for t in self.carried)]
-        summed = ca.vertcat(*(t.expression for t in self.summed))
+        rates = [system.ode, *(t.expression for t in self.state_terms)]
+        summed = ca.vertcat(*(t.expression for t in self.summed_terms))
         self._rates = ca.Function("rates", system.arguments, [ca.vertcat(*rates), system.alg, ca.SX(summed)])
         self._nodes = list[tuple[ca.SX, StagePoint]]()  # where integrands are added up, with weights
-        self.integrals = ca.SX(len(self.summed), 1)
-        build = self._runge_kutta if self.method.steps else self._collocated
-        defects, end, self.inside, self.end = build()
-        self.begin = self.place(0.0, self.s, ca.SX(self.n_z, 1))
+        self.integrals = ca.SX(len(self.summed_terms), 1)
+        build = self._build_runge_kutta if self.method.steps else self._build_collocation
+        defects, end, self.inner_points, self.end = build()
+        self.begin = self.build_point(0.0, self.s, ca.SX(self.n_z, 1))
         self.equations = StageRows("the model's equations", ca.vertcat(defects, end - self.next), 0.0, 0.0)
 
-    def place(self, tau: float, x: ca.SX, z: ca.SX) -> StagePoint:
+    def build_point(self, tau: float, x: ca.SX, z: ca.SX) -> StagePoint:
         """Return the point at a part tau of the stage, with states x and algebraic states z there."""
         question, edge_index, cubic_index = self.question, 2, 2 + 2 * len(self.question.free_inputs)
         elapsed, value_index, u = tau * self.h, 0, list[ca.SX]()
@@ -169,14 +169,14 @@ class StageGraphs:
         values: Any = self._rates(place.t, place.x[: self.n_x], place.z, self.p, place.u)
         return values
 
-    def _rate(self, weight: Any, place: StagePoint) -> tuple[ca.SX, ca.SX]:
+    def _add_rates(self, weight: Any, place: StagePoint) -> tuple[ca.SX, ca.SX]:
         """Return the derivatives and what algebraic equations leave at a point, and add its share of integrals up."""
         rate, residual, integrand = self.rates(place)
         self.integrals += weight * integrand
         self._nodes.append((weight, place))
         return rate, residual
 
-    def _collocated(self) -> tuple[ca.SX, ca.SX, list[StagePoint], StagePoint]:
+    def _build_collocation(self) -> tuple[ca.SX, ca.SX, list[StagePoint], StagePoint]:
         scheme = self.method.table
         assert scheme is not None
         n, d = self.n_s + self.n_z, scheme.degree
@@ -187,33 +187,33 @@ class StageGraphs:
         ]  # of one state alone, a slice is a row
         defects = list[ca.SX]()
         for i, node_values in enumerate(inner_nodes):
-            place = self.place(float(scheme.points[i]), node_values[: self.n_s], algebraic[i])
-            rate, residual = self._rate(self.h * float(scheme.weights[i]), place)
+            place = self.build_point(float(scheme.points[i]), node_values[: self.n_s], algebraic[i])
+            rate, residual = self._add_rates(self.h * float(scheme.weights[i]), place)
             slope = sum((float(c) * x for c, x in zip(scheme.derivative[i], nodes, strict=True)), ca.SX(self.n_s, 1))
             defects += [self.h * rate - slope, residual]
         end = sum((float(c) * x for c, x in zip(scheme.end, nodes, strict=True) if c), ca.SX(self.n_s, 1))
         z = sum((float(c) * node_values for c, node_values in zip(scheme.algebraic_basis(1.0), algebraic, strict=True)),
                 ca.SX(self.n_z, 1))  # fmt: skip
-        return ca.vertcat(*defects), end, [place for _, place in self._nodes], self.place(1.0, end, z)
+        return ca.vertcat(*defects), end, [place for _, place in self._nodes], self.build_point(1.0, end, z)
 
-    def _runge_kutta(self) -> tuple[ca.SX, ca.SX, list[StagePoint], StagePoint]:
+    def _build_runge_kutta(self) -> tuple[ca.SX, ca.SX, list[StagePoint], StagePoint]:
         """Take steps of the classical method."""
         steps, empty, x, h = self.method.steps, ca.SX(0, 1), self.s, self.h / self.method.steps
         for i in range(steps):
             slopes, change = [ca.SX(self.n_s, 1)], ca.SX(self.n_s, 1)
             for tau, share in ((0.0, 6), (0.5, 3), (0.5, 3), (1.0, 6)):
-                place = self.place((i + tau) / steps, x + h * tau * slopes[-1], empty)
-                slopes.append(self._rate(h / share, place)[0])
+                place = self.build_point((i + tau) / steps, x + h * tau * slopes[-1], empty)
+                slopes.append(self._add_rates(h / share, place)[0])
                 change += h / share * slopes[-1]
             x = x + change
-        end = self.place(1.0, self.next, empty)
+        end = self.build_point(1.0, self.next, empty)
         return empty, x, [end], end
 
     def initial(self) -> StageRows:
         """Return the equations of the first stage's initial states."""
         return StageRows("initial states", ca.densify(self._build_initial_states() - self.s), 0.0, 0.0, (0,))
 
-    def decided(self, constraint: Constraint) -> bool:
+    def is_affected_at_start(self, constraint: Constraint) -> bool:
         """Check whether the decision variables affect a path constraint at the start of the horizon."""
         system, is_not_horizon = (
             self.question.model.system,
@@ -247,33 +247,43 @@ class StageGraphs:
                 values[n] = self.evaluate_at(
                     StagePoint(self.begin.t, initial_states, self.begin.z, self.begin.u), [model.initial[n]]
                 )
-        return ca.SX(ca.vertcat(*(values[n] for n in model.states), ca.SX(len(self.carried), 1)))
+        return ca.SX(ca.vertcat(*(values[n] for n in model.states), ca.SX(len(self.state_terms), 1)))
 
     def objective(self) -> list[StageRows]:
         """Return the contributions of each stage and of the end of the horizon to the objective, with the cost of
         slacks.
         """
         question, last_stage = self.question, (-1,)
-        price = 0.0 if question.soft is None else question.soft * ca.sum1(self.slack[int(question.worst) :])
-        if question.worst:
+        price = (
+            0.0
+            if question.soft_price is None
+            else question.soft_price * ca.sum1(self.slack[int(question.is_worst_case) :])
+        )
+        if question.is_worst_case:
             return [StageRows("objective", ca.densify(self.slack[0] + price), columns=last_stage)]
-        factors, remainder = self._parts()
-        end = StageRows("objective", ca.densify(self.of_whole(remainder) + price), columns=last_stage)
-        per_stage = ca.densify(ca.mtimes(self.of_whole(factors), self.integrals))
-        return [end, StageRows("objective", per_stage)] if self.summed else [end]
+        factors, remainder = self._split_objective()
+        end = StageRows("objective", ca.densify(self.substitute_terms(remainder) + price), columns=last_stage)
+        per_stage = ca.densify(ca.mtimes(self.substitute_terms(factors), self.integrals))
+        return [end, StageRows("objective", per_stage)] if self.summed_terms else [end]
 
-    def _parts(self) -> tuple[ca.SX, ca.SX]:
+    def _split_objective(self) -> tuple[ca.SX, ca.SX]:
         """Return the coefficients of the summed integrals in the objective, (1, n), and the rest of the objective."""
-        graph, sums = self.question.objective, ca.SX(ca.vertcat(*(t.symbol for t in self.summed)))
-        remainder = ca.SX(ca.substitute([graph], [sums], [ca.SX.zeros(sums.numel())])[0]) if self.summed else graph
+        graph, sums = self.question.objective, ca.SX(ca.vertcat(*(t.symbol for t in self.summed_terms)))
+        remainder = (
+            ca.SX(ca.substitute([graph], [sums], [ca.SX.zeros(sums.numel())])[0]) if self.summed_terms else graph
+        )
         return ca.SX(ca.jacobian(graph, sums)), remainder
 
     def curvature(self) -> list[StageRows] | None:
         """Return the curvature of Gauss and Newton, (n_y, n_y), of each stage and of the end; None if there is none."""
-        question, (factors, remainder) = self.question, self._parts()
-        if question.worst or question.timed or not factors.is_constant():
+        question, (factors, remainder) = self.question, self._split_objective()
+        if question.is_worst_case or question.has_free_horizon or not factors.is_constant():
             return None
-        running = ca.mtimes(factors, ca.vertcat(*(t.expression for t in self.summed))) if self.summed else ca.SX(0)
+        running = (
+            ca.mtimes(factors, ca.vertcat(*(t.expression for t in self.summed_terms)))
+            if self.summed_terms
+            else ca.SX(0)
+        )
         ends = [t for t in question.terms if t.kind == END]
         if ends:
             symbols, values = ca.vertcat(*(t.symbol for t in ends)), ca.vertcat(*(t.expression for t in ends))
@@ -283,13 +293,15 @@ class StageGraphs:
             return None
         contributions = [(running, self._nodes, None), (remainder, [(ca.SX(1), self.end)], (-1,))]
         curvatures = [
-            (self._squared(e, places), columns) for e, places, columns in contributions if not e.is_constant()
+            (self._build_gauss_newton_matrix(e, places), columns)
+            for e, places, columns in contributions
+            if not e.is_constant()
         ]
         return None if any(H is None for H, _ in curvatures) or not curvatures else [
             StageRows("curvature", ca.SX(H), columns=columns) for H, columns in curvatures if H is not None
         ]  # fmt: skip
 
-    def _squared(self, expression: ca.SX, places: Sequence[tuple[ca.SX, StagePoint]]) -> ca.SX | None:
+    def _build_gauss_newton_matrix(self, expression: ca.SX, places: Sequence[tuple[ca.SX, StagePoint]]) -> ca.SX | None:
         """Return sum w J' Q J over places, J the slopes of the squared terms, or of all variables of a convex
         quadratic expression. Return None if neither form applies or the sum is zero.
         """
@@ -312,15 +324,15 @@ class StageGraphs:
 
     def rows(self, edges: Array) -> list[StageRows]:
         """Return everything that is held between bounds; edges (K + 1,) of stages are in time."""
-        rows = [self.initial(), self.equations, *self._path(), *self._points(edges)]
-        rows += [StageRows(c.name, ca.densify(self.of_whole(c.expression)), c.lower, c.upper, (-1,))
+        rows = [self.initial(), self.equations, *self._build_all_path_rows(), *self._build_point_rows(edges)]
+        rows += [StageRows(c.name, ca.densify(self.substitute_terms(c.expression)), c.lower, c.upper, (-1,))
                  for c in self.question.horizon_constraints]  # fmt: skip
-        if self.question.worst:
-            graph = self.of_whole(self.question.objective) - self.slack[0]
+        if self.question.is_worst_case:
+            graph = self.substitute_terms(self.question.objective) - self.slack[0]
             rows.append(StageRows("the worst case", ca.densify(graph), upper=0.0, columns=(-1,)))
         return rows
 
-    def _path(self) -> list[StageRows]:
+    def _build_all_path_rows(self) -> list[StageRows]:
         """Return path constraints at all points of a stage, and at its begin what free inputs make jump there.
 
         At the begin of the first stage a constraint of states alone is a statement about the initial states: held if
@@ -332,13 +344,13 @@ class StageGraphs:
                 self.n_z and ca.depends_on(c.expression, system.z)
             )  # as algebraic states are not, at a begin
             jumps = is_known_at_start and ca.depends_on(c.expression, system.u)
-            for place in (*self.inside, *([self.begin] if jumps else [])):
+            for place in (*self.inner_points, *([self.begin] if jumps else [])):
                 out += self._build_path_rows(c, self.evaluate_at(place, [c.expression]), i)
-            if is_known_at_start and not jumps and self.decided(c):
+            if is_known_at_start and not jumps and self.is_affected_at_start(c):
                 out += self._build_path_rows(c, self.evaluate_at(self.begin, [c.expression]), i, (0,))
         return out
 
-    def _points(self, edges: Array) -> list[StageRows]:
+    def _build_point_rows(self, edges: Array) -> list[StageRows]:
         """Return the rows of constraints at points in time; these times are edges (K + 1,) of stages."""
         out: list[StageRows] = []
         for c in self.question.points:
@@ -356,19 +368,19 @@ class StageGraphs:
     ) -> list[StageRows]:
         """Return one path constraint at one place, softened if that was asked for."""
         low, high, name = constraint.lower, constraint.upper, constraint.name
-        if self.question.soft is None:
+        if self.question.soft_price is None:
             return [StageRows(name, value, low, high, columns)]
-        slack = self.slack[int(self.question.worst) + i]
+        slack = self.slack[int(self.question.is_worst_case) + i]
         rows = [StageRows(name, value + slack, lower=low, columns=columns)] if np.isfinite(low) else []
         return rows + ([StageRows(name, value - slack, upper=high, columns=columns)] if np.isfinite(high) else [])
 
-    def of_whole(self, expression: ca.SX) -> ca.SX:
+    def substitute_terms(self, expression: ca.SX) -> ca.SX:
         """Write an expression of terms over the variables of the last stage."""
         symbols, replacements = list[ca.SX](), list[ca.SX]()
         for term in self.question.terms:
             symbols.append(term.symbol)
-            if term in self.carried:
-                replacements.append(self.end.x[self.n_x + self.carried.index(term)])
+            if term in self.state_terms:
+                replacements.append(self.end.x[self.n_x + self.state_terms.index(term)])
             else:
                 replacements.append(self.evaluate_at(self.end, [term.expression]) if term.kind == END else self.horizon)
         substituted = (
@@ -415,7 +427,7 @@ def _split_integrals(
     bound = ca.SX(ca.vertcat(*(c.expression for c in question.horizon_constraints)))
     summed = tuple(
         t for t in integrals
-        if not question.worst and not ca.depends_on(bound, t.symbol)
+        if not question.is_worst_case and not ca.depends_on(bound, t.symbol)
         and not ca.depends_on(ca.jacobian(objective, t.symbol), varying)
     )  # fmt: skip
     return summed, tuple(t for t in integrals if t not in summed)

@@ -49,9 +49,9 @@ class PlanVerifier:
         self.names = [f"integral {i + 1} of the plan" for i in range(len(self.terms))]
         integrals = {ca.SX.sym(n): t.expression for n, t in zip(self.names, self.terms, strict=True)}
         self.model = Model(
-            {**dict(zip(_split(system.x), _split(system.ode), strict=True)), **integrals},
-            algebraic=dict(zip(_split(system.z), _split(system.alg), strict=True)),
-            parameters=_split(system.p), inputs=_split(system.u), time=system.t,
+            {**dict(zip(_split_column(system.x), _split_column(system.ode), strict=True)), **integrals},
+            algebraic=dict(zip(_split_column(system.z), _split_column(system.alg), strict=True)),
+            parameters=_split_column(system.p), inputs=_split_column(system.u), time=system.t,
         )  # fmt: skip
         # Quantities that are no parameters may stand in expressions, by name.
         extra_symbols = {
@@ -73,7 +73,7 @@ class PlanVerifier:
         horizon_expressions = over([question.objective, *(c.expression for c in question.horizon_constraints)])
         self._horizon_function: Any = ca.Function("whole", [*symbols, system.p, q], [horizon_expressions])
 
-    def integrated(
+    def integrate(
         self, p: Array, x0: Array, inputs: dict[str, Input], times: Array, tolerance: float = 1e-9
     ) -> PlanTrajectory | None:
         """Integrate from initial states x0 (n_x,); None where that is not possible."""
@@ -100,7 +100,7 @@ class PlanVerifier:
         ]
         return PlanTrajectory(times, x, integrals, z, np.stack(u, axis=1) if u else empty)
 
-    def fastest(self, course: PlanTrajectory, p: Array) -> float:
+    def compute_fastest_rate(self, course: PlanTrajectory, p: Array) -> float:
         """Return the size of the largest eigenvalue of what decays, at some points of a course."""
         system = self.question.model.system
         jacobian: Any = ca.Function("jacobian", system.arguments, [ca.densify(ca.jacobian(system.ode, system.x))])
@@ -123,5 +123,5 @@ class PlanVerifier:
         return horizon_values, *(np.asarray(f).T.reshape(course.t.size, -1) for f in point_values)
 
 
-def _split(column: ca.SX) -> list[ca.SX]:
+def _split_column(column: ca.SX) -> list[ca.SX]:
     return ca.vertsplit(column) if column.numel() else []

@@ -17,7 +17,7 @@ import casadi as ca
 import numpy as np
 
 from castfit.control.gauss_newton import LeastSquaresControlSolver
-from castfit.control.program import Program, ProgramLayout, lay_out
+from castfit.control.program import Program, ProgramLayout, build_layout
 from castfit.control.stages import StageGraphs, StageMethod
 from castfit.control.terms import INTEGRAL
 from castfit.experiment.inputs import Input
@@ -41,7 +41,7 @@ class DecisionValues:
 
     def horizon(self, question: ControlQuestion) -> float:
         """Return the length of the horizon."""
-        return float(self.quantities[0]) if question.timed else question.horizon
+        return float(self.quantities[0]) if question.has_free_horizon else question.horizon
 
     def inputs(self, question: ControlQuestion) -> dict[str, Input]:
         """Return all inputs of the model as functions of time."""
@@ -71,11 +71,13 @@ class TranscribedPlan:
     ) -> None:  # fmt: skip
         self.question, self.method, self.grid = question, method, grid
         self.graphs = StageGraphs(question, method) if graphs is None else graphs
-        self.layout: ProgramLayout = lay_out(self.graphs, grid.used(question), len(question.scenarios))
-        self.numbers = grid.numbers(question)
+        self.layout: ProgramLayout = build_layout(
+            self.graphs, grid.find_value_indices(question), len(question.scenarios)
+        )
+        self.numbers = grid.compute_stage_numbers(question)
         self.units = cast("PlanUnits", units)  # None where only times and first states are asked for
         kinds = [t for t in question.terms if t.kind == INTEGRAL]
-        self.carried = [kinds.index(t) for t in self.graphs.carried]  # among all integrals
+        self.state_term_indices = [kinds.index(t) for t in self.graphs.state_terms]  # among all integrals
 
     @cached_property
     def program(self) -> Program:
@@ -92,7 +94,7 @@ class TranscribedPlan:
         )
 
     @cached_property
-    def squares(self) -> LeastSquaresControlSolver | None:
+    def gauss_newton(self) -> LeastSquaresControlSolver | None:
         """Gauss and Newton's method for the program; None where the objective is no sum of squares."""
         usable = self.program.curvature is not None and ca.has_conic("piqp")
         return LeastSquaresControlSolver(self.program) if usable else None
@@ -107,7 +109,7 @@ class TranscribedPlan:
             limits[layout.quantities] = [
                 (np.log(max(getattr(q, side), 1e-300)) if q.log else getattr(q, side)) for q in question.quantities
             ]
-        low[layout.slack[int(question.worst) :]] = 0.0
+        low[layout.slack[int(question.is_worst_case) :]] = 0.0
         return low, high
 
     def P(self, initial: Array, scenarios: Sequence[Array]) -> Array:
@@ -115,12 +117,12 @@ class TranscribedPlan:
         n_own_states = len(self.question.model.own_states)
         return np.array([[*p, *initial[:n_own_states], self.question.horizon] for p in scenarios])
 
-    def sought(self, decision: DecisionValues) -> Array:
+    def to_search_scale(self, decision: DecisionValues) -> Array:
         """Return quantities as they are searched."""
         return np.array([np.log(v) if q.log else v
                          for q, v in zip(self.question.quantities, decision.quantities, strict=True)])  # fmt: skip
 
-    def decided(self, x: Array) -> DecisionValues:
+    def extract_decision(self, x: Array) -> DecisionValues:
         """Extract the decision from the variables, with quantities in natural values, clipped to their bounds."""
         search_values = x[self.layout.quantities]
         natural_values = [
@@ -141,8 +143,8 @@ class TranscribedPlan:
         evaluate = self._initial_function
         y = np.zeros(graphs.y.numel())
         begin = graphs.n_s + graphs.n_w
-        y[begin : begin + graphs.n_v] = decision.values[self.grid.used(self.question)[0]]
-        y[begin + graphs.n_v :][: graphs.q.numel()] = self.sought(decision)
+        y[begin : begin + graphs.n_v] = decision.values[self.grid.find_value_indices(self.question)[0]]
+        y[begin + graphs.n_v :][: graphs.q.numel()] = self.to_search_scale(decision)
         evaluations: list[Any] = [evaluate(y, self.numbers[0], row) for row in P]
         p: Array = np.array([np.asarray(f[1], dtype=float).ravel() for f in evaluations]).reshape(P.shape[0], n_p)
         initial_states: Any = [np.asarray(f[0]).ravel()[: graphs.n_x] for f in evaluations]
@@ -160,11 +162,11 @@ class TranscribedPlan:
         all_times = np.concatenate([np.concatenate([edges[:-1, None], between], axis=1).ravel(), edges[-1:]])
         return all_times, np.arange(m + 2, dtype=np.intp)[None] + (m + 1) * np.arange(K, dtype=np.intp)[:, None]
 
-    def filled(self, decision: DecisionValues, tables: Sequence[tuple[Array, Array]]) -> Array:
+    def fill_variables(self, decision: DecisionValues, tables: Sequence[tuple[Array, Array]]) -> Array:
         """Return variables with states from tables: times (n,), and states, integrals among them, (n, n_s + n_z)."""
         layout, n_s, (times, point_indices) = self.layout, self.graphs.n_s, self.times(decision)
         x = np.zeros(layout.size)
-        x[layout.inputs], x[layout.quantities] = decision.values, self.sought(decision)
+        x[layout.inputs], x[layout.quantities] = decision.values, self.to_search_scale(decision)
         inner_indices = (
             point_indices[:, 1:] if self.method.scheme == "radau" else point_indices[:, 1:-1]
         )  # the last point is the end
@@ -180,14 +182,14 @@ class TranscribedPlan:
         """Return variables with states from courses; where there is none, with those at the start (scenarios, n_x)."""
         tables: list[tuple[Array, Array]] = []
         for course, x in zip(courses, initial, strict=True):
-            constant_states = np.concatenate([x, np.zeros(len(self.carried)), self.question.algebraic_guess])
-            columns = [] if course is None else [course.x, course.integrals[:, self.carried], course.z]
+            constant_states = np.concatenate([x, np.zeros(len(self.state_term_indices)), self.question.algebraic_guess])
+            columns = [] if course is None else [course.x, course.integrals[:, self.state_term_indices], course.z]
             tables.append(
                 (np.zeros(1), constant_states[None]) if course is None else (course.t, np.concatenate(columns, axis=1))
             )
-        return self.filled(decision, tables)
+        return self.fill_variables(decision, tables)
 
-    def tables(self, x: Array, decision: DecisionValues) -> list[tuple[Array, Array]]:
+    def build_state_tables(self, x: Array, decision: DecisionValues) -> list[tuple[Array, Array]]:
         """Return the states of variables x (n,) as tables, for `filled`; multiple shooting has nodes only."""
         n_s, K, d = self.graphs.n_s, self.grid.stages, self.method.points.size
         edges = self.grid.times(self.question.start, decision.horizon(self.question))
@@ -209,7 +211,7 @@ class TranscribedPlan:
     def errors(self, x: Array, P: Array, unit: float) -> Array:
         """Return the relative error of each stage, (K,), as above; integrals in a unit of the objective."""
         graphs, K = self.graphs, self.grid.stages
-        units = np.concatenate([self.units.states, np.full(len(graphs.summed), unit)])
+        units = np.concatenate([self.units.states, np.full(len(graphs.summed_terms), unit)])
         max_errors = np.zeros(K)
         for positions, row in zip(self.layout.positions, P, strict=True):
             stage_errors = self._errors.map(K)(x[positions].T, self.numbers.T, np.tile(row[:, None], (1, K)))
@@ -223,13 +225,13 @@ class TranscribedPlan:
         graphs, table = self.graphs, self.method.table
         assert table is not None
         nodes, weights = np.polynomial.legendre.leggauss(table.degree + _EXTRA_QUADRATURE_POINTS)
-        n, total = graphs.n_s + graphs.n_z, ca.SX(graphs.n_s + len(graphs.summed), 1)
+        n, total = graphs.n_s + graphs.n_z, ca.SX(graphs.n_s + len(graphs.summed_terms), 1)
         inner = ca.reshape(graphs.w, n, table.degree)
         node_states = ca.horzcat(graphs.s, inner[: graphs.n_s, :])
         for tau, weight in zip(0.5 * (1 + nodes), 0.5 * weights, strict=True):
             state = ca.mtimes(node_states, ca.DM(table.state_basis(tau)))
             z = ca.mtimes(inner[graphs.n_s :, :], ca.DM(table.algebraic_basis(tau)))
-            rate, _, integrand = graphs.rates(graphs.place(float(tau), state, z))
+            rate, _, integrand = graphs.rates(graphs.build_point(float(tau), state, z))
             total += float(weight) * graphs.h * ca.vertcat(rate, integrand)
         change = ca.vertcat(graphs.end.x - graphs.s, graphs.integrals)
         return ca.Function("errors", [graphs.y, graphs.e, graphs.P], [ca.densify(total - change)])
@@ -240,8 +242,8 @@ class TranscribedPlan:
         scale[layout.nodes] = units.states
         if layout.inner.size:
             scale[layout.inner] = np.tile(np.concatenate([units.states, units.algebraic]), self.method.degree)
-        if self.question.soft is not None:
+        if self.question.soft_price is not None:
             sizes = [max((abs(b) for b in (c.lower, c.upper) if np.isfinite(b)), default=0.0) or 1.0
                      for c in self.question.path]  # fmt: skip
-            scale[layout.slack[int(self.question.worst) :]] = sizes
+            scale[layout.slack[int(self.question.is_worst_case) :]] = sizes
         return scale

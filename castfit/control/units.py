@@ -35,7 +35,7 @@ class PlanUnits:
     quantities: Array
 
 
-def variable_units(
+def compute_units(
     question: ControlQuestion, courses: Sequence[PlanTrajectory], parameters: Array, carried: Sequence[int]
 ) -> PlanUnits:
     """Compute the units from trajectories with parameters (scenarios, n_p).
@@ -44,7 +44,9 @@ def variable_units(
     """
     system = question.model.system
     n_x, n_z, horizon = system.x.numel(), system.z.numel(), question.horizon
-    states, algebraic, integrals = (_largest([getattr(c, n) for c in courses]) for n in ("x", "z", "integrals"))
+    states, algebraic, integrals = (
+        _compute_max_sizes([getattr(c, n) for c in courses]) for n in ("x", "z", "integrals")
+    )
     states = states if courses else np.zeros(n_x)
     algebraic = algebraic if courses else np.zeros(n_z)
     for name, size in _named_sizes(question).items():
@@ -59,14 +61,14 @@ def variable_units(
             inputs[i] = max(guess, *(abs(b) if np.isfinite(b) else 0.0 for b in (u.lower, u.upper)))
         elif courses:
             inputs[i] = max(float(np.abs(c.u[:, i]).max()) for c in courses)
-    slopes = _slopes(question, courses, parameters)
-    all_sizes = _spread(np.concatenate([states, inputs]), slopes, horizon)
+    slopes = _compute_slopes(question, courses, parameters)
+    all_sizes = _estimate_missing_sizes(np.concatenate([states, inputs]), slopes, horizon)
     states, inputs = all_sizes[:n_x], all_sizes[n_x:]
     carried_sizes = integrals[list(carried)] if courses else np.zeros(len(carried))
     values = [np.full(u.size, inputs[question.model.inputs.index(n)]) for n, u in question.free_inputs.items()]
     return PlanUnits(
-        np.concatenate([states, _positive(carried_sizes)]), _positive(algebraic),
-        np.concatenate(values) if values else np.empty(0), np.array([_size(q) for q in question.quantities]),
+        np.concatenate([states, _replace_invalid_sizes(carried_sizes)]), _replace_invalid_sizes(algebraic),
+        np.concatenate(values) if values else np.empty(0), np.array([_quantity_size(q) for q in question.quantities]),
     )  # fmt: skip
 
 
@@ -82,7 +84,7 @@ def _named_sizes(question: ControlQuestion) -> dict[str, float]:
     return out
 
 
-def _slopes(question: ControlQuestion, courses: Sequence[PlanTrajectory], parameters: Array) -> Array:
+def _compute_slopes(question: ControlQuestion, courses: Sequence[PlanTrajectory], parameters: Array) -> Array:
     """Return the largest sizes of df/d(x, u) along the courses, (n_x, n_x + n_u)."""
     system = question.model.system
     y = ca.vertcat(system.x, system.u)
@@ -95,7 +97,7 @@ def _slopes(question: ControlQuestion, courses: Sequence[PlanTrajectory], parame
     return out
 
 
-def _spread(sizes: Array, slopes: Array, horizon: float) -> Array:
+def _estimate_missing_sizes(sizes: Array, slopes: Array, horizon: float) -> Array:
     """Estimate missing sizes from the equations in which the variables occur. Use 1 if the equations give no size."""
     n = slopes.shape[0]
     for _ in range(sizes.size):
@@ -112,17 +114,17 @@ def _spread(sizes: Array, slopes: Array, horizon: float) -> Array:
         if np.array_equal(updated, sizes):
             break
         sizes = updated
-    return _positive(sizes)
+    return _replace_invalid_sizes(sizes)
 
 
-def _largest(columns: Sequence[Array]) -> Array:
+def _compute_max_sizes(columns: Sequence[Array]) -> Array:
     return np.max([np.abs(c).max(axis=0, initial=0.0) for c in columns], axis=0) if columns else np.empty(0)
 
 
-def _positive(sizes: Array) -> Array:
+def _replace_invalid_sizes(sizes: Array) -> Array:
     return np.where((sizes > 0.0) & np.isfinite(sizes), sizes, 1.0)
 
 
-def _size(q: Any) -> float:
+def _quantity_size(q: Any) -> float:
     bounds = [abs(b) for b in (q.lower, q.upper) if np.isfinite(b)]
     return 1.0 if q.log else abs(q.guess) or max(bounds, default=1.0) or 1.0

@@ -11,7 +11,7 @@ import numpy as np
 
 from castfit._support.pickling import ProcessLocal
 from castfit._support.status import Status
-from castfit.control.determinacy import OBJECTIVE_CHANGE_RTOL, input_freedom
+from castfit.control.determinacy import OBJECTIVE_CHANGE_RTOL, compute_input_freedom
 from castfit.control.plan import ControlStatement, Plan, PlanConstraint
 from castfit.control.question import HORIZON
 
@@ -54,7 +54,7 @@ class PlanSolution(ProcessLocal):
     iterations, solvers : of everything that led here
     """
 
-    on: TranscribedPlan
+    transcribed: TranscribedPlan
     solution: ProgramSolution
     P: Array
     decision: DecisionValues
@@ -68,27 +68,27 @@ class PlanSolution(ProcessLocal):
     @cached_property
     def objective(self) -> float:
         """The objective of the program, without what violations cost."""
-        question = self.on.question
-        slack = self.solution.x[self.on.layout.slack[int(question.worst) :]]
-        return self.solution.objective - (question.soft or 0.0) * float(slack.sum())
+        question = self.transcribed.question
+        slack = self.solution.x[self.transcribed.layout.slack[int(question.is_worst_case) :]]
+        return self.solution.objective - (question.soft_price or 0.0) * float(slack.sum())
 
     @cached_property
-    def integrated(self) -> float:
+    def integrated_objective(self) -> float:
         """The objective as the integrated model has it; NaN where it could not be integrated."""
         objectives = [np.nan if values is None else float(values[0][0]) for values in self.integrated_values]
-        return float(np.max(objectives) if self.on.question.worst else np.mean(objectives))
+        return float(np.max(objectives) if self.transcribed.question.is_worst_case else np.mean(objectives))
 
     @cached_property
-    def differs(self) -> float:
+    def objective_deviation(self) -> float:
         """By how much both differ, relative to the larger one."""
-        largest = max(abs(self.objective), abs(self.integrated), _ZERO_OBJECTIVE * self.size)
-        difference = abs(self.objective - self.integrated) / largest
+        largest = max(abs(self.objective), abs(self.integrated_objective), _ZERO_OBJECTIVE * self.size)
+        difference = abs(self.objective - self.integrated_objective) / largest
         return difference if np.isfinite(difference) else np.inf
 
     @cached_property
     def max_defect(self) -> float:
         """By how much nodes and the integrated states are apart, at most, in the states' units."""
-        transcribed, n_x = self.on, self.on.question.model.system.x.numel()
+        transcribed, n_x = self.transcribed, self.transcribed.question.model.system.x.numel()
         _, point_indices = transcribed.times(self.decision, CHECK_FRACTIONS)
         edges, nodes = (
             np.append(point_indices[:, 0], point_indices[-1, -1]),
@@ -103,13 +103,13 @@ class PlanSolution(ProcessLocal):
         if not self.solution.status.success or any(c is None for c in self.courses):
             return False
         sizes = np.max([np.abs(c.x).max(axis=0) for c in self.courses if c is not None], axis=0)
-        return bool((self.on.units.states[: sizes.size] > _MAX_UNIT_RATIO * sizes)[sizes > 0.0].any())
+        return bool((self.transcribed.units.states[: sizes.size] > _MAX_UNIT_RATIO * sizes)[sizes > 0.0].any())
 
-    def violated(self) -> Mask:
+    def find_violated_stages(self) -> Mask:
         """Return a mask of the stages in which a path constraint is violated between its points."""
-        transcribed, out = self.on, np.zeros(self.on.grid.stages, dtype=np.bool_)
+        transcribed, out = self.transcribed, np.zeros(self.transcribed.grid.stages, dtype=np.bool_)
         _, point_indices = transcribed.times(self.decision, CHECK_FRACTIONS)
-        for scenario_values in self.integrated_values if transcribed.question.soft is None else ():
+        for scenario_values in self.integrated_values if transcribed.question.soft_price is None else ():
             for c, values in zip(
                 transcribed.question.path,
                 scenario_values[1].T if scenario_values is not None else (),
@@ -119,9 +119,9 @@ class PlanSolution(ProcessLocal):
                 out |= excess[point_indices[:, 1:]].any(axis=1)
         return out
 
-    def constraints(self) -> dict[str, PlanConstraint]:
+    def summarize_constraints(self) -> dict[str, PlanConstraint]:
         """Return all constraints as the integrated model keeps them, over all scenarios."""
-        question, values_by_name = self.on.question, dict[str, list[Any]]()
+        question, values_by_name = self.transcribed.question, dict[str, list[Any]]()
         all_constraints = (*question.path, *question.points, *question.horizon_constraints)
         for course, scenario_values in zip(self.courses, self.integrated_values, strict=True):
             if course is None or scenario_values is None:
@@ -129,7 +129,7 @@ class PlanSolution(ProcessLocal):
             horizon_values, path, points = scenario_values
             for c, values in zip(all_constraints, (*path.T, *points.T, *horizon_values[1:, None]), strict=True):
                 if c in question.path:  # of the given initial states nothing is decided
-                    selected = values[int(not self.on.graphs.decided(c)) :]
+                    selected = values[int(not self.transcribed.graphs.is_affected_at_start(c)) :]
                 elif isinstance(c.times, tuple):
                     selected = values[[int(np.argmin(np.abs(course.t - t))) for t in c.times]]
                 else:
@@ -141,11 +141,11 @@ class PlanSolution(ProcessLocal):
             if c.name in values_by_name
         }
 
-    def undetermined(self, sentences: list[str]) -> dict[str, Array]:
+    def find_undetermined_inputs(self, sentences: list[str]) -> dict[str, Array]:
         """Return by how much values of inputs can change that are hardly determined; say where these are."""
-        question, transcribed, solution, offset = self.on.question, self.on, self.solution, 0
+        question, transcribed, solution, offset = self.transcribed.question, self.transcribed, self.solution, 0
         eps, out = OBJECTIVE_CHANGE_RTOL * max(abs(solution.objective), _ZERO_OBJECTIVE * self.size), dict[str, Any]()
-        possible_changes = input_freedom(
+        possible_changes = compute_input_freedom(
             transcribed.program, solution.x, self.P, solution.multipliers, eps, *transcribed.bounds()
         )
         if possible_changes is None:
@@ -181,14 +181,14 @@ def unbounded_input_message(name: str) -> str:
 
 def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, check_determinacy: bool = True) -> Plan:
     """Return the plan, with what the integrated model says of it; where inputs are loose only if it is looking."""
-    transcribed, solution, decision = plan_solution.on, plan_solution.solution, plan_solution.decision
+    transcribed, solution, decision = plan_solution.transcribed, plan_solution.solution, plan_solution.decision
     question, model, status = transcribed.question, transcribed.question.model, solution.status
-    constraints, differs = plan_solution.constraints(), plan_solution.differs
+    constraints, differs = plan_solution.summarize_constraints(), plan_solution.objective_deviation
     sentences = [_SENTENCES.get(status, status.sentence)]
     if status is Status.INFEASIBLE and transcribed.method.steps:
         sentences = [f"{sentences[0]} The Runge-Kutta steps may also have been too long: try 'collocation'."]
-    if status is Status.INFEASIBLE and solution.worst:
-        sentences = [f"No feasible inputs were found. Largest violation: {solution.worst}. Relax the constraints, or "
+    if status is Status.INFEASIBLE and solution.worst_constraint:
+        sentences = [f"No feasible inputs were found. Largest violation: {solution.worst_constraint}. Relax the constraints, or "
                      "set soft=."]  # fmt: skip
     elif status is Status.EVALUATION_FAILED and solution.iterations == 0:
         reason = (
@@ -197,12 +197,12 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
             else "The model cannot be integrated"
         )
         sentences = [f"{reason} at the starting point; pass another guess, cf.Input.free(..., guess=...)."]
-    if status is Status.DIVERGING and not question.unlimited:
+    if status is Status.DIVERGING and not question.unlimited_inputs:
         sentences.append(
             "Set bounds on the inputs, cf.Input.free(..., bounds=...), or add their cost to the objective."
         )
-    sentences += [unbounded_input_message(name) for name in question.unlimited]
-    soft = {c.name for c in question.path} if question.soft is not None else set[str]()
+    sentences += [unbounded_input_message(name) for name in question.unlimited_inputs]
+    soft = {c.name for c in question.path} if question.soft_price is not None else set[str]()
     violated_names = [
         c.name for c in constraints.values() if c.violation > _CONFIRMATION_RTOL * transcribed.program.units[c.name]
     ]
@@ -214,7 +214,7 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
             sentences.append("The model could not be integrated with these inputs.")
         elif differs > _CONFIRMATION_RTOL:
             sentences.append(
-                f"The integrated model gives the objective {plan_solution.integrated:.6g} instead of {plan_solution.objective:.6g}."
+                f"The integrated model gives the objective {plan_solution.integrated_objective:.6g} instead of {plan_solution.objective:.6g}."
             )
         if hard_violations:
             sentences.append(f"The integrated model violates {', '.join(hard_violations)}.")
@@ -225,13 +225,13 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
             constraints_text = " and satisfies the constraints" if constraints and not violated_names else ""
             sentences.append("Integrating the model with these inputs reproduces the objective to a relative accuracy "
                              f"of {max(differs, 1e-15):.0e}{constraints_text}.")  # fmt: skip
-    undetermined = plan_solution.undetermined(sentences) if status.success and check_determinacy else {}
+    undetermined = plan_solution.find_undetermined_inputs(sentences) if status.success and check_determinacy else {}
     courses, states = [c for c in plan_solution.courses if c is not None], dict[str, Any]()
     for names, tables in ((model.states, [c.x for c in courses]), (model.algebraic_states, [c.z for c in courses])):
         states |= {n: np.squeeze(np.stack([table[:, i] for table in tables]), 0) if len(tables) == 1 else
                    np.stack([table[:, i] for table in tables]) for i, n in enumerate(names) if tables}  # fmt: skip
     return Plan(
-        status, " ".join(sentences), plan_solution.objective, plan_solution.integrated, decision.horizon(question),
+        status, " ".join(sentences), plan_solution.objective, plan_solution.integrated_objective, decision.horizon(question),
         decision.inputs(question), courses[0].t if courses else transcribed.times(decision)[0], states,
         {n: v for n, v in decision.quantities_by_name(question).items() if n != HORIZON}, constraints, undetermined, transcribed.grid.stages,
         plan_solution.iterations, ", then ".join(plan_solution.solvers), time.process_time() - start_time, ControlStatement.from_question(question), planner,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.drive.design.interior_point import relaxed_design
+from castfit.drive.design.interior_point import optimize_weights
 from castfit.plots._canvas import add_title, escape_text, labels, new_figure, save_or_show, tidy
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
@@ -85,7 +85,7 @@ def predicted(proposal: Design, k: int, times: Array, outputs: list[str]) -> tup
 
 def _panels(proposal: Design) -> list[tuple[int, int]]:
     """Return candidates and outputs that are measured; of several schedules of a group the first."""
-    if proposal.known.subjects:
+    if proposal.known.has_subjects:
         first_schedules = {_schedules_with(proposal, int(k))[0][0]: None for k in np.flatnonzero(proposal.counts > 0)}
         return [(k, j) for k in first_schedules for j in range(len(proposal.bought.values[0][k].outputs))][:_MAX_PANELS]
     return [
@@ -119,7 +119,7 @@ def _steps(axes: Any, proposal: Design, k: int, name: str) -> None:
 
 def _covariances(proposal: Design) -> list[Array]:
     """Return the covariance matrices before and after the designed measurements, (n_u, n_u)."""
-    offers = proposal.bought.offers
+    offers = proposal.bought.pool
     return [np.linalg.inv(M[0]) for M in (offers.M0, offers.information(proposal.counts))]
 
 
@@ -132,7 +132,7 @@ def _panel(figure: Any, cell: Any) -> Any:
 def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:
     values, information = proposal.bought.values[0][k], proposal.known
     label, output = information.labels[k], values.outputs[j]
-    rows = _schedules_with(proposal, k) if information.subjects else []
+    rows = _schedules_with(proposal, k) if information.has_subjects else []
     start, end_time = (
         information.condition(k).start,
         max(float(values.times[-1]), *(t.max() for _, _, t, _ in rows), -np.inf),
@@ -145,13 +145,13 @@ def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:
         axes.fill_between(times, low, high, color=BLUE, alpha=alpha, linewidth=0, label=when)
     axes.plot(times, middle, color=INK, linewidth=1.0)
     name = output if len(information.labels) == 1 else f"{output}, {label}"
-    if information.subjects:
+    if information.has_subjects:
         name = escape_text(f"{output}, {information.experiment(k).name}")
         reach = _NORMAL_QUANTILE_975 * information.values(k, times).deviation[:, j]
         axes.fill_between(times, middle - reach, middle + reach, color=INK, alpha=0.08, linewidth=0)
         _rows(axes, rows)
     is_shown = (
-        (proposal.table["candidate"] == label) & (proposal.table["output"] == output) & (not information.subjects)
+        (proposal.table["candidate"] == label) & (proposal.table["output"] == output) & (not information.has_subjects)
     )
     for t, count, y in zip(*(proposal.table[c][is_shown] for c in ("time", "count", "prediction")), strict=True):
         axes.axvline(t, color=RED, linewidth=0.9, ymax=0.08)
@@ -187,13 +187,13 @@ def _certificate(axes: Any, proposal: Design) -> None:
     axes.axhline(1.0, color=RED, linewidth=0.9)
     add_title(axes, "worth over price: nothing above 1", pad=4)
     labels(axes, escape_text(proposal.known.extended.label("time")), size=8, labelpad=1)
-    if proposal.known.subjects:
+    if proposal.known.has_subjects:
         _schedules(axes, proposal)
         return
     with np.errstate(divide="ignore", invalid="ignore"):
-        price = bought.offers.price  # of which the sensitivity is what is left
-        share = (proposal.relaxed.sensitivity + price) / (proposal.relaxed.y @ bought.offers.A + price)
-    free = share[~np.isfinite(bought.offers.u) & np.isfinite(share)]
+        price = bought.pool.price  # of which the sensitivity is what is left
+        share = (proposal.relaxed.sensitivity + price) / (proposal.relaxed.y @ bought.pool.A + price)
+    free = share[~np.isfinite(bought.pool.u) & np.isfinite(share)]
     share = share / max(1.0, float(free.max(initial=0.0)))  # prices are as high as the certificate takes them
     for line in np.unique(bought.positions.line):
         line_indices = np.flatnonzero(bought.positions.line == line)
@@ -244,13 +244,13 @@ def _ellipses(axes: Any, proposal: Design) -> None:
 
 
 def _budgets(axes: Any, proposal: Design) -> None:
-    offers, information = proposal.bought.offers, proposal.known
+    offers, information = proposal.bought.pool, proposal.known
     sizes: list[float] = []
     errors: list[Array] = []
-    priced = proposal.bought.price > 0.0 and not proposal.bought.limited
+    priced = proposal.bought.price > 0.0 and not proposal.bought.has_budget
     for factor in _BUDGETS if proposal.criterion != "T" and len(offers.J) == 1 and (offers.b.size or priced) else ():
         scaled_offers = replace(offers, price=offers.price * factor) if priced else replace(offers, b=offers.b * factor)
-        relaxed_optimum = relaxed_design(proposal.goal, scaled_offers, 1e-5) if not proposal.reordered else None
+        relaxed_optimum = optimize_weights(proposal.goal, scaled_offers, 1e-5) if not proposal.reordered else None
         if relaxed_optimum is not None:
             covariance = np.asarray(np.linalg.inv(offers.information(relaxed_optimum.w)[0]), dtype=float)
             sizes.append(factor)

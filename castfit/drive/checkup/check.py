@@ -17,7 +17,13 @@ from castfit._support.reprs import add_brief_repr, join_limited
 from castfit._support.status import InputError, raise_if_mistakes, unknown_names
 from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.time_limit import StopRequested, with_deadline
-from castfit.drive.checkup.examinations import EXAMINATIONS, MIN_CHECK_SECONDS, NO_TIME_LEFT, CheckContext, skipped
+from castfit.drive.checkup.examinations import (
+    EXAMINATIONS,
+    MIN_CHECK_SECONDS,
+    NO_TIME_LEFT,
+    CheckContext,
+    report_skipped,
+)
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import given_parts
@@ -233,20 +239,20 @@ def doctor(
         method=method,
         starts=starts,
         rng=np.random.default_rng(rng),
-        left=make_countdown(1.0),
+        seconds_left=make_countdown(1.0),
     )
     lines: list[CheckResult] = []
     for name, share, examine in EXAMINATIONS:
         say(name)
         seconds_left = make_countdown(share)
-        finding = skipped(f"skipped: {NO_TIME_LEFT}")
+        finding = report_skipped(f"skipped: {NO_TIME_LEFT}")
         if seconds_left() > 0.0 or share == 1.0:
             try:
-                with with_deadline(max(context.left(), MIN_CHECK_SECONDS)) as watch, suppress(StopRequested):
-                    finding = examine(replace(context, left=seconds_left))
+                with with_deadline(max(context.seconds_left(), MIN_CHECK_SECONDS)) as watch, suppress(StopRequested):
+                    finding = examine(replace(context, seconds_left=seconds_left))
                 if watch.interrupt.requested:
                     raise KeyboardInterrupt
             except InputError as error:  # a check that does not take such a problem
-                finding = skipped(f"skipped: {error.problems[0]}.")
+                finding = report_skipped(f"skipped: {error.problems[0]}.")
         lines.append(CheckResult(name, *finding))
     return Checkup(tuple(lines), result, time.perf_counter() - start_time)

@@ -1,6 +1,6 @@
 """Checks of a fit and its problem, one function each; `EXAMINATIONS` at the end gives their order.
 
-Each returns a `Finding`: fine, or what to look at and to do.  Where a check cannot be applied it says why (`skipped`).
+Each returns a `Finding`: fine, or what to look at and to do.  Where a check cannot be applied it says why (`report_skipped`).
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ Finding = tuple[bool | None, str, str]
 """Whether it is fine, None if that is not known; what was found; what to do, empty if nothing."""
 
 
-def passed(sentence: str) -> Finding:
+def report_ok(sentence: str) -> Finding:
     """Find nothing to do."""
     return True, sentence, ""
 
 
-def warning(sentence: str, advice: str = "") -> Finding:
+def report_warning(sentence: str, advice: str = "") -> Finding:
     """Return a finding that needs attention."""
     return False, sentence, advice
 
 
-def skipped(sentence: str) -> Finding:
+def report_skipped(sentence: str) -> Finding:
     """Return a finding for a check that could not be made, with the reason."""
     return None, sentence, ""
 
@@ -92,14 +92,14 @@ class CheckContext:
     method: tuple[Transcription | None, Solver | None]
     starts: int
     rng: np.random.Generator
-    left: Callable[[], float]
+    seconds_left: Callable[[], float]
 
-    def values(self, theta: Array) -> dict[str, float]:
+    def values_by_name(self, theta: Array) -> dict[str, float]:
         """Return natural values by name."""
         return dict(zip(self.compiled_problem.names, self.compiled_problem.to_natural(theta).tolist(), strict=True))
 
     @property
-    def where(self) -> str:
+    def point_label(self) -> str:
         """Name of the point of evaluation, in words."""
         return "at the estimate" if self.result.success else "at the guess"
 
@@ -108,7 +108,9 @@ class CheckContext:
         """The size of each quantity, natural scale."""
         return magnitudes_of(self.compiled_problem, self.theta, self.options)
 
-    def measured(self, condition: Condition, theta: Array, options: IntegratorOptions) -> OutputSensitivities | None:
+    def predict_outputs(
+        self, condition: Condition, theta: Array, options: IntegratorOptions
+    ) -> OutputSensitivities | None:
         """Return the outputs of one experiment at its measurement times, with sensitivities.
 
         None if integration fails.
@@ -135,7 +137,10 @@ class CheckContext:
     def patience(self) -> float:
         """Seconds that another fit may take."""
         return float(
-            max(min(self.left(), max(_MIN_PATIENCE_SECONDS, _PATIENCE_FACTOR * self.result.time)), MIN_CHECK_SECONDS)
+            max(
+                min(self.seconds_left(), max(_MIN_PATIENCE_SECONDS, _PATIENCE_FACTOR * self.result.time)),
+                MIN_CHECK_SECONDS,
+            )
         )
 
 
@@ -143,18 +148,20 @@ def check_fit(context: CheckContext) -> Finding:
     """Report how the fit ended."""
     result = context.result
     if not result.success:
-        return warning(f"it failed: {result.message}", "Try other starting points (cf.multistart) or tighter bounds.")
+        return report_warning(
+            f"it failed: {result.message}", "Try other starting points (cf.multistart) or tighter bounds."
+        )
     if not result.goodness.described:
-        return warning(result.goodness.sentence)
+        return report_warning(result.goodness.sentence)
     names_at_bounds = [n for n in result.names if n in result.active]
     if names_at_bounds:
         bound_text = ", ".join(f"{n} ({result.active[n]})" for n in names_at_bounds)
-        return warning(
+        return report_warning(
             f"converged, but estimates are at their bounds: {bound_text}.", "Widen the bounds if they are guesses."
         )
     if result.goodness.grade != NOTHING:
-        return warning(f"an optimum; {result.goodness.sentence}", "Check these sigmas.")
-    return passed(f"an optimum; {result.goodness.sentence or 'no test of its size is possible.'}")
+        return report_warning(f"an optimum; {result.goodness.sentence}", "Check these sigmas.")
+    return report_ok(f"an optimum; {result.goodness.sentence or 'no test of its size is possible.'}")
 
 
 def check_gradient(context: CheckContext) -> Finding:
@@ -164,16 +171,16 @@ def check_gradient(context: CheckContext) -> Finding:
     steps = _DIFFERENCE_STEP_REL * np.where(compiled_problem.log, 1.0, context.magnitudes)
     errors: dict[int, float] = {}
     for condition in compiled_problem.conditions:
-        response = context.measured(condition, theta, options)
+        response = context.predict_outputs(condition, theta, options)
         if response is None:
-            return warning(f"the model cannot be integrated {context.where}.", "Give another guess.")
+            return report_warning(f"the model cannot be integrated {context.point_label}.", "Give another guess.")
         height = np.maximum(np.abs(response.values).max(axis=0), _TINY)
         for j in map(int, condition.theta):
-            if context.left() <= 0:
+            if context.seconds_left() <= 0:
                 break
             errors.setdefault(j, 0.0)
             step = steps[j] * np.eye(theta.size)[j]
-            neighbors = [context.measured(condition, theta + m * step, options) for m in (-2, -1, 1, 2)]
+            neighbors = [context.predict_outputs(condition, theta + m * step, options) for m in (-2, -1, 1, 2)]
             y = [r.values for r in neighbors if r is not None]
             if len(y) < len(neighbors):
                 continue
@@ -186,14 +193,14 @@ def check_gradient(context: CheckContext) -> Finding:
     worst_index = max(errors, key=lambda j: errors[j], default=None)
     max_error = 0.0 if worst_index is None else errors[worst_index]
     if worst_index is not None and max_error > _MAX_DERIVATIVE_ERROR:
-        return warning(
+        return report_warning(
             f"the derivative with respect to {compiled_problem.names[worst_index]} differs from finite differences by {max_error:.1g} (relative).",
             "An input, event or if_else may be discontinuous in this parameter: use cf.Event, or cf.if_else with a "
             "time, instead of a steep function.",
         )
-    backward = _adjoint_error(context) if context.left() > 0 else None
+    backward = _compute_adjoint_error(context) if context.seconds_left() > 0 else None
     if backward is not None and backward > _MAX_DERIVATIVE_ERROR:
-        return warning(
+        return report_warning(
             f"adjoint and forward gradients differ by {backward:.1g} (relative).",
             "Tighten the tolerances. If the model amplifies errors, use multiple shooting or collocation.",
         )
@@ -205,10 +212,10 @@ def check_gradient(context: CheckContext) -> Finding:
         else f" ({len(errors)} of {len(used_indices)} quantities checked in the available time)"
     )
     sentence = f"agrees with finite differences to {max(max_error, 1e-9):.0e}{coverage_text}{adjoint_text}."
-    return passed(sentence) if errors else skipped(sentence)
+    return report_ok(sentence) if errors else report_skipped(sentence)
 
 
-def _adjoint_error(context: CheckContext) -> float | None:
+def _compute_adjoint_error(context: CheckContext) -> float | None:
     """Return the relative difference of the gradient by adjoint states; None where there are none."""
     compiled_problem, theta, options = context.compiled_problem, context.theta, context.options
     if not compiled_problem.least_squares:
@@ -238,9 +245,9 @@ def check_unused_data(context: CheckContext) -> Finding:
     unused_names: list[str] = []
     at_start = 0
     for condition in context.compiled_problem.conditions:
-        response = context.measured(condition, context.theta, context.options)
+        response = context.predict_outputs(condition, context.theta, context.options)
         if response is None:
-            return skipped(f"skipped: the model cannot be integrated {context.where}.")
+            return report_skipped(f"skipped: the model cannot be integrated {context.point_label}.")
         effect = np.abs(response.slopes * sizes).max(axis=2)
         is_insensitive = effect <= _MIN_EFFECT_FRACTION * max(float(effect.max(initial=0.0)), _TINY)
         is_unused = is_insensitive.all(axis=0)
@@ -252,9 +259,9 @@ def check_unused_data(context: CheckContext) -> Finding:
         advice = (
             "They do not depend on estimated quantities: remove them, or estimate the quantities on which they depend."
         )
-        return warning(f"no estimated quantity affects {join_limited(unused_names)}.", advice)
+        return report_warning(f"no estimated quantity affects {join_limited(unused_names)}.", advice)
     start_text = f" ({at_start} values of known initial states are not informative)" if at_start else ""
-    return passed(f"every output depends on estimated quantities{start_text}.")
+    return report_ok(f"every output depends on estimated quantities{start_text}.")
 
 
 def check_scaling(context: CheckContext) -> Finding:
@@ -265,22 +272,22 @@ def check_scaling(context: CheckContext) -> Finding:
     ]
     if wide_names:
         advice = "Set cf.Parameter(..., scale='log') for parameters known only to an order of magnitude."
-        return warning(
+        return report_warning(
             f"the bounds of {join_limited(wide_names)} span more than {_MAX_LINEAR_DECADES:.0f} decades.", advice
         )
     if context.result.success:
-        estimates, guess = context.values(context.theta), context.values(context.compiled_problem.guess)
-        far_names = [q.name for q in linear if _ratio(estimates[q.name], guess[q.name]) > _MAX_GUESS_RATIO]
+        estimates, guess = context.values_by_name(context.theta), context.values_by_name(context.compiled_problem.guess)
+        far_names = [q.name for q in linear if _compute_ratio(estimates[q.name], guess[q.name]) > _MAX_GUESS_RATIO]
         if far_names:
             advice = "Closer guesses, or scale='log', make the fit more robust."
-            return warning(
+            return report_warning(
                 f"the estimates of {join_limited(far_names)} are more than {_MAX_GUESS_RATIO:.0f} times the guesses.",
                 advice,
             )
-    return passed("guesses and bounds are well scaled.")
+    return report_ok("guesses and bounds are well scaled.")
 
 
-def _ratio(value: float, guess: float) -> float:
+def _compute_ratio(value: float, guess: float) -> float:
     return max(value / guess, guess / value) if value * guess > 0.0 else 1.0
 
 
@@ -289,7 +296,7 @@ def check_stiffness(context: CheckContext) -> Finding:
     try:
         stiffness_results = stiffness(context.problem, context.theta).values()
     except (SimulationError, InputError, np.linalg.LinAlgError, ValueError) as error:
-        return skipped(f"skipped: {str(error).splitlines()[0]}.")
+        return report_skipped(f"skipped: {str(error).splitlines()[0]}.")
     worst = max(stiffness_results, key=lambda s: s.steps)
     suggested = {s.suggested for s in stiffness_results}
     suitable_methods = {*STEPPED, *suggested}
@@ -298,37 +305,43 @@ def check_stiffness(context: CheckContext) -> Finding:
     if "rosenbrock" not in suggested:
         suitable_methods.add("auto")
     if context.options.method not in suitable_methods:
-        return warning(worst.sentence, f"Try IntegratorOptions(method='{sorted(suggested)[-1]}').")
+        return report_warning(worst.sentence, f"Try IntegratorOptions(method='{sorted(suggested)[-1]}').")
     if max(s.growth for s in stiffness_results) > 10.0:
-        return warning(worst.sentence, "Do not use single shooting.")
+        return report_warning(worst.sentence, "Do not use single shooting.")
     compiler_text = f" {wanted_compiler()}" if context.options.method == "auto" and wanted_compiler() else ""
-    return passed(f"{worst.sentence.partition(';')[0]}.{compiler_text}")
+    return report_ok(f"{worst.sentence.partition(';')[0]}.{compiler_text}")
 
 
 def check_structural_identifiability(context: CheckContext) -> Finding:
     """Find parameter combinations that no data of these outputs could determine."""
     structural = structure(
-        context.compiled_problem, context.theta, context.rng, context.options, may_continue=lambda: context.left() > 0
+        context.compiled_problem,
+        context.theta,
+        context.rng,
+        context.options,
+        may_continue=lambda: context.seconds_left() > 0,
     )
     if structural.rank < 0:
-        return skipped(structural.sentence)
+        return report_skipped(structural.sentence)
     if structural.combinations:
         advice = "Fix one of them, reparametrise the model by the identifiable combination, or measure another output."
-        return warning(structural.sentence, advice)
-    return passed(f"none (rank {structural.rank} of {len(structural.names)} at random parameter values).")
+        return report_warning(structural.sentence, advice)
+    return report_ok(f"none (rank {structural.rank} of {len(structural.names)} at random parameter values).")
 
 
 def check_symmetry(context: CheckContext) -> Finding:
     """Exchange quantities, in pairs and in pairs of pairs, and see whether the outputs notice."""
     compiled_problem, sizes = context.compiled_problem, context.magnitudes
     theta = random_values(compiled_problem, context.theta, sizes, context.rng, 0.3)
-    outputs = _outputs(context, theta)
+    outputs = _compute_outputs(context, theta)
     if outputs is None:
-        return skipped("skipped: the model could not be integrated at random parameter values.")
+        return report_skipped("skipped: the model could not be integrated at random parameter values.")
     kinds = [(q.kind, q.experiment, q.scale) for q in compiled_problem.quantities]
     other_theta = random_values(compiled_problem, context.theta, sizes, context.rng, 0.3)
     active_indices = [
-        j for j in range(theta.size) if context.left() > 0 and _enters(context, theta, other_theta, j, outputs)
+        j
+        for j in range(theta.size)
+        if context.seconds_left() > 0 and _has_effect(context, theta, other_theta, j, outputs)
     ]
     pairs = [(i, j) for i, j in itertools.combinations(active_indices, 2) if kinds[i] == kinds[j]]
     symmetries: list[tuple[tuple[int, int], ...]] = []
@@ -337,9 +350,9 @@ def check_symmetry(context: CheckContext) -> Finding:
         candidates += [
             exchange for exchange in itertools.combinations(pairs, 2) if len({*exchange[0], *exchange[1]}) == 4
         ]
-    n_tried, is_late = 0, context.left() <= 0
+    n_tried, is_late = 0, context.seconds_left() <= 0
     for swaps in candidates:
-        if is_late := context.left() <= 0:
+        if is_late := context.seconds_left() <= 0:
             break
         if any(set(symmetry) <= set(swaps) for symmetry in symmetries):
             continue
@@ -347,8 +360,8 @@ def check_symmetry(context: CheckContext) -> Finding:
         exchanged_theta = theta.copy()
         for i, j in swaps:
             exchanged_theta[[i, j]] = theta[[j, i]]
-        other_outputs = _outputs(context, exchanged_theta)
-        if other_outputs is not None and _same(other_outputs, outputs):
+        other_outputs = _compute_outputs(context, exchanged_theta)
+        if other_outputs is not None and _are_equal(other_outputs, outputs):
             symmetries.append(swaps)
     if symmetries:
         description = "; ".join(
@@ -356,28 +369,28 @@ def check_symmetry(context: CheckContext) -> Finding:
             for s in symmetries
         )
         advice = "Every optimum has a symmetric copy: order the quantities by bounds or by cf.Constraint."
-        return warning(f"exchanging these quantities does not change the outputs: {description}.", advice)
+        return report_warning(f"exchanging these quantities does not change the outputs: {description}.", advice)
     if is_late and not n_tried:
-        return skipped(f"skipped: {NO_TIME_LEFT}")
-    return passed(f"none in {n_tried} exchanges of quantities{', all that the time allowed' if is_late else ''}.")
+        return report_skipped(f"skipped: {NO_TIME_LEFT}")
+    return report_ok(f"none in {n_tried} exchanges of quantities{', all that the time allowed' if is_late else ''}.")
 
 
-def _enters(context: CheckContext, theta: Array, other_theta: Array, j: int, outputs: Array) -> bool:
+def _has_effect(context: CheckContext, theta: Array, other_theta: Array, j: int, outputs: Array) -> bool:
     """Check whether changing a quantity changes the outputs (noise parameters do not).
 
     True if they cannot be computed.
     """
     changed_theta = theta.copy()
     changed_theta[j] = other_theta[j]
-    other_outputs = _outputs(context, changed_theta)
-    return other_outputs is None or not _same(other_outputs, outputs)
+    other_outputs = _compute_outputs(context, changed_theta)
+    return other_outputs is None or not _are_equal(other_outputs, outputs)
 
 
-def _same(one: Array, other: Array) -> bool:
+def _are_equal(one: Array, other: Array) -> bool:
     return float(np.abs(one - other).max(initial=0.0)) <= _SAME_OUTPUT
 
 
-def _outputs(context: CheckContext, theta: Array) -> Array | None:
+def _compute_outputs(context: CheckContext, theta: Array) -> Array | None:
     """Return measured outputs relative to their sizes, in one row; None where integration fails."""
     lower, upper = context.compiled_problem.bounds
     staged = (
@@ -393,31 +406,31 @@ def check_practical_identifiability(context: CheckContext) -> Finding:
     """Check which quantities these data do not determine, or determine poorly."""
     result = context.result
     if not result.success:
-        return skipped("skipped: the fit did not succeed.")
+        return report_skipped("skipped: the fit did not succeed.")
     if np.isnan(list(result.standard_errors.values())).all():
-        return skipped(result.identifiability.sentence)
+        return report_skipped(result.identifiability.sentence)
     weak_kinds = (NOT_IDENTIFIABLE, POORLY_DETERMINED, CORRELATED_WITH)
     is_weak = any(v.kind in weak_kinds for v in result.identifiability.verdicts)
     if is_weak:
-        return warning(result.determination, "cf.identifiability(result) suggests the next measurement.")
-    return passed(result.determination)
+        return report_warning(result.determination, "cf.identifiability(result) suggests the next measurement.")
+    return report_ok(result.determination)
 
 
 def check_residuals(context: CheckContext) -> Finding:
     """Check the residual diagnostics for problems."""
     if not context.result.success:
-        return skipped("skipped: the fit did not succeed.")
+        return report_skipped("skipped: the fit did not succeed.")
     diagnostics = context.result.diagnostics
     hint = "Use result.plot() to see where the model does not fit. "
     advice = f"{hint}{diagnostics.remedy} " * bool(diagnostics.remedy) + "See result.diagnostics."
-    return warning(diagnostics.sentence, advice) if diagnostics.suspicious else passed(diagnostics.sentence)
+    return report_warning(diagnostics.sentence, advice) if diagnostics.suspicious else report_ok(diagnostics.sentence)
 
 
 def check_tolerances(context: CheckContext) -> Finding:
     """Integrate a hundred times more accurately, from the nodes of the trajectory, and compare the predictions."""
     result = context.result
     if not result.success:
-        return skipped("skipped: the fit did not succeed.")
+        return report_skipped("skipped: the fit did not succeed.")
     options = result.integrator
     fine_options = replace(
         options,
@@ -429,7 +442,9 @@ def check_tolerances(context: CheckContext) -> Finding:
     try:
         exact = predict(context.problem, result.theta, nodes, integrator=fine_options)
     except SimulationError as error:
-        return warning(f"the model cannot be integrated with tighter tolerances: {error.sentence}", "Relax them.")
+        return report_warning(
+            f"the model cannot be integrated with tighter tolerances: {error.sentence}", "Relax them."
+        )
     table = result.residual_table()
     finite = np.isfinite(table["time"]) & (result.deviations > 0.0)
     shifts = np.array([
@@ -440,27 +455,29 @@ def check_tolerances(context: CheckContext) -> Finding:
         )
     ], dtype=float)  # fmt: skip
     if shifts.size == 0:
-        return skipped("skipped: no standard deviations are available for comparison.")
+        return report_skipped("skipped: no standard deviations are available for comparison.")
     max_shift = float(np.abs(shifts).max())
     if max_shift > _MAX_PREDICTION_SHIFT_SIGMA:
         advice = "Tighten IntegratorOptions or use more elements."
-        return warning(f"predictions change by up to {max_shift:.2g} sigma with tighter tolerances.", advice)
-    return passed(f"predictions change by at most {max(max_shift, 1e-9):.0e} sigma with tolerances 100 times tighter.")
+        return report_warning(f"predictions change by up to {max_shift:.2g} sigma with tighter tolerances.", advice)
+    return report_ok(
+        f"predictions change by at most {max(max_shift, 1e-9):.0e} sigma with tolerances 100 times tighter."
+    )
 
 
 def check_transcriptions(context: CheckContext) -> Finding:
     """Fit from the estimate by the other transcriptions, and compare estimates."""
     result = context.result
     if not result.success:
-        return skipped("skipped: the fit did not succeed.")
+        return report_skipped("skipped: the fit did not succeed.")
     agreeing_kinds: list[str] = []
     too_large = ""
     for kind in TRANSCRIPTIONS:
         if result.transcription.startswith(kind):  # labels begin with these names
             continue
-        if kind == "collocation" and (too_large := _too_large(context)):
+        if kind == "collocation" and (too_large := _describe_size_limit(context)):
             continue
-        if context.left() <= 0:
+        if context.seconds_left() <= 0:
             break
         try:
             other_result = context.fit_from(result, kind)
@@ -468,19 +485,19 @@ def check_transcriptions(context: CheckContext) -> Finding:
             continue
         if not other_result.success:
             continue
-        distance = _distance(result, other_result)
+        distance = _compute_distance(result, other_result)
         if distance > _MAX_ESTIMATE_SHIFT_SE:
-            note = ", at a lower chi2" if _lower(other_result, result) else ""
+            note = ", at a lower chi2" if _is_lower(other_result, result) else ""
             sentence = f"{kind}: the estimates differ by {distance:.2g} standard errors{note}."
-            return warning(sentence, "Tighten the tolerances and compare again.")
+            return report_warning(sentence, "Tighten the tolerances and compare again.")
         agreeing_kinds.append(kind)
     if not agreeing_kinds:
-        return skipped(f"no other transcription could be compared.{too_large}")
+        return report_skipped(f"no other transcription could be compared.{too_large}")
     verb = "ends" if len(agreeing_kinds) == 1 else "end"
-    return passed(f"{' and '.join(agreeing_kinds)} {verb} at the same estimates.{too_large}")
+    return report_ok(f"{' and '.join(agreeing_kinds)} {verb} at the same estimates.{too_large}")
 
 
-def _too_large(context: CheckContext) -> str:
+def _describe_size_limit(context: CheckContext) -> str:
     """Return a note if collocation was not tried because of its estimated time or memory, else an empty string."""
     cost, result = predict_costs(CostFeatures.from_problem(context.compiled_problem, context.theta)), context.result
     times, memory = cost["collocation"].seconds / cost["single"].seconds, cost["collocation"].memory
@@ -490,7 +507,7 @@ def _too_large(context: CheckContext) -> str:
     return f" Collocation was not tried: it would take about {times:.0f} times as long and {format_memory(memory)}."
 
 
-def _distance(one: Result, other: Result) -> float:
+def _compute_distance(one: Result, other: Result) -> float:
     """Return the largest difference of estimates in standard errors, over quantities with known standard errors."""
     errors = np.array([one.standard_errors[n] for n in one.names])
     values = np.array([[r.values[n] for n in one.names] for r in (one, other)])
@@ -498,7 +515,7 @@ def _distance(one: Result, other: Result) -> float:
     return float((np.abs(values[1] - values[0])[is_determined] / errors[is_determined]).max(initial=0.0))
 
 
-def _lower(other: Result, reference: Result) -> bool:
+def _is_lower(other: Result, reference: Result) -> bool:
     """Check whether another optimum is better by more than the errors of the fits, per datum in log-likelihood."""
     return bool(reference.cost - other.cost > _MIN_CHI2_GAIN_PER_DATUM * max(reference.n_data, 1) * 0.5)
 
@@ -510,26 +527,28 @@ def check_starts(context: CheckContext) -> Finding:
     transcription, solver = context.method
     if transcription is None and context.starts:
         transcription = choose(context.compiled_problem, context.theta, straight=False, bound=True).transcription
-    while context.left() > 0 and n_tried < context.starts:
+    while context.seconds_left() > 0 and n_tried < context.starts:
         theta = random_values(context.compiled_problem, context.theta, sizes, context.rng, _START_SCATTER_LOG)
-        other_result = context.fit_from(context.values(theta), transcription, solver)
-        if context.left() <= 0 and not other_result.success:
+        other_result = context.fit_from(context.values_by_name(theta), transcription, solver)
+        if context.seconds_left() <= 0 and not other_result.success:
             break  # cut off
         n_tried += 1
         if not other_result.success:
             continue
-        if best_result is None or _lower(other_result, best_result):
+        if best_result is None or _is_lower(other_result, best_result):
             best_result = other_result
-        n_same += result.success and not _lower(other_result, result) and not _lower(result, other_result)
+        n_same += result.success and not _is_lower(other_result, result) and not _is_lower(result, other_result)
     if n_tried == 0:
-        return skipped(f"none tried: {NO_TIME_LEFT}" if context.starts else "none requested.")
+        return report_skipped(f"none tried: {NO_TIME_LEFT}" if context.starts else "none requested.")
     if best_result is None:
-        return warning(f"none of {n_tried} starting points led to an optimum.", "Check the model and the guesses.")
+        return report_warning(
+            f"none of {n_tried} starting points led to an optimum.", "Check the model and the guesses."
+        )
     if best_result is not result:
         values = ", ".join(f"{n} = {v:.4g}" for n, v in list(best_result.values.items())[:6])
         sentence = f"one of {n_tried} starting points led to a better optimum ({best_result.measure} = {best_result.objective:.6g}, at {values})."
-        return warning(sentence, "Start there and run cf.multistart.")
-    return passed(
+        return report_warning(sentence, "Start there and run cf.multistart.")
+    return report_ok(
         f"{n_tried} starting points within a factor of ten: {n_same} reached the cost of this optimum, none a lower one."
     )
 

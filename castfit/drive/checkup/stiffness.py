@@ -113,12 +113,12 @@ class Stiffness:
     def steps(self) -> float:
         """Number of steps that an explicit method needs for stability alone."""
         fastest = np.where(self.eigenvalues.real < 0.0, np.abs(self.eigenvalues), 0.0).max(axis=1)
-        return _integral(fastest, self.times) / RK4_REAL_STABILITY_LIMIT
+        return _integrate_trapezoidal(fastest, self.times) / RK4_REAL_STABILITY_LIMIT
 
     @cached_property
     def growth(self) -> float:
         """By how many powers of e an error of the initial state may grow."""
-        return _integral(np.maximum(self.eigenvalues.real.max(axis=1), 0.0), self.times)
+        return _integrate_trapezoidal(np.maximum(self.eigenvalues.real.max(axis=1), 0.0), self.times)
 
     @cached_property
     def oscillating(self) -> bool:
@@ -126,7 +126,7 @@ class Stiffness:
         values, size = self.eigenvalues, np.abs(self.eigenvalues)
         is_ringing = (values.real < 0.0) & (np.abs(values.imag) > _OSCILLATION_RATIO * np.abs(values.real))
         return (
-            _integral(np.where(is_ringing, size, 0.0).max(axis=1), self.times) / RK4_REAL_STABILITY_LIMIT
+            _integrate_trapezoidal(np.where(is_ringing, size, 0.0).max(axis=1), self.times) / RK4_REAL_STABILITY_LIMIT
             > _MILDLY_STIFF_RATIO
         )
 
@@ -245,17 +245,17 @@ def _classify(model: Model, path: SimulatedPath) -> Stiffness:
     size = np.abs(eigenvalues)
     eigenvalues = np.where(size > _ZERO_RATE_FRACTION * size.max(axis=1, keepdims=True), eigenvalues, 0.0)
     raw_stiffness = Stiffness(path.name, path.times, eigenvalues, "", "")
-    suggested, sentence = _verdict(model, raw_stiffness)
+    suggested, sentence = _recommend(model, raw_stiffness)
     return replace(raw_stiffness, suggested=suggested, sentence=sentence)
 
 
-def _verdict(model: Model, raw_stiffness: Stiffness) -> tuple[str, str]:
+def _recommend(model: Model, raw_stiffness: Stiffness) -> tuple[str, str]:
     """Return an integrator and the sentence that recommends it."""
     system = model.system
     function = system.function("system", system.ode, system.alg)
     suggested = usual = method_of(IntegratorOptions(), system.x.numel(), system.z.numel(), function)
     figures = f"decay rates differ by a factor of up to {raw_stiffness.ratio:.3g}"
-    need = f"an explicit method would need {_count(raw_stiffness.steps)} steps for stability"
+    need = f"an explicit method would need {_format_count(raw_stiffness.steps)} steps for stability"
     is_stiff = raw_stiffness.steps > _STIFF_STEP_RATIO and raw_stiffness.ratio > _STIFF_STEP_RATIO
     is_mildly_stiff = raw_stiffness.steps > _MILDLY_STIFF_RATIO and raw_stiffness.ratio > _MILDLY_STIFF_RATIO
     if raw_stiffness.oscillating:
@@ -283,10 +283,10 @@ def _verdict(model: Model, raw_stiffness: Stiffness) -> tuple[str, str]:
     return suggested, sentence
 
 
-def _count(number: float) -> str:
+def _format_count(number: float) -> str:
     return f"{number:,.0f}" if number < 1e6 else f"{number:.2g}"
 
 
-def _integral(values: Array, times: Array) -> float:
+def _integrate_trapezoidal(values: Array, times: Array) -> float:
     """Integrate values (n,) at times (n,) by the trapezoidal rule."""
     return 0.5 * float(np.diff(times) @ (values[1:] + values[:-1]))

@@ -31,7 +31,7 @@ from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.time_limit import without_deadline
 from castfit.drive.design.choices import DesignChoice, choice_locations, chosen_values, piece_edges
-from castfit.drive.design.interior_point import CandidatePool, DesignGoal, relaxed_design
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, optimize_weights
 from castfit.drive.design.purchases import CandidateSelection, candidate_rows
 from castfit.drive.design.sensitivity_graph import SensitivityGraph, substitute_symbols
 from castfit.model.expressions import substitute_by_name
@@ -63,7 +63,7 @@ _MAX_REPETITIONS, _MIN_GAIN = 10, 1e-8  # repetitions of a search, and the gain 
 _N_CHECK_TIMES = 400  # times at which path constraints are evaluated on the integrated model
 
 
-def path_constraints(
+def read_choice_constraints(
     user_constraints: Any, information: DesignInformation, choices: Sequence[DesignChoice], mistakes: list[str]
 ) -> list[Constraint]:
     """Read constraints as `control` takes them: along courses, at times, or relations of choices."""
@@ -73,7 +73,7 @@ def path_constraints(
     trajectory_names = {*model.outputs, *model.parameters, *model.inputs, model.system.t.name()}
     last_time = max(float(c.times[-1]) for c in information.candidates)
     for c in constraints:
-        symbol_names, is_path = {s.name() for s in ca.symvar(c.expression)}, _on_course(c)
+        symbol_names, is_path = {s.name() for s in ca.symvar(c.expression)}, _is_on_trajectory(c)
         unknown_symbols = sorted(symbol_names - (trajectory_names if is_path else choice_names))
         if c.of != "value":
             mistakes.append(f"constraint '{c.name}' bounds a rate of change; bound a state or an output")
@@ -93,7 +93,7 @@ def path_constraints(
     return list(constraints)
 
 
-def _on_course(c: Constraint) -> bool:
+def _is_on_trajectory(c: Constraint) -> bool:
     return c.times == ALONG or isinstance(c.times, tuple)
 
 
@@ -102,7 +102,7 @@ class ChoiceSearch:
     """The criterion as a function of choices, the weights of samples at their best, in the criterion's order."""
 
     information: DesignInformation
-    bought: CandidateSelection
+    selection: CandidateSelection
     goal: DesignGoal
     order: Index
     candidates: Sequence[Candidate]
@@ -118,7 +118,7 @@ class ChoiceSearch:
         return bound_pairs[:, 0], bound_pairs[:, 1]
 
     @cached_property
-    def place(self) -> dict[str, Index]:
+    def positions_by_name(self) -> dict[str, Index]:
         """Indices in z of each choice, by name."""
         ends = np.cumsum([0, *(c.pieces for c in self.choices)]).tolist()
         return {c.name: np.arange(i, i + c.pieces) for c, i in zip(self.choices, ends[:-1], strict=True)}
@@ -128,7 +128,12 @@ class ChoiceSearch:
         """The candidates in which something is chosen."""
         return {
             k: SensitivityGraph(
-                self.information, k, c, self.bought.values[0][k].times, self.list_trajectory_constraints(k), self.steps
+                self.information,
+                k,
+                c,
+                self.selection.values[0][k].times,
+                self.list_trajectory_constraints(k),
+                self.steps,
             )
             for k, c in enumerate(self.candidates)
             if choice_locations(c)
@@ -137,11 +142,11 @@ class ChoiceSearch:
     def list_trajectory_constraints(self, k: int) -> tuple[Constraint, ...]:
         """Return the constraints of candidate k's course."""
         label = self.information.labels[k]
-        trajectory_constraints = (c for c in self.constraints if _on_course(c))
+        trajectory_constraints = (c for c in self.constraints if _is_on_trajectory(c))
         return tuple(c for c in trajectory_constraints if not c.experiments or label in c.experiments)
 
     @cached_property
-    def _relative(self) -> Array:
+    def _relative_columns(self) -> Array:
         """From rows by the extended problem's theta to those by relative changes, in the criterion's order."""
         columns = np.zeros((self.information.columns.size, len(self.information.names)))
         columns[np.arange(self.information.columns.size), self.information.columns] = self.information.units[
@@ -159,38 +164,44 @@ class ChoiceSearch:
     def _constraint_function(self) -> Any:
         """CasADi function of z: slacks of the relations between choices, and their Jacobian."""
         z, (low, high), slacks = ca.SX.sym("z", self.bounds[0].size), self.bounds, [ca.SX(0, 1)]
-        numbers = {n: low[i[0]] + (high[i[0]] - low[i[0]]) * z[int(i[0])] for n, i in self.place.items() if i.size == 1}
-        for c in (constraint for constraint in self.constraints if not _on_course(constraint)):
+        numbers = {
+            n: low[i[0]] + (high[i[0]] - low[i[0]]) * z[int(i[0])]
+            for n, i in self.positions_by_name.items()
+            if i.size == 1
+        }
+        for c in (constraint for constraint in self.constraints if not _is_on_trajectory(constraint)):
             value = substitute_by_name(c.expression, numbers)
             slacks += [sign * (value - bound) for sign, bound in ((1, c.lower), (-1, c.upper)) if np.isfinite(bound)]
         slack_vector = ca.vertcat(*slacks)
-        return ca.Function("held", [z], [slack_vector, ca.densify(ca.jacobian(slack_vector, z))])
+        return ca.Function("slacks", [z], [slack_vector, ca.densify(ca.jacobian(slack_vector, z))])
 
     def numbers(self, z: Array) -> Numbers:
         """Return the choices, (pieces,) each, by name."""
         d = self.bounds[0] + (self.bounds[1] - self.bounds[0]) * z
-        return {name: d[positions] for name, positions in self.place.items()}
+        return {name: d[positions] for name, positions in self.positions_by_name.items()}
 
     def _locate_candidate_choices(self, k: int, z: Array) -> tuple[Index, Array]:
         """Return the indices in z of the choices of candidate k, and their values d."""
         names, numbers = [c.name for c in self.graphs[k].choices], self.numbers(z)
-        return np.concatenate([self.place[n] for n in names]), np.concatenate([numbers[n] for n in names])
+        return np.concatenate([self.positions_by_name[n] for n in names]), np.concatenate([numbers[n] for n in names])
 
     def rows(self, z: Array, s: int, k: int) -> Array:
         """Return the information rows of candidate k at sample s, (n, n_outputs, 2, n_u)."""
         if k not in self.graphs:
-            return self.bought.values[s][k].rows[..., self.order]
-        return self.graphs[k].rows(self._samples[s][0], self._locate_candidate_choices(k, z)[1]) @ self._relative
+            return self.selection.values[s][k].rows[..., self.order]
+        return (
+            self.graphs[k].rows(self._samples[s][0], self._locate_candidate_choices(k, z)[1]) @ self._relative_columns
+        )
 
     def compute_relative_deviation(self, selection: CandidateSelection, z: Array) -> float:
         """Return by how much what candidates tell at z differs from what the integrated model says, relatively."""
-        return self._off({k: selection.values[0][k].rows[..., self.order] for k in self.graphs}, z)
+        return self._max_relative_error({k: selection.values[0][k].rows[..., self.order] for k in self.graphs}, z)
 
-    def unsteady(self, z: Array) -> float:
+    def compute_step_error(self, z: Array) -> float:
         """Return by how much it differs from what twice the steps say."""
-        return self._off({k: self.finer.rows(z, 0, k) for k in self.graphs}, z)
+        return self._max_relative_error({k: self.finer_search.rows(z, 0, k) for k in self.graphs}, z)
 
-    def _off(self, reference_rows: dict[int, Array], z: Array) -> float:
+    def _max_relative_error(self, reference_rows: dict[int, Array], z: Array) -> float:
         with np.errstate(invalid="ignore"):
             relative_errors = [
                 np.abs(self.rows(z, 0, k) - rows).max() / (np.abs(rows).max() or 1.0)
@@ -199,7 +210,7 @@ class ChoiceSearch:
         return float(max(relative_errors)) if np.isfinite(relative_errors).all() else np.inf
 
     @cached_property
-    def finer(self) -> ChoiceSearch:
+    def finer_search(self) -> ChoiceSearch:
         """Copy of the search with twice as many integration steps."""
         return replace(self, steps=2 * self.steps)
 
@@ -210,14 +221,14 @@ class ChoiceSearch:
         if not all(np.isfinite(rows).all() for rows_by_candidate in rows_by_sample for rows in rows_by_candidate):
             return failure
         nu = 1e-9
-        if counts is None and (counts := self._everything) is None:
-            solution = relaxed_design(self.goal, self._offers(rows_by_sample), start=self._weights.get("last"))
+        if counts is None and (counts := self._joint_max_counts) is None:
+            solution = optimize_weights(self.goal, self._build_pool(rows_by_sample), start=self._weights.get("last"))
             if solution is None:
                 return failure
             counts, nu = solution.w, solution.mu
             self._weights["last"] = counts  # where the next inner problem begins
-        value, slope = float(self.bought.offers.price @ counts), np.zeros(z.size)
-        shares: list[Array] = [np.append(counts, 1.0)[positions][..., None, None] for positions in self._place_of]
+        value, slope = float(self.selection.pool.price @ counts), np.zeros(z.size)
+        shares: list[Array] = [np.append(counts, 1.0)[positions][..., None, None] for positions in self._count_indices]
         for (theta, M0), rows_by_candidate in zip(self._samples, rows_by_sample, strict=True):
             flat = [rows.reshape(-1, M0.shape[0]) for rows in rows_by_candidate]
             M = M0 + sum((share * rows).reshape(flat_rows.shape).T @ flat_rows
@@ -228,21 +239,21 @@ class ChoiceSearch:
             value += linearization.value / S
             for k, graph in self.graphs.items() if sloped else ():
                 positions, d = self._locate_candidate_choices(k, z)
-                seed = -2.0 / S * shares[k] * (rows_by_candidate[k] @ (linearization.G @ self._relative.T))
-                slope[positions] += graph.pull(theta, d, seed)
+                seed = -2.0 / S * shares[k] * (rows_by_candidate[k] @ (linearization.G @ self._relative_columns.T))
+                slope[positions] += graph.compute_choice_gradient(theta, d, seed)
         slope *= self.bounds[1] - self.bounds[0]
-        if criterion.logarithmic or self.bought.offers.price.any():
+        if criterion.logarithmic or self.selection.pool.price.any():
             return value, slope
         return float(np.sign(value) * np.log(abs(value))), slope / abs(value)
 
     @cached_property
-    def _everything(self) -> Array | None:
-        return self.bought.offers.everything
+    def _joint_max_counts(self) -> Array | None:
+        return self.selection.pool.joint_max_counts
 
     @cached_property
-    def _place_of(self) -> list[Index]:
+    def _count_indices(self) -> list[Index]:
         """Index in the counts of each value (n, n_outputs) of each candidate; one past the end for fixed candidates."""
-        selection, position_arrays = self.bought, list["Index"]()
+        selection, position_arrays = self.selection, list["Index"]()
         for k, (c, values) in enumerate(zip(self.candidates, selection.values[0], strict=True)):
             positions = np.full((values.times.size, len(values.outputs)), selection.candidate.size)
             for i in np.flatnonzero(selection.candidate == k) if not c.fixed else ():
@@ -251,12 +262,12 @@ class ChoiceSearch:
             position_arrays.append(positions)
         return position_arrays
 
-    def _offers(self, rows_by_sample: list[list[Array]]) -> CandidatePool:
+    def _build_pool(self, rows_by_sample: list[list[Array]]) -> CandidatePool:
         """Build the offers from the information rows of each sample and candidate."""
-        pairs = zip(self.bought.values, rows_by_sample, strict=True)
+        pairs = zip(self.selection.values, rows_by_sample, strict=True)
         values = [[replace(predicted, rows=rows) for predicted, rows in zip(*pair, strict=True)] for pair in pairs]
         J, M0 = candidate_rows(self.information, values, np.array([M for _, M in self._samples]))
-        return replace(self.bought.offers, J=J, M0=M0)
+        return replace(self.selection.pool, J=J, M0=M0)
 
     def compute_slacks(self, z: Array) -> tuple[Array, Array]:
         """Compute the slacks of all constraints, (n,), and their derivatives by z, (n, n_z)."""
@@ -271,7 +282,9 @@ class ChoiceSearch:
             [np.array(s) for _, s in blocks]
         )
 
-    def local(self, z: Array, counts: Array | None, stop: Callable[[], bool], tolerance: float = _SEARCH_FTOL) -> End:
+    def search_locally(
+        self, z: Array, counts: Array | None, stop: Callable[[], bool], tolerance: float = _SEARCH_FTOL
+    ) -> End:
         """Return the best point near z that keeps the constraints, with its value; infinite if there is none."""
         best: list[Any] = [np.inf, z]
         scale = np.abs(np.nan_to_num(self.compute_slacks(z)[0])) if self.constraints else np.empty(0)
@@ -325,17 +338,17 @@ class ChoiceSearch:
         Of three more one is a corner in which inputs are pulses, early or late, one any corner, and one any point.
         """
         n = self.bounds[0].size
-        points = [np.full(n, 0.5), self._old(), np.zeros(n), np.ones(n)]
+        points = [np.full(n, 0.5), self._build_base_point(), np.zeros(n), np.ones(n)]
         for i in range(len(points), count):
             z = rng.random(n) if i % 3 == 0 else rng.integers(0, 2, n).astype(float)
             is_late, pulse_length = (i - 4) // 3 % 2, (i - 4) // 6 + 1
-            for positions in self.place.values() if i % 3 == 1 else ():
+            for positions in self.positions_by_name.values() if i % 3 == 1 else ():
                 pulse = np.arange(positions.size) < pulse_length
                 z[positions] = pulse[::-1] if is_late else pulse
             points.append(z)
         return points[:count]
 
-    def _old(self) -> Array:
+    def _build_base_point(self) -> Array:
         """Return z with the values of the base experiments in the place of choices, and the middle where there are
         none.
         """
@@ -349,7 +362,7 @@ class ChoiceSearch:
             base_values: dict[str, Any] = {**model.initial, **base.initial, **base.inputs}
             for name, value in {**candidate.initial, **candidate.inputs}.items():
                 base_value = getattr(base_values.get(name), "guess", base_values.get(name))
-                positions = self.place.get(str(value))
+                positions = self.positions_by_name.get(str(value))
                 if (
                     positions is None
                     or base_value is None
@@ -364,7 +377,7 @@ class ChoiceSearch:
     def build_neighbours(self, z: Array, rng: np.random.Generator) -> list[Array]:
         """Return points of which one choice is elsewhere, or in which an input comes a piece earlier or later."""
         points = [np.where(np.arange(z.size) == i, value, z) for i, value in product(range(z.size), (0.0, 0.5, 1.0))]
-        for positions, shift in product(self.place.values(), (-1, 1)):
+        for positions, shift in product(self.positions_by_name.values(), (-1, 1)):
             points.append(z.copy())
             points[-1][positions] = np.roll(z[positions], shift)
         points = [y for y in points if np.abs(y - z).max() > _MIN_NEIGHBOUR_DISTANCE]
@@ -379,7 +392,7 @@ def _value(end: End) -> float:
     return end[0]
 
 
-def chosen_design(
+def optimize_choices(
     search: ChoiceSearch, build_at_choices: Callable[[Numbers], tuple[DesignInformation, CandidateSelection]],
     optimize_samples: Callable[[DesignInformation, CandidateSelection], Design], starts: int, rng: np.random.Generator, stop: Callable[[], bool],
 ) -> Design:  # fmt: skip
@@ -399,7 +412,7 @@ def chosen_design(
     search = trusted.search
     best_design = optimize_samples(*final_pair)
     for _ in range(_MAX_REPETITIONS if best_design.exact and not stop() else 0):
-        value, new_z = search.local(z, best_design.counts, stop, _FINAL_FTOL)
+        value, new_z = search.search_locally(z, best_design.counts, stop, _FINAL_FTOL)
         if not value < search.value(z, best_design.counts, sloped=False)[0] - _MIN_GAIN:
             break
         new_design = optimize_samples(*integrate_at(new_z))
@@ -412,7 +425,7 @@ def chosen_design(
     return replace(
         best_design,
         chosen=choices_by_label,
-        remarks=(*best_design.remarks, remark, *_constraint_margin_message(best_design.known, search)),
+        remarks=(*best_design.remarks, remark, *_check_path_constraints(best_design.known, search)),
     )
 
 
@@ -421,29 +434,29 @@ class VerifiedChoiceSearch:
     """Local searches whose ends the integrated model confirms; where it does not there are more steps from then on."""
 
     search: ChoiceSearch
-    integrated: Callable[[Array], tuple[DesignInformation, CandidateSelection]]
+    integrate_at: Callable[[Array], tuple[DesignInformation, CandidateSelection]]
     stop: Callable[[], bool]
 
-    def local(self, z: Array, tolerance: float = _SEARCH_GRAPH_RTOL, below: float = np.inf) -> End:
+    def search_locally(self, z: Array, tolerance: float = _SEARCH_GRAPH_RTOL, below: float = np.inf) -> End:
         """Return the best point near z; twice the steps confirm it if its value, infinite without one, is below."""
         search_tolerance = _SEARCH_FTOL if tolerance == _SEARCH_GRAPH_RTOL else _FINAL_FTOL
         while True:
-            end = self.search.local(z, None, self.stop, search_tolerance)
-            if self.stop() or not end[0] < below or self._steady(end[1], tolerance):
+            end = self.search.search_locally(z, None, self.stop, search_tolerance)
+            if self.stop() or not end[0] < below or self._confirm_steps(end[1], tolerance):
                 return end
             z = z if tolerance == _SEARCH_GRAPH_RTOL else end[1]
 
-    def _steady(self, z: Array, tolerance: float) -> bool:
+    def _confirm_steps(self, z: Array, tolerance: float) -> bool:
         """Check whether twice the steps give the same rows at z, or the step limit is reached.
 
         If not, double the steps.
         """
-        if self.search.steps >= _MAX_RK4_STEPS or self.search.unsteady(z) <= tolerance:
+        if self.search.steps >= _MAX_RK4_STEPS or self.search.compute_step_error(z) <= tolerance:
             return True
-        self.search = self.search.finer
+        self.search = self.search.finer_search
         return False
 
-    def improved(self, end: End, rng: np.random.Generator) -> End:
+    def improve_optimum(self, end: End, rng: np.random.Generator) -> End:
         """Improve a local optimum by local searches from points beside it, as long as the value decreases."""
         for _ in range(_MAX_REPETITIONS):
             neighbours = sorted(
@@ -451,7 +464,9 @@ class VerifiedChoiceSearch:
                 for i, y in enumerate(self.search.build_neighbours(end[1], rng))
             )
             attempts = (
-                self.local(y, below=end[0]) for value, _, y in neighbours[:_MAX_ATTEMPTS] if value < _FAILED_VALUE
+                self.search_locally(y, below=end[0])
+                for value, _, y in neighbours[:_MAX_ATTEMPTS]
+                if value < _FAILED_VALUE
             )
             best = min(attempts, key=_value, default=end)
             if self.stop() or not best[0] < end[0] - _SAME_OPTIMUM_TOLERANCE:
@@ -468,13 +483,13 @@ class VerifiedChoiceSearch:
         """
         middle = np.full(self.search.bounds[0].size, 0.5)
         while (
-            self.search.compute_relative_deviation(self.search.bought, middle) > _SEARCH_GRAPH_RTOL
+            self.search.compute_relative_deviation(self.search.selection, middle) > _SEARCH_GRAPH_RTOL
             and self.search.steps < _MAX_RK4_STEPS
         ):
-            self.search = self.search.finer
+            self.search = self.search.finer_search
         ends: list[End] = []
         for start in self.search.starts(starts, rng):
-            ends.append(self.local(start, below=min(ends, key=_value, default=(np.inf, start))[0]))
+            ends.append(self.search_locally(start, below=min(ends, key=_value, default=(np.inf, start))[0]))
             if self.stop():
                 break
         ranked = sorted(ends, key=_value)
@@ -485,9 +500,9 @@ class VerifiedChoiceSearch:
         distinct_ends = [
             end for i, end in enumerate(ranked) if not i or end[0] > ranked[i - 1][0] + _SAME_OPTIMUM_TOLERANCE
         ][:_MAX_OPTIMA]
-        value, z = min((self.improved(end, rng) for end in distinct_ends if np.isfinite(end[0])), key=_value)
-        z = self.local(z, _FINAL_GRAPH_RTOL)[1]
-        final_pair = self.integrated(z)
+        value, z = min((self.improve_optimum(end, rng) for end in distinct_ends if np.isfinite(end[0])), key=_value)
+        z = self.search_locally(z, _FINAL_GRAPH_RTOL)[1]
+        final_pair = self.integrate_at(z)
         if (deviation := self.search.compute_relative_deviation(final_pair[1], z)) > _MAX_GRAPH_DEVIATION:
             message = f"{self.search.steps} Runge-Kutta steps differ from the accurately integrated model by {100 * deviation:.2g} %"
             raise InputError(
@@ -496,7 +511,7 @@ class VerifiedChoiceSearch:
         return z, [end - value for end, _ in ends], final_pair
 
 
-def _constraint_margin_message(information: DesignInformation, search: ChoiceSearch) -> list[str]:
+def _check_path_constraints(information: DesignInformation, search: ChoiceSearch) -> list[str]:
     """Return a remark for each path constraint: whether the integrated model satisfies it at the estimate."""
     messages: list[str] = []
     for k, c in [(i, one) for i in search.graphs for one in search.list_trajectory_constraints(i)]:

@@ -148,8 +148,8 @@ class Candidate:
             else tuple([events] if read_sequence(events) is None else read_sequence(events) or ())
         )
         has_cost_per_output, min_distance = isinstance(cost, Mapping), read_real(spacing)
-        costs = _by_output("cost", cost, mistakes)
-        sigmas = {} if sigma is None else _by_output("sigma", sigma, mistakes)
+        costs = _read_per_output("cost", cost, mistakes)
+        sigmas = {} if sigma is None else _read_per_output("sigma", sigma, mistakes)
         n, grid = per_subject, np.unique(grid)
         mistakes += option_mistakes(
             *(("cost", c, is_within(c, 0.0, np.inf, strictly=True), "give a positive number, or one per output")
@@ -227,7 +227,7 @@ class Candidate:
         return costs.get(output, 1.0) if isinstance(costs, dict) else costs
 
 
-def _by_output(argument: str, value: Any, mistakes: list[str]) -> dict[str, Any]:
+def _read_per_output(argument: str, value: Any, mistakes: list[str]) -> dict[str, Any]:
     """Read a value for each output; a single value for all outputs gets the empty string as its key."""
     return read_mapping(argument, value, mistakes) if isinstance(value, Mapping) else {"": value}
 

@@ -174,20 +174,22 @@ def substitute_choices(candidate: Candidate, numbers: Mapping[str, Array], start
                 vars(new_event)[name] = tuple(substitute_number(v) for v in fields[name])
             else:
                 vars(new_event)[name] = (
-                    _each(fields[name], substitute_number) if isinstance(value, Mapping) else substitute_number(value)
+                    _map_values(fields[name], substitute_number)
+                    if isinstance(value, Mapping)
+                    else substitute_number(value)
                 )
         return new_event
 
     return with_fields(
         candidate,
-        initial=_each(candidate.initial, substitute_number),
-        parameters=_each(candidate.parameters, substitute_number),
-        inputs=_each(candidate.inputs, substitute_signal),
+        initial=_map_values(candidate.initial, substitute_number),
+        parameters=_map_values(candidate.parameters, substitute_number),
+        inputs=_map_values(candidate.inputs, substitute_signal),
         events=None if candidate.events is None else tuple(substitute_event(e) for e in candidate.events),
     )
 
 
-def _each(values: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
+def _map_values(values: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
     return {name: function(value) for name, value in values.items()}
 
 

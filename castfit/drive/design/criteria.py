@@ -100,7 +100,7 @@ class DCriterion(InformationCriterion):
         G = inverse.T @ inverse
         G[:q, :q] -= inverse[:q, :q].T @ inverse[:q, :q]
         value = -2.0 * float(np.log(np.diag(L)[q:]).sum())
-        rows, columns = _lower(self.n)
+        rows, columns = _lower_triangle(self.n)
         mask = rows >= q
         i, j = rows[mask], columns[mask]
         weight = np.where(i == j, 1.0, np.sqrt(2.0))
@@ -179,10 +179,10 @@ class ECriterion(InformationCriterion):
         values, U = np.linalg.eigh(M)
         if not np.isfinite(values).all() or values[0] <= 0.0:
             return None
-        gap = _below(values - values[0], nu)
+        gap = _solve_gap(values - values[0], nu)
         t, distances = values[0] - gap, values - values[0] + gap
         Z = (U * (nu / distances)) @ U.T
-        i, j = _lower(self.n)
+        i, j = _lower_triangle(self.n)
         weight = np.where(i == j, 1.0, np.sqrt(2.0))
         d = np.where(i == j, 1.0 / distances[i], 0.0)
         v = d / np.linalg.norm(d)
@@ -202,7 +202,7 @@ class ECriterion(InformationCriterion):
         return value / bound if bound < 0.0 else 1.0
 
 
-def _below(above: Array, nu: float) -> float:
+def _solve_gap(above: Array, nu: float) -> float:
     """Return the gap with  nu sum 1 / (above + gap) = 1,  by Newton's method on a concave function from its left."""
     gap = nu
     for _ in range(60):
@@ -226,7 +226,7 @@ def standard_deviations(M: Array) -> Array:
 
 
 @cache
-def _lower(n: int) -> tuple[Index, Index]:
+def _lower_triangle(n: int) -> tuple[Index, Index]:
     """Return rows and columns of the lower triangle."""
     rows, columns = np.tril_indices(n)
     return rows, columns

@@ -84,7 +84,7 @@ def refine_by_planes(
             d[sample == s] = np.sum((pool.J[s] @ v[sample == s].T) ** 2, axis=1).T
         c = np.einsum("ki,kij,kj->k", v, pool.M0[sample], v) + offsets[sample]
         group: Index = sample if p.size > 1 else np.zeros(sample.size, dtype=np.intp)
-        optimum = maximize_below_planes(c, d[:, support], pool.only(support), group, p)
+        optimum = maximize_below_planes(c, d[:, support], pool.with_candidates(support), group, p)
         if optimum is None:
             break
         q = optimum.q * (p / np.maximum(np.bincount(group, optimum.q, p.size), 1e-300))[group]
@@ -98,7 +98,7 @@ def refine_by_planes(
         Z = np.zeros((S, *pool.M0.shape[1:]))
         np.add.at(Z, sample, q[:, None, None] * v[:, :, None] * v[:, None, :])
         weights, vectors = np.linalg.eigh(Z)
-        cuts = [(sample[is_retained], v[is_retained]), _chosen(weights > _MIN_PLANE_WEIGHT, vectors)]
+        cuts = [(sample[is_retained], v[is_retained]), _select_vectors(weights > _MIN_PLANE_WEIGHT, vectors)]
         trial = np.zeros(pool.count)
         trial[support] = optimum.w
         for trial_weights in (trial, 0.5 * (trial + w)):
@@ -120,9 +120,9 @@ def _cuts(M: Array, t: Array) -> tuple[Index, Array]:
     (S,) or below.
     """
     values, vectors = np.linalg.eigh(M)
-    return _chosen(values < (t + _CUT_RTOL * np.abs(t))[:, None], vectors)
+    return _select_vectors(values < (t + _CUT_RTOL * np.abs(t))[:, None], vectors)
 
 
-def _chosen(mask: Mask, vectors: Array) -> tuple[Index, Array]:
+def _select_vectors(mask: Mask, vectors: Array) -> tuple[Index, Array]:
     sample, column = np.nonzero(mask)
     return sample, vectors[sample, :, column]

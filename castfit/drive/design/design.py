@@ -29,7 +29,7 @@ from castfit._support.public_names import public
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.time_limit import StopRequested, with_deadline
-from castfit.drive.design.best_choices import ChoiceSearch, chosen_design, path_constraints
+from castfit.drive.design.best_choices import ChoiceSearch, optimize_choices, read_choice_constraints
 from castfit.drive.design.candidate import Candidate
 from castfit.drive.design.choices import candidate_choices, choice_locations
 from castfit.drive.design.criteria import (
@@ -39,13 +39,13 @@ from castfit.drive.design.criteria import (
     InformationCriterion,
     standard_deviations,
 )
-from castfit.drive.design.discrimination import Discrimination, discriminating_design
-from castfit.drive.design.exact import exact_design as exact_design
-from castfit.drive.design.interior_point import CandidatePool, DesignGoal, RelaxedDesign, relaxed_design
+from castfit.drive.design.discrimination import Discrimination, optimize_discrimination
+from castfit.drive.design.exact import optimize_counts
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, RelaxedDesign, optimize_weights
 from castfit.drive.design.knowledge import UNKNOWN_DEVIATION, DesignInformation, build_design_information
-from castfit.drive.design.proposal import Design, deviations, remarks_of
+from castfit.drive.design.proposal import Design, compute_deviations, build_remarks
 from castfit.drive.design.purchases import CandidateSelection, build_selection
-from castfit.drive.design.simple_schedules import EQUIDISTANT, simple_designs
+from castfit.drive.design.simple_schedules import EQUIDISTANT, build_simple_designs
 from castfit.drive.design.times_between import shift_times
 from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.spec import Population
@@ -216,10 +216,10 @@ def design(
 
     def build_at_choices(numbers: Mapping[str, Array]) -> tuple[DesignInformation, Any]:
         if is_population:
-            from castfit.drive.design.populations import population_knowledge
+            from castfit.drive.design.populations import build_population_information
 
             raise_if_mistakes("design", mistakes if choices else [])
-            information: DesignInformation = population_knowledge(known, population, candidate_list, mistakes)
+            information: DesignInformation = build_population_information(known, population, candidate_list, mistakes)
         else:
             information = build_design_information(
                 known, candidate_list, mistakes, samples=samples or 100, choice_values=numbers
@@ -230,19 +230,21 @@ def design(
     mistakes += _choice_mistakes(
         information, candidate_list, criterion, {"constraints": constraints, "starts": starts, "worst": worst}
     )
-    path_rules = path_constraints(constraints, information, choices, mistakes) if choices else []
+    path_rules = read_choice_constraints(constraints, information, choices, mistakes) if choices else []
     if worst and price and criterion != "D":
         mistakes.append("with worst=True, price= is defined only for criterion 'D'; remove price= and set budget=")
     if worst and len(information.thetas) == 1:
         mistakes.append("worst=True needs parameter samples; pass cf.sample(result) or a bootstrap, or remove worst")
-    if selection is not None and exact and not selection.affordable:
+    if selection is not None and exact and not selection.can_afford_any:
         mistakes.append(
             "the budget is smaller than the cost of every candidate; increase it, or set exact=False for a weighted design"
         )
     discrimination = criterion if isinstance(criterion, Discrimination) else None
     if discrimination is not None and (over is not None or worst or len(information.thetas) > 1):
         mistakes.append("discriminate needs a Result or a Problem, without over= and worst=; remove these")
-    information_criterion = None if discrimination is not None else _criterion(information, criterion, over, mistakes)
+    information_criterion = (
+        None if discrimination is not None else _build_criterion(information, criterion, over, mistakes)
+    )
     raise_if_mistakes("design", mistakes)
     assert selection is not None
     generator = np.random.default_rng(rng)
@@ -253,24 +255,24 @@ def design(
 
         def optimize_samples(information: DesignInformation, selection: CandidateSelection) -> Design:
             assert information_criterion is not None
-            return _designed(
+            return _optimize_samples(
                 information, selection, information_criterion, over, worst=worst, exact=exact, rng=generator, stop=stop
             )
 
         if discrimination is not None:
-            return _against(information, selection, discrimination, exact=exact, rng=generator, stop=stop)
+            return _design_against_rivals(information, selection, discrimination, exact=exact, rng=generator, stop=stop)
         if not choices or information_criterion is None:
             return optimize_samples(information, selection)
         search = ChoiceSearch(
             information,
             selection,
             DesignGoal(information_criterion),
-            _order(information, information_criterion, over),
+            _order_quantities(information, information_criterion, over),
             candidate_list,
             choices,
             path_rules,
         )
-        return chosen_design(search, build_at_choices, optimize_samples, starts or DEFAULT_STARTS, generator, stop)
+        return optimize_choices(search, build_at_choices, optimize_samples, starts or DEFAULT_STARTS, generator, stop)
 
 
 def _choice_mistakes(
@@ -297,7 +299,7 @@ def _choice_mistakes(
     return mistakes
 
 
-def _against(
+def _design_against_rivals(
     information: DesignInformation,
     selection: CandidateSelection,
     criterion: Discrimination,
@@ -307,7 +309,7 @@ def _against(
     stop: Any,
 ) -> Design:
     """Return the design that tells the model from rivals."""
-    result = discriminating_design(information, selection, criterion, exact=exact, rng=rng, stop=stop)
+    result = optimize_discrimination(information, selection, criterion, exact=exact, rng=rng, stop=stop)
     if -result.relaxed.bound <= _MIN_DISCRIMINATION_CHI2:
         raise_if_mistakes(
             "design",
@@ -322,13 +324,13 @@ def _against(
     )
     if EQUIDISTANT in result.simple:
         remark += f" (equidistant: {result.simple[EQUIDISTANT][1]:.4g})"
-    return _proposed(
+    return _build_proposal(
         information, selection, result.goal, result.relaxed, result.counts, value=-result.value, simple=simple,
         remarks=[f"{remark}."], exact=exact, criterion="T",
     )  # fmt: skip
 
 
-def _proposed(
+def _build_proposal(
     information: DesignInformation,
     selection: CandidateSelection,
     goal: DesignGoal,
@@ -341,17 +343,17 @@ def _proposed(
     **fields: Any,
 ) -> Design:
     """Return a design with all that is to be said of it."""
-    bound, compute_information = min(solution.bound, value), selection.offers.information
+    bound, compute_information = min(solution.bound, value), selection.pool.information
     design = Design(
         weights=solution.w,
         counts=counts,
         value=value,
         bound=bound,
         efficiency=goal.efficiency(value, bound),
-        before=deviations(information, selection.offers.M0),
-        after=deviations(information, compute_information(counts)),
+        before=compute_deviations(information, selection.pool.M0),
+        after=compute_deviations(information, compute_information(counts)),
         simple={
-            name: deviations(information, compute_information(simple_counts))
+            name: compute_deviations(information, compute_information(simple_counts))
             for name, (simple_counts, _) in simple.items()
         },
         simple_efficiency={name: efficiency for name, (_, efficiency) in simple.items()},
@@ -361,10 +363,10 @@ def _proposed(
         relaxed=solution,
         **fields,
     )
-    return replace(design, remarks=(*remarks_of(design), *remarks))
+    return replace(design, remarks=(*build_remarks(design), *remarks))
 
 
-def _designed(
+def _optimize_samples(
     information: DesignInformation,
     selection: CandidateSelection,
     criterion: InformationCriterion,
@@ -375,30 +377,30 @@ def _designed(
     rng: np.random.Generator,
     stop: Any,
 ) -> Design:
-    order = _order(information, criterion, over)
+    order = _order_quantities(information, criterion, over)
     goal = DesignGoal(criterion)
     groups: Any = None
-    if information.subjects:
+    if information.has_subjects:
         from castfit.drive.design import populations as groups
 
         information, selection = groups.select_schedules(information, selection, goal, order, rng, stop)
-    pool = selection.offers.ordered(order)
+    pool = selection.pool.with_order(order)
     _require_determined(information, goal, pool, order)
     if worst:
-        goal, pool = _maximin_goal(goal, pool, stop)
-    solution = relaxed_design(goal, pool, stop=stop)
+        goal, pool = _build_maximin_goal(goal, pool, stop)
+    solution = optimize_weights(goal, pool, stop=stop)
     for b in _SOFTMAX_SHARPNESS[1:] if worst and solution is not None and not isinstance(criterion, ECriterion) else ():
         goal = replace(goal, b=b)
         assert solution is not None
-        solution = relaxed_design(goal, pool, start=solution.w, stop=stop) or solution
+        solution = optimize_weights(goal, pool, start=solution.w, stop=stop) or solution
     if solution is None:
         raise InputError("design", ["the information matrix of all candidates is singular; add candidates"])
     # What is left of weights where nothing is measured says nothing, and is not listed.
     counts = np.where(solution.w > _MIN_WEIGHT_FRACTION * solution.w.max(), solution.w, 0.0)
     if exact:
-        counts = exact_design(goal, pool, selection.positions, solution.w, rng=rng, stop=stop)
+        counts = optimize_counts(goal, pool, selection.positions, solution.w, rng=rng, stop=stop)
         with suppress(StopRequested):
-            shift_selection = groups.moved_schedules if groups else shift_times
+            shift_selection = groups.shift_schedule_times if groups else shift_times
             improvement = None if worst else shift_selection(information, selection, goal, counts, order)
             selection, pool = (selection, pool) if improvement is None else improvement
 
@@ -407,19 +409,19 @@ def _designed(
 
     information = groups.name_schedules(information, counts) if groups else information
     _require_reached(information, goal, pool, counts, exact=exact)
-    simple = simple_designs(information, selection, counts) if exact else {}
+    simple = build_simple_designs(information, selection, counts) if exact else {}
     bound = min(solution.bound, evaluate_goal(counts))
-    return _proposed(
+    return _build_proposal(
         information, selection, goal, solution, counts, value=evaluate_goal(counts), exact=exact, criterion=criterion.name,
         simple={name: (simple_counts, goal.efficiency(evaluate_goal(simple_counts), bound)) for name, simple_counts in simple.items()},
         remarks=["The time limit was reached; this is the best design so far."] if stop() else [],
     )  # fmt: skip
 
 
-def _criterion(
+def _build_criterion(
     information: DesignInformation, criterion: Any, over: Any, mistakes: list[str]
 ) -> InformationCriterion | None:
-    """Return the criterion in the order of `_order`; None where something is wrong."""
+    """Return the criterion in the order of `_order_quantities`; None where something is wrong."""
     names = information.quantities
     over_names = [over] if isinstance(over, str) else read_sequence(over) if over is not None else list(names)
     if over_names is None or not over_names or not all(isinstance(n, str) for n in over_names):
@@ -432,7 +434,7 @@ def _criterion(
         return None
     n, n_wanted = len(information.names), len(set(over_names))
     if isinstance(criterion, VarianceOf):
-        columns = [_gradient(information, target, mistakes) for target in criterion.what]
+        columns = [_compute_gradient(information, target, mistakes) for target in criterion.what]
         if not columns:
             mistakes.append("variance_of() needs something: a quantity, an expression, or cf.OutputAt(...)")
         valid_columns = [c for c in columns if c is not None]
@@ -443,17 +445,17 @@ def _criterion(
         return DCriterion(n, n - n_wanted)
     if is_one_of(criterion, "A"):
         K = np.zeros((n, n_wanted))
-        K[_order(information, DCriterion(n, n - n_wanted), over)[-n_wanted:], range(n_wanted)] = 1.0
+        K[_order_quantities(information, DCriterion(n, n - n_wanted), over)[-n_wanted:], range(n_wanted)] = 1.0
         return ACriterion(K)
     return ECriterion(n)
 
 
-def _gradient(information: DesignInformation, target: Any, mistakes: list[str]) -> Array | None:
+def _compute_gradient(information: DesignInformation, target: Any, mistakes: list[str]) -> Array | None:
     """Compute the derivatives of a quantity, expression or prediction by relative changes, (n_u,).
 
     Return None after a mistake.
     """
-    if not isinstance(target, OutputAt) or information.subjects:
+    if not isinstance(target, OutputAt) or information.has_subjects:
         return information.gradient(target, mistakes)
     names = [e.name for e in information.problem.experiments]
     label = target.experiment or names[0]
@@ -469,7 +471,7 @@ def _gradient(information: DesignInformation, target: Any, mistakes: list[str]) 
     return information.slopes(label, np.array([float(target.time)]), [target.output])[1][0, 0]
 
 
-def _order(information: DesignInformation, criterion: InformationCriterion, over: Any) -> Index:
+def _order_quantities(information: DesignInformation, criterion: InformationCriterion, over: Any) -> Index:
     """Return the order of quantities in which a criterion takes them: nuisance first, where there is any."""
     if not isinstance(criterion, DCriterion) or not criterion.nuisance:
         return np.arange(len(information.names))
@@ -483,7 +485,7 @@ def _require_determined(information: DesignInformation, goal: DesignGoal, pool: 
     """Refuse what even all candidates together cannot do."""
     cap = np.where(np.isfinite(pool.u), pool.u, 1.0)
     best_deviations = standard_deviations(pool.information(cap)).max(axis=0)[np.argsort(order)]
-    is_relevant = _matter(goal.criterion, len(information.names))[np.argsort(order)]
+    is_relevant = _find_relevant_entries(goal.criterion, len(information.names))[np.argsort(order)]
     names = np.array(information.names)
     has_no_effect = ~(pool.J != 0.0).any(axis=(0, 1, 2))[np.argsort(order)]
     is_unknown = is_relevant & (best_deviations > UNKNOWN_DEVIATION)
@@ -507,7 +509,7 @@ def _require_determined(information: DesignInformation, goal: DesignGoal, pool: 
     raise InputError("design", [f"{message}; {remedy}" for message in messages])
 
 
-def _matter(criterion: InformationCriterion, n: int) -> Mask:
+def _find_relevant_entries(criterion: InformationCriterion, n: int) -> Mask:
     """Return a mask of the entries that a criterion must determine, in its order."""
     if isinstance(criterion, DCriterion):
         return np.arange(n) >= criterion.nuisance
@@ -520,7 +522,7 @@ def _require_reached(
     information: DesignInformation, goal: DesignGoal, pool: CandidatePool, counts: Array, *, exact: bool
 ) -> None:
     """Raise an InputError if the counts do not determine the quantities that the criterion needs."""
-    is_relevant = _matter(goal.criterion, len(information.names))
+    is_relevant = _find_relevant_entries(goal.criterion, len(information.names))
     is_unknown = is_relevant & (standard_deviations(pool.information(counts)).max(axis=0) > UNKNOWN_DEVIATION)
     if isinstance(goal.criterion, ACriterion) and goal.criterion.K.shape[1] == 1:
         is_unknown = np.array(
@@ -535,17 +537,19 @@ def _require_reached(
     demand_text = f"{n} {'quantity' if n == 1 else 'quantities'} without prior information"
     alternatives = "add priors or pass a fit, or reduce the target with over= or cf.variance_of(...)"
     remedy = f"increase the budget or reduce the price, {alternatives}"
-    if information.fitted:
+    if information.is_fitted:
         demand_text = f"{n} {'quantity' if n == 1 else 'quantities'} at estimates that are poorly determined"
         remedy = "pass the problem with trusted guesses instead of the fit, or increase the budget"
     raise InputError("design", [f"{purchase_text} not enough for {demand_text}; {remedy}"])
 
 
-def _maximin_goal(goal: DesignGoal, pool: CandidatePool, stop: Any) -> tuple[DesignGoal, CandidatePool]:
+def _build_maximin_goal(goal: DesignGoal, pool: CandidatePool, stop: Any) -> tuple[DesignGoal, CandidatePool]:
     """Return the goal of the least efficiency: each sample beside its own best design, in units of it."""
     best_values = np.zeros(len(pool.J))
     for s in range(best_values.size):
-        sample_design = relaxed_design(goal, replace(pool, J=pool.J[s : s + 1], M0=pool.M0[s : s + 1]), 1e-6, stop=stop)
+        sample_design = optimize_weights(
+            goal, replace(pool, J=pool.J[s : s + 1], M0=pool.M0[s : s + 1]), 1e-6, stop=stop
+        )
         if sample_design is None:
             raise InputError(
                 "design", ["at one of the samples the information matrix of the candidates is singular; add candidates"]

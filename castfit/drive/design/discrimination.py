@@ -5,7 +5,7 @@ The model that is known predicts y1; the rival comes as near as it can, and the 
     max_w min_theta2  T(w, theta2),    T = c(theta2) + sum_i w_i d_i(theta2),    d_i = ((y1_i - y2_i(theta2)) / s_i)^2
 
 with c from values that were measured already; y are on the axis on which errors are those of the noise, and d times its
-information on the mean (`_misfit_roots`).  Where spreads differ, d_i is twice the Kullback-Leibler divergence
+information on the mean (`_compute_misfit_roots`).  Where spreads differ, d_i is twice the Kullback-Leibler divergence
 (Lopez-Fidalgo, Tommasi and Trandafir 2007).  Each fit of the rival to noise-free y1 gives a plane above the minimum:
 
     T(v) <= c_k + d_k'v  for all designs v
@@ -32,17 +32,17 @@ from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.densities.noise.gaussian import LogNormal
 from castfit.drive.design.criteria import ECriterion
 from castfit.drive.design.cutting_planes import maximize_below_planes
-from castfit.drive.design.exact import exact_design as exact_design
+from castfit.drive.design.exact import optimize_counts
 from castfit.drive.design.interior_point import CandidatePool, DesignGoal, RelaxedDesign
 from castfit.drive.design.knowledge import (
     DesignInformation,
     build_design_information,
     censoring_share,
     information_rows,
-    informations,
+    information_factors,
     transform_slope,
 )
-from castfit.drive.design.simple_schedules import simple_designs
+from castfit.drive.design.simple_schedules import build_simple_designs
 from castfit.problem.problem import Problem
 from castfit.result.result import Result
 
@@ -130,38 +130,38 @@ class _RivalModel:
     """A rival model beside the one that is known: its misfit, and the best fits so far."""
 
     information: DesignInformation
-    bought: CandidateSelection
+    selection: CandidateSelection
     rival: DesignInformation
-    measured: bool
-    spreads: bool
+    has_common_data: bool
+    has_variable_sigma: bool
     rng: np.random.Generator
     best_fits: list[Array] = field(default_factory=list[Array])
     fits: int = 0
 
     @cached_property
-    def _predicted(self) -> dict[str, OutputSensitivities]:
+    def _predictions(self) -> dict[str, OutputSensitivities]:
         """Predictions of the known model at the measured times, by experiment."""
         information = self.information
         return {
-            c.name: information.predicted(
+            c.name: information.predict(
                 information.compiled_problem,
                 c,
                 np.unique(c.points.times),
                 information.estimate,
                 information.compiled_problem.outputs,
             )
-            for c in (information.compiled_problem.conditions if self.measured else ())
+            for c in (information.compiled_problem.conditions if self.has_common_data else ())
         }
 
-    def roots(self, theta: Array) -> tuple[Array, Array, Array, Array]:
+    def compute_roots(self, theta: Array) -> tuple[Array, Array, Array, Array]:
         """Return roots of c, (m,), and of d, (N, values), and their derivatives by theta; wrong where spreads move."""
         rival, information, n = replace(self.rival, estimate=theta), self.information, theta.size
         data_roots, data_slopes = [np.empty(0)], [np.empty((0, n))]
-        for condition in information.compiled_problem.conditions if self.measured else ():
+        for condition in information.compiled_problem.conditions if self.has_common_data else ():
             rival_condition = next(c for c in rival.compiled_problem.conditions if c.name == condition.name)
             times, time_indices = np.unique(condition.points.times, return_inverse=True)
-            prediction, points = self._predicted[condition.name], condition.points
-            rival_prediction = rival.predicted(
+            prediction, points = self._predictions[condition.name], condition.points
+            rival_prediction = rival.predict(
                 rival.compiled_problem, rival_condition, times, theta, information.compiled_problem.outputs
             )
             for j, observable in enumerate(condition.observed):
@@ -178,7 +178,7 @@ class _RivalModel:
                     information.sigmas,
                 )
                 mu, deviation, sigma, _ = information_rows(*arguments)
-                root, slope = _misfit_roots(
+                root, slope = _compute_misfit_roots(
                     observable.noise,
                     mu,
                     deviation,
@@ -188,7 +188,7 @@ class _RivalModel:
                 )
                 data_roots.append(root)
                 data_slopes.append(slope)
-        root_pairs = [self._roots(k, rival) for k in range(len(information.candidates))]
+        root_pairs = [self._compute_candidate_roots(k, rival) for k in range(len(information.candidates))]
         free_pairs = [
             pair for pair, candidate in zip(root_pairs, information.candidates, strict=True) if not candidate.fixed
         ]
@@ -199,9 +199,9 @@ class _RivalModel:
         roots, derivatives = (np.concatenate(part) for part in zip(*free_pairs, strict=True))
         return np.concatenate(data_roots), roots, np.concatenate(data_slopes), derivatives
 
-    def _roots(self, k: int, rival: DesignInformation) -> tuple[Array, Array]:
+    def _compute_candidate_roots(self, k: int, rival: DesignInformation) -> tuple[Array, Array]:
         """Return per purchase of candidate k the roots of d, (n, values), and their derivatives by theta."""
-        values = self.bought.values[0][k]
+        values = self.selection.values[0][k]
         rival_values = rival.values(k, values.times, outputs=values.outputs)
         by_theta = (
             rival_values.rows[:, :, 0][..., rival.problem_positions]
@@ -209,7 +209,7 @@ class _RivalModel:
             * rival_values.s[..., None]
         )
         parts = [
-            _misfit_roots(
+            _compute_misfit_roots(
                 observable.noise,
                 values.mu[:, j],
                 values.s[:, j],
@@ -217,11 +217,11 @@ class _RivalModel:
                 rival_values.mu[:, j],
                 by_theta[:, j],
             )
-            for j, observable in enumerate(self.information.observed(k, output) for output in values.outputs)
+            for j, observable in enumerate(self.information.observable(k, output) for output in values.outputs)
             if observable is not None
         ]
         root, slope = (np.stack(part, axis=1) for part in zip(*parts, strict=True))
-        if self.spreads:
+        if self.has_variable_sigma:
             ratio = values.sigma / rival_values.sigma
             root = np.sign(root) * np.sqrt(np.maximum((root * ratio) ** 2 + ratio**2 - 1.0 - 2.0 * np.log(ratio), 0.0))
         shape = {"output": (-1, 1), "time": root.shape, "experiment": (1, -1)}[self.information.candidates[k].together]
@@ -233,10 +233,10 @@ class _RivalModel:
 
     @property
     def _width(self) -> int:
-        pairs = zip(self.information.candidates, self.bought.values[0], strict=True)
+        pairs = zip(self.information.candidates, self.selection.values[0], strict=True)
         return max({"output": 1, "time": v.mu.shape[1], "experiment": v.mu.size}[c.together] for c, v in pairs)
 
-    def nearest(self, w: Array) -> tuple[float, float, Array]:
+    def fit_nearest(self, w: Array) -> tuple[float, float, Array]:
         """Return T at w by the nearest fit found, and its plane: constant and d (N,)."""
         is_used = w > _MIN_USED_WEIGHT
         weight_roots, (lower, upper) = np.sqrt(w[is_used])[:, None], self.rival.compiled_problem.bounds
@@ -246,7 +246,7 @@ class _RivalModel:
             if theta.tobytes() not in cache:
                 cache.clear()
                 try:
-                    data_roots, candidate_roots, data_slopes, slopes = self.roots(theta)
+                    data_roots, candidate_roots, data_slopes, slopes = self.compute_roots(theta)
                     rows = (weight_roots[..., None] * slopes[is_used]).reshape(-1, theta.size)
                     evaluation = (
                         np.concatenate([data_roots, (weight_roots * candidate_roots[is_used]).ravel()]),
@@ -274,17 +274,17 @@ class _RivalModel:
             fit: Any = least_squares(
                 lambda theta: evaluate_residuals(theta)[0],
                 np.clip(start, low, high),
-                "2-point" if self.spreads else lambda theta: evaluate_residuals(theta)[1],
+                "2-point" if self.has_variable_sigma else lambda theta: evaluate_residuals(theta)[1],
                 bounds=(lower, upper), x_scale="jac", xtol=1e-10, ftol=1e-10, gtol=1e-10,
             )  # fmt: skip
             best_fit = fit if best_fit is None or fit.cost < best_fit.cost else best_fit
         theta = np.asarray(best_fit.x)
         self.best_fits.append(theta)
-        data_roots, candidate_roots, _, _ = self.roots(theta)
+        data_roots, candidate_roots, _, _ = self.compute_roots(theta)
         return 2.0 * float(best_fit.cost), float(data_roots @ data_roots), np.sum(candidate_roots**2, axis=1)
 
 
-def discriminating_design(
+def optimize_discrimination(
     information: DesignInformation,
     selection: CandidateSelection,
     criterion: Discrimination,
@@ -294,12 +294,12 @@ def discriminating_design(
     stop: Callable[[], bool],
 ) -> DiscriminatingDesign:
     """Choose what tells the model from its rivals."""
-    rivals = [_rival(information, selection, rival, rng) for rival in criterion.rivals]
-    pool = selection.offers
+    rivals = [_build_rival(information, selection, rival, rng) for rival in criterion.rivals]
+    pool = selection.pool
     planes: list[tuple[float, Array]] = []
 
     def find_nearest(w: Array) -> float:
-        fits = [rival.nearest(w) for rival in rivals]
+        fits = [rival.fit_nearest(w) for rival in rivals]
         planes.extend((constant, d) for _, constant, d in fits)
         return min(value for value, _, _ in fits)
 
@@ -319,15 +319,15 @@ def discriminating_design(
         w = optimum.w if k % 2 == 0 else 0.5 * (optimum.w + best)
     counts = best
     if exact:
-        counts, value = _exact_design(pool, selection, best, planes, find_nearest, rng, stop)
-    simple = simple_designs(information, selection, counts) if exact else {}
+        counts, value = _optimize_exact_counts(pool, selection, best, planes, find_nearest, rng, stop)
+    simple = build_simple_designs(information, selection, counts) if exact else {}
     simple_values = {name: (simple_counts, find_nearest(simple_counts)) for name, simple_counts in simple.items()}
     return DiscriminatingDesign(
         counts, value, solution, DesignGoal(ECriterion(1)), simple_values, sum(r.fits for r in rivals)
     )
 
 
-def _exact_design(
+def _optimize_exact_counts(
     pool: CandidatePool,
     selection: CandidateSelection,
     best: Array,
@@ -346,7 +346,7 @@ def _exact_design(
         J = np.zeros((1, best.size, len(d), len(d)))
         J[0, :, range(len(d)), range(len(d))] = np.sqrt(d)
         plane_pool = replace(pool, J=J, M0=np.diag([c for c, _ in planes])[None])
-        trial = exact_design(
+        trial = optimize_counts(
             DesignGoal(ECriterion(len(d))), plane_pool, selection.positions, best, rng=rng, starts=1, stop=stop
         )
         predicted_value = float(-DesignGoal(ECriterion(len(d))).values(plane_pool.information(trial)))
@@ -357,7 +357,7 @@ def _exact_design(
     return counts, value
 
 
-def _misfit_roots(
+def _compute_misfit_roots(
     noise: Noise, mu: Array, deviation: Array, sigma: Array, rival_mu: Array, slope: Array
 ) -> tuple[Array, Array]:
     """Return roots of d (n,), and derivatives (n, n_theta), where the rival's `rival_mu` moves by `slope`.
@@ -368,13 +368,13 @@ def _misfit_roots(
     if isinstance(noise, (Poisson, NegativeBinomial)):
         return (mu - rival_mu) / deviation, -slope / deviation[:, None]
     rival_mu = np.maximum(rival_mu, _MIN_LOG_ARGUMENT) if isinstance(noise, LogNormal) else rival_mu
-    factor = np.sqrt(informations(noise)[0] * censoring_share(noise, mu, sigma))
+    factor = np.sqrt(information_factors(noise)[0] * censoring_share(noise, mu, sigma))
     return factor * noise.error(mu, sigma, rival_mu), -slope * (factor * transform_slope(noise, rival_mu) / sigma)[
         :, None
     ]
 
 
-def _rival(
+def _build_rival(
     information: DesignInformation, selection: CandidateSelection, source: Any, rng: np.random.Generator
 ) -> _RivalModel:
     """Pose the rival with the same candidates; where its own spreads do not move, the accuracy is that of the model."""
@@ -392,7 +392,7 @@ def _rival(
     rival_candidates = [with_fields(c, name=label, sigma={"": 1.0}, cost=1.0) for c, label in pairs]
     rival = build_design_information(source, rival_candidates, mistakes, samples=1, where="discriminate")
     names = {c.name for c in rival.compiled_problem.conditions}
-    measured = information.fitted and rival.fitted
+    measured = information.is_fitted and rival.is_fitted
     if measured and not {c.name for c in information.compiled_problem.conditions} <= names:
         raise_if_mistakes(
             "discriminate", ["the competing model was fitted to other experiments; fit both models to the same data"]
@@ -407,5 +407,5 @@ def _rival(
 def _has_parameter_dependent_sigma(information: DesignInformation, k: int) -> bool:
     """Check whether the spread of an output of candidate k depends on the quantities."""
     candidate = information.candidates[k]
-    observables = (information.observed(k, n) for n in candidate.outputs if candidate.sigma_of(n) is None)
+    observables = (information.observable(k, n) for n in candidate.outputs if candidate.sigma_of(n) is None)
     return any(observable is not None and observable.computed for observable in observables)

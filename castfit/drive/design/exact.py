@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.drive.design.interior_point import CandidatePool, DesignGoal, tangent
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, compute_tangent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class CandidatePositions:
     time: Array
     spacing: Array
 
-    def too_near(self, used_indices: Index) -> Mask:
+    def find_too_near(self, used_indices: Index) -> Mask:
         """Return a mask of the candidates closer in time to a used one than their spacing.
 
         Other outputs at its time are allowed.
@@ -73,7 +73,7 @@ def merge_adjacent_weights(w: Array, positions: CandidatePositions) -> Array:
     return merged_weights
 
 
-def rounded_weights(w: Array, total: int) -> Array:
+def round_efficiently(w: Array, total: int) -> Array:
     """Return whole numbers that add up to `total`, in the proportions of w, efficiently.
 
     Pukelsheim and Rieder (1992), section 5: ceilings of  (total - l / 2) w_i,  l the size of the support, then one more
@@ -92,7 +92,7 @@ def rounded_weights(w: Array, total: int) -> Array:
     return counts
 
 
-def exact_design(
+def optimize_counts(
     goal: DesignGoal,
     pool: CandidatePool,
     positions: CandidatePositions,
@@ -105,19 +105,19 @@ def exact_design(
     """Return a design of whole numbers (N,) near weights w (N,) of the relaxed one, the best of several starts."""
     search = _Exchange(goal, pool, positions)
     weights = merge_adjacent_weights(w, positions)
-    best = search.improved(search.filled(search.rounded(weights)), stop)
+    best = search.improve_design(search.fill_budget(search.round_weights(weights)), stop)
     for k in range(starts):
         if stop():
             break
         # From near the weights, and from anywhere: with few measurements the best may be far from them.
         random_weights = weights * rng.exponential(size=w.size)
         start = (
-            search.filled(search.rounded(random_weights * weights.sum() / random_weights.sum()))
+            search.fill_budget(search.round_weights(random_weights * weights.sum() / random_weights.sum()))
             if k % 2
             else search.draw_design(rng)
         )
-        new_counts = search.improved(start, stop)
-        if search.better(search.value(new_counts), search.value(best)):
+        new_counts = search.improve_design(start, stop)
+        if search.is_better(search.value(new_counts), search.value(best)):
             best = new_counts
     return best
 
@@ -125,10 +125,10 @@ def exact_design(
 @dataclass(frozen=True, eq=False)
 class _Exchange:
     goal: DesignGoal
-    offers: CandidatePool
+    pool: CandidatePool
     positions: CandidatePositions
 
-    def better(self, value: float, reference: float) -> bool:
+    def is_better(self, value: float, reference: float) -> bool:
         """Check whether one value is below another by more than rounding.
 
         The margin is relative unless the criterion is logarithmic.
@@ -138,52 +138,52 @@ class _Exchange:
 
     def value(self, counts: Array) -> float:
         """Return the criterion, infinite for a singular design."""
-        return float(self.goal.values(self.offers.information(counts)) + self.offers.price @ counts)
+        return float(self.goal.values(self.pool.information(counts)) + self.pool.price @ counts)
 
-    def rounded(self, w: Array) -> Array:
+    def round_weights(self, w: Array) -> Array:
         """Return whole numbers near w that fit."""
-        pool, costs = self.offers, self.offers.A[:, w > 0]
+        pool, costs = self.pool, self.pool.A[:, w > 0]
         has_equal_costs = len(pool.b) == 1 and np.ptp(costs) <= 1e-12 * costs.max() and not pool.price.any()
         if has_equal_costs and w.sum() > 0 and not np.isfinite(pool.u).any():
-            return rounded_weights(w, int(pool.b[0] / costs.max() + 1e-9))
+            return round_efficiently(w, int(pool.b[0] / costs.max() + 1e-9))
         counts = np.zeros_like(w)
         for i in np.argsort(-w, kind="stable")[: int(np.count_nonzero(w))]:
             trial = counts.copy()
             trial[i] = np.floor(w[i] + 1e-6)
-            if trial[i] and self._possible(counts)[i] and pool.fits(trial):
+            if trial[i] and self._can_add(counts)[i] and pool.fits(trial):
                 counts = trial
         return counts
 
     def draw_design(self, rng: np.random.Generator) -> Array:
         """Return a design by chance, which uses up the budget or reaches the size of a large one."""
-        counts = np.zeros(self.offers.count)
+        counts = np.zeros(self.pool.count)
         for _ in range(_SMALL_DESIGN_COUNT):
-            indices = np.flatnonzero(self._possible(counts))
+            indices = np.flatnonzero(self._can_add(counts))
             if not indices.size:
                 break
             counts[rng.choice(indices)] += 1.0
-        return self.filled(counts)
+        return self.fill_budget(counts)
 
-    def _possible(self, counts: Array) -> Mask:
+    def _can_add(self, counts: Array) -> Mask:
         """Return a mask of the candidates of which one more can be bought."""
-        pool = self.offers
+        pool = self.pool
         remaining = pool.b - pool.A @ counts
         is_possible = np.all(remaining[:, None] * (1 + 1e-9) + 1e-12 >= pool.A, axis=0) & (counts + 1 <= pool.u + 1e-9)
         if self.positions.spacing.any():
-            is_possible &= ~self.positions.too_near(np.flatnonzero(counts))
+            is_possible &= ~self.positions.find_too_near(np.flatnonzero(counts))
         return is_possible
 
-    def _entering(self, counts: Array) -> tuple[Index, Array]:
+    def _rank_entering(self, counts: Array) -> tuple[Index, Array]:
         """Return candidates that may enter, the most promising ones, and what each leads to."""
-        pool, ridge = self.offers, self._ridge
-        indices = np.flatnonzero(self._possible(counts))
+        pool, ridge = self.pool, self._ridge
+        indices = np.flatnonzero(self._can_add(counts))
         if not indices.size:
             return indices, np.empty(0)
         ridge_pool = CandidatePool(pool.J, pool.M0 + ridge, pool.A, pool.b, pool.u, pool.price)
         M = ridge_pool.information(counts)
         if indices.size * len(M) > _MAX_TRIAL_MATRICES:
             size = float(np.abs(self.goal.criterion.values(M)).mean())
-            linearization = tangent(self.goal, ridge_pool, counts, _SMOOTHING_FRACTION * size, curved=False)
+            linearization = compute_tangent(self.goal, ridge_pool, counts, _SMOOTHING_FRACTION * size, curved=False)
             if linearization is not None:
                 indices = indices[np.argsort(-linearization.h[indices], kind="stable")[:_MAX_ENTERING]]
         J = pool.J[:, indices]
@@ -193,48 +193,50 @@ class _Exchange:
     @property
     def _ridge(self) -> Array:
         """Return a little of everything, which makes incomplete designs comparable, (S, n, n)."""
-        diagonals = np.einsum("sNki,sNki->si", self.offers.J, self.offers.J) / self.offers.count
+        diagonals = np.einsum("sNki,sNki->si", self.pool.J, self.pool.J) / self.pool.count
         return _RIDGE_FRACTION * np.array([np.diag(d) for d in np.where(diagonals > 0.0, diagonals, 1.0)])
 
-    def filled(self, counts: Array) -> Array:
+    def fill_budget(self, counts: Array) -> Array:
         """Return the design with more measurements, one by one the best, as long as they fit and help."""
         while True:
-            indices, values = self._entering(counts)
+            indices, values = self._rank_entering(counts)
             current_value = float(
-                self.goal.values(self.offers.information(counts) + self._ridge) + self.offers.price @ counts
+                self.goal.values(self.pool.information(counts) + self._ridge) + self.pool.price @ counts
             )
-            if not indices.size or not self.better(float(values.min()), current_value):
+            if not indices.size or not self.is_better(float(values.min()), current_value):
                 return counts
             counts = counts.copy()
             counts[indices[np.argmin(values)]] += 1.0
 
-    def improved(self, counts: Array, stop: Callable[[], bool]) -> Array:
+    def improve_design(self, counts: Array, stop: Callable[[], bool]) -> Array:
         """Return the design after exchanges, until none helps."""
         value = self.value(counts)
-        A = self.offers.A
+        A = self.pool.A
         has_unequal_costs = bool(A.size and np.ptp(A, axis=1).any())
         for _ in range(_MAX_SWEEPS):
-            exchange = self._exchanged(counts, value, [(j,) for j in np.flatnonzero(counts)])
+            exchange = self._find_best_exchange(counts, value, [(j,) for j in np.flatnonzero(counts)])
             if (
                 exchange is None and has_unequal_costs and counts.sum() <= _SMALL_DESIGN_COUNT
             ):  # one dear measurement for two cheap ones
-                exchange = self._exchanged(counts, value, list(combinations(np.flatnonzero(counts), 2)))
+                exchange = self._find_best_exchange(counts, value, list(combinations(np.flatnonzero(counts), 2)))
             if exchange is None or stop():
                 break
             counts, value = exchange
         return counts
 
-    def _exchanged(self, counts: Array, value: float, leaving: Sequence[tuple[Any, ...]]) -> tuple[Array, float] | None:
+    def _find_best_exchange(
+        self, counts: Array, value: float, leaving: Sequence[tuple[Any, ...]]
+    ) -> tuple[Array, float] | None:
         """Return the best design in which others are in the place of some, with its value; None if none is better."""
         best: tuple[Array, float] | None = None
         for group in leaving:
             trial = counts.copy()
             trial[list(group)] -= 1.0
-            indices, values = self._entering(trial)
-            trials = [trial] if self.offers.price.any() else []  # what is not worth its price has no successor
+            indices, values = self._rank_entering(trial)
+            trials = [trial] if self.pool.price.any() else []  # what is not worth its price has no successor
             trials += [trial + (np.arange(trial.size) == indices[np.argmin(values)])] if indices.size else []
-            for trial in map(self.filled, trials):
+            for trial in map(self.fill_budget, trials):
                 trial_value, best_value = self.value(trial), value if best is None else best[1]
-                if self.better(trial_value, best_value):
+                if self.is_better(trial_value, best_value):
                     best = trial, trial_value
         return best

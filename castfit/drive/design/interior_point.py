@@ -89,16 +89,16 @@ class CandidatePool:
         rows = rows.reshape(len(rows), -1, rows.shape[-1])
         return self.M0 + np.swapaxes(rows, 1, 2) @ rows
 
-    def only(self, indices: Index) -> CandidatePool:
+    def with_candidates(self, indices: Index) -> CandidatePool:
         """Return some of the candidates."""
         return replace(self, J=self.J[:, indices], A=self.A[:, indices], u=self.u[indices], price=self.price[indices])
 
-    def ordered(self, order: Index) -> CandidatePool:
+    def with_order(self, order: Index) -> CandidatePool:
         """Return the offers with the quantities in another order."""
         return replace(self, J=self.J[..., order], M0=self.M0[:, order][:, :, order])
 
     @property
-    def everything(self) -> Array | None:
+    def joint_max_counts(self) -> Array | None:
         """Return as much of each candidate as may be bought, where the budgets allow that and it costs nothing."""
         cap = np.minimum(self.u, max_affordable_counts(self.A, self.b))
         return cap if self.fits(cap) and not self.price.any() else None
@@ -160,7 +160,9 @@ def _combine_samples(goal: DesignGoal, smooth: Array) -> tuple[Array, float]:
     return q / q.sum(), float(distances.max() + np.log(q.mean())) / goal.b
 
 
-def tangent(goal: DesignGoal, pool: CandidatePool, w: Array, nu: float, *, curved: bool = True) -> GoalTangent | None:
+def compute_tangent(
+    goal: DesignGoal, pool: CandidatePool, w: Array, nu: float, *, curved: bool = True
+) -> GoalTangent | None:
     """Return a goal's tangent at w; None where the information is singular."""
     linearizations = _tangents(goal, pool, w, nu)
     if linearizations is None:
@@ -224,7 +226,7 @@ def optimality_bound(linearization: GoalTangent, pool: CandidatePool, y: Array) 
     return linearization.offset - factor * float(pool.b @ y) - float(excess @ pool.u[~is_unbounded])
 
 
-def relaxed_design(
+def optimize_weights(
     goal: DesignGoal,
     pool: CandidatePool,
     tolerance: float = 1e-8,
@@ -237,21 +239,21 @@ def relaxed_design(
     start (N,) : weights within all bounds
     stop : asked before each step
     """
-    if (bounded_pool := _with_end(goal, pool)) is not pool:
-        solution = relaxed_design(goal, bounded_pool, tolerance, start, stop)
+    if (bounded_pool := _add_cost_budget(goal, pool)) is not pool:
+        solution = optimize_weights(goal, bounded_pool, tolerance, start, stop)
         return solution and replace(solution, y=solution.y[:-1])
-    solution = _solved(goal, pool, tolerance, start, stop)
-    if solution is None or solution.gap <= tolerance * _scale(goal, solution.value) or stop():
+    solution = _run_interior_point(goal, pool, tolerance, start, stop)
+    if solution is None or solution.gap <= tolerance * _compute_gap_unit(goal, solution.value) or stop():
         return solution
     # Rounding has ended it, as it may for E: once more with the few candidates that matter, and the bound of all.
     is_worthwhile = solution.sensitivity >= (1.0 - _SENSITIVITY_MARGIN) * (solution.y @ pool.A)
     support = np.flatnonzero((solution.w > _MIN_WEIGHT_FRACTION * solution.w.max()) | is_worthwhile)
-    refined = _solved(goal, pool.only(support), tolerance, None, stop)
+    refined = _run_interior_point(goal, pool.with_candidates(support), tolerance, None, stop)
     if refined is not None:
         w = np.zeros(pool.count)
         w[support] = refined.w
-        linearization = tangent(goal, pool, w, refined.mu, curved=False)
-        if linearization is not None and linearization.value <= solution.value + tolerance * _scale(
+        linearization = compute_tangent(goal, pool, w, refined.mu, curved=False)
+        if linearization is not None and linearization.value <= solution.value + tolerance * _compute_gap_unit(
             goal, solution.value
         ):
             bound = max(solution.bound, optimality_bound(linearization, pool, refined.y))
@@ -259,7 +261,7 @@ def relaxed_design(
                 refined, w=w, bound=bound, sensitivity=linearization.h, steps=solution.steps + refined.steps
             )
     if isinstance(goal.criterion, ECriterion) and solution.gap > (
-        absolute_tolerance := tolerance * _scale(goal, solution.value)
+        absolute_tolerance := tolerance * _compute_gap_unit(goal, solution.value)
     ):
         from castfit.drive.design.cutting_planes import refine_by_planes
 
@@ -267,7 +269,7 @@ def relaxed_design(
     return solution
 
 
-def _with_end(goal: DesignGoal, pool: CandidatePool) -> CandidatePool:
+def _add_cost_budget(goal: DesignGoal, pool: CandidatePool) -> CandidatePool:
     """Return offers with a budget that no best design needs, where it is only its price that ends something.
 
     At the best weights spending is worth its price:  p'w = sum_i w_i tr(G M_i), at most n for D, and the criterion
@@ -283,19 +285,19 @@ def _with_end(goal: DesignGoal, pool: CandidatePool) -> CandidatePool:
     return replace(pool, A=np.concatenate([pool.A, pool.price[None]]), b=np.append(pool.b, 2.0 * max_cost))
 
 
-def _solved(
+def _run_interior_point(
     goal: DesignGoal, pool: CandidatePool, tolerance: float, start: Array | None, stop: Callable[[], bool]
 ) -> RelaxedDesign | None:
     """Take the steps."""
     A, b, N = pool.A, pool.b, pool.count
     # Twice what budgets allow, so that these alone bind, and have the whole price.
     u = np.minimum(pool.u, 2.0 * max_affordable_counts(A, b))
-    interior = _inside(A, b, u)
+    interior = _compute_interior_weights(A, b, u)
     w: Array = interior if start is None else 0.9 * start + 0.1 * interior
-    first_linearization = tangent(goal, pool, w, 1.0, curved=False)
+    first_linearization = compute_tangent(goal, pool, w, 1.0, curved=False)
     if first_linearization is None:
         return None
-    scale = _scale(goal, first_linearization.value)
+    scale = _compute_gap_unit(goal, first_linearization.value)
     mu = (_FIRST_MU if start is None else _RESTART_MU) * scale
     s: Array = b - A @ w
     lower_dual: Array
@@ -306,7 +308,7 @@ def _solved(
     n_stalled = step = 0
     is_kinked = isinstance(goal.criterion, ECriterion)  # smoothed by mu
     for step in range(_MAX_STEPS):
-        linearization = tangent(goal, pool, w, mu)
+        linearization = compute_tangent(goal, pool, w, mu)
         if linearization is None:
             break
         bound = optimality_bound(linearization, pool, y)
@@ -323,7 +325,7 @@ def _solved(
                 best = replace(best, bound=bound)
         else:
             n_stalled += 1
-        scale = _scale(goal, best.value)
+        scale = _compute_gap_unit(goal, best.value)
         if best.gap <= tolerance * scale or n_stalled > _MAX_STALLED_STEPS or stop():
             break
         complementarity = float(lower_dual @ w + upper_dual @ (u - w) + y @ s) / (2 * N + b.size)
@@ -345,14 +347,16 @@ def _solved(
         ds = -A @ dw
         d_lower: Array = mu / w - lower_dual - lower_dual * dw / w
         d_upper: Array = mu / (u - w) - upper_dual + upper_dual * dw / (u - w)
-        primal = min(_reach(w, dw), _reach(u - w, -dw), _reach(s, ds))
-        dual = min(_reach(lower_dual, d_lower), _reach(upper_dual, d_upper), _reach(y, dy))
+        primal = min(_compute_max_step(w, dw), _compute_max_step(u - w, -dw), _compute_max_step(s, ds))
+        dual = min(
+            _compute_max_step(lower_dual, d_lower), _compute_max_step(upper_dual, d_upper), _compute_max_step(y, dy)
+        )
         slope, current_value = (
             float(gradient @ dw),
-            _barrier(goal, pool, w, u, mu, None if is_kinked else linearization.smooth),
+            _evaluate_barrier(goal, pool, w, u, mu, None if is_kinked else linearization.smooth),
         )
         for _ in range(30):
-            trial = _barrier(goal, pool, w + primal * dw, u, mu)
+            trial = _evaluate_barrier(goal, pool, w + primal * dw, u, mu)
             if trial <= current_value + _ARMIJO_FRACTION * primal * slope + 1e-13 * abs(current_value):
                 break
             primal *= 0.5
@@ -364,7 +368,7 @@ def _solved(
     return best and replace(best, steps=step)
 
 
-def _scale(goal: DesignGoal, value: float) -> float:
+def _compute_gap_unit(goal: DesignGoal, value: float) -> float:
     """Return the unit of the gap:
 
     1 for logarithms and for goals relative to the best values, else the size of the value.
@@ -372,24 +376,24 @@ def _scale(goal: DesignGoal, value: float) -> float:
     return 1.0 if goal.criterion.logarithmic or goal.best is not None else abs(value) or 1.0
 
 
-def _inside(A: Array, b: Array, u: Array) -> Array:
+def _compute_interior_weights(A: Array, b: Array, u: Array) -> Array:
     """Return weights well inside all bounds: budgets shared evenly."""
     shares = np.where(A > 0, (b / np.maximum(np.sum(A > 0, axis=1), 1))[:, None] / np.where(A > 0, A, 1.0), np.inf)
     return 0.5 * np.minimum(u, np.min(shares, axis=0, initial=np.inf))
 
 
-def _barrier(
+def _evaluate_barrier(
     goal: DesignGoal, pool: CandidatePool, w: Array, u: Array, mu: float, smoothed_value: float | None = None
 ) -> float:
     """Return the barrier function, of which the smoothed goal may be known."""
     s = pool.b - pool.A @ w
     if min(w.min(), (u - w).min(), s.min(initial=np.inf)) <= 0.0:
         return np.inf
-    goal_value = tangent_value(goal, pool, w, mu) if smoothed_value is None else smoothed_value
+    goal_value = evaluate_smoothed_goal(goal, pool, w, mu) if smoothed_value is None else smoothed_value
     return goal_value - mu * float(np.log(w).sum() + np.log(u - w).sum() + np.log(s).sum())
 
 
-def tangent_value(goal: DesignGoal, pool: CandidatePool, w: Array, nu: float) -> float:
+def evaluate_smoothed_goal(goal: DesignGoal, pool: CandidatePool, w: Array, nu: float) -> float:
     """Return the smoothed goal alone."""
     linearizations = _tangents(goal, pool, w, nu)
     if linearizations is None:
@@ -435,7 +439,7 @@ def _solve(matrix: Array, rhs: Array) -> Array:
     return np.asarray(np.linalg.solve(matrix, rhs), dtype=float)
 
 
-def _reach(x: Array, dx: Array) -> float:
+def _compute_max_step(x: Array, dx: Array) -> float:
     """Return the step length along dx, at most 1, that keeps x positive."""
     falling = dx < 0
     return min(1.0, _BOUNDARY_FRACTION * float(np.min(-x[falling] / dx[falling], initial=np.inf)))

@@ -75,12 +75,12 @@ class PredictedValues:
     s: Array
     sigma: Array
     rows: Array
-    between: Array | float = 0.0
+    between_variance: Array | float = 0.0
 
     @property
     def deviation(self) -> Array:
         """Standard deviations of values (n, q), from each other where subjects vary."""
-        return self.s * np.sqrt(1.0 + self.between)
+        return self.s * np.sqrt(1.0 + self.between_variance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +89,12 @@ class DesignInformation:
 
     problem : whose quantities are wanted;  extended : with an experiment for each candidate, in `labels`
     estimate (n_theta,) : of the problem;  thetas (S, n_theta) : where designs are judged;  sigmas : by group
-    of (n_theta,) : positions of the problem's quantities among the n_u of the extended problem
+    problem_positions (n_theta,) : positions of the problem's quantities among the n_u of the extended problem
     columns : to which of the n_u the extended problem's own theta belongs
     origins : whose estimate a quantity of a new
         experiment has, by position in theta, -1 of none
-    fitted, refuted : whether there is a fit, and whether it shows that the model is wrong
-    kept : what answers again at other theta, by experiment, times and outputs; None where nothing is asked twice
+    is_fitted, is_refuted : whether there is a fit, and whether it shows that the model is wrong
+    response_cache : response functions by experiment, times and outputs; None if each is used once
     """
 
     problem: Problem
@@ -107,8 +107,8 @@ class DesignInformation:
     problem_positions: Index
     columns: Index
     origins: Index
-    fitted: bool
-    refuted: bool
+    is_fitted: bool
+    is_refuted: bool
     absolute_sigma: bool | None
     options: IntegratorOptions
     candidates: tuple[Candidate, ...]
@@ -125,7 +125,7 @@ class DesignInformation:
         return self.compiled_problem.names
 
     @cached_property
-    def absolute(self) -> frozenset[str]:
+    def absolute_names(self) -> frozenset[str]:
         """Names of quantities with absolute rather than relative standard deviations: those that are 0 and not in
         log scale.
         """
@@ -138,16 +138,16 @@ class DesignInformation:
         return self.extended.parameters
 
     @property
-    def subjects(self) -> bool:
+    def has_subjects(self) -> bool:
         """Whether purchases are subjects of a population; False here."""
         return False
 
-    def doing(self, k: int, count: float, values: PredictedValues, *, exact: bool) -> str:
+    def describe_schedule(self, k: int, count: float, values: PredictedValues, *, exact: bool) -> str:
         """Describe the measurements of bought subjects. Raise NotImplementedError, as there are none here."""
         raise NotImplementedError
 
     @property
-    def among(self) -> str:
+    def certificate_scope(self) -> str:
         """Description of the set of designs that a certificate covers."""
         return "these candidates and times"
 
@@ -182,13 +182,13 @@ class DesignInformation:
     def compute_prior_information(self, sample: int = 0) -> Array:
         """Return the information that data and priors give, (n_u, n_u)."""
         theta, n = self.thetas[sample], len(self.names)
-        rows = [self._on(self.compiled_problem.priors(theta).jacobian, self.problem_positions)]
-        extended = self._on(self.extended.priors(self.theta(sample)).jacobian, self.columns)
+        rows = [self._to_relative_rows(self.compiled_problem.priors(theta).jacobian, self.problem_positions)]
+        extended = self._to_relative_rows(self.extended.priors(self.theta(sample)).jacobian, self.columns)
         rows.append(extended[~(extended[:, self.is_problem_quantity] != 0.0).any(axis=1)])
-        for condition in self.compiled_problem.conditions if self.fitted else ():
+        for condition in self.compiled_problem.conditions if self.is_fitted else ():
             points = condition.points
             times, time_indices = np.unique(points.times, return_inverse=True)
-            response = self.predicted(self.compiled_problem, condition, times, theta, self.compiled_problem.outputs)
+            response = self.predict(self.compiled_problem, condition, times, theta, self.compiled_problem.outputs)
             for j, noise in enumerate(condition.observed):
                 point_indices = np.flatnonzero(points.mask[:, j])
                 if noise is not None and point_indices.size:
@@ -201,14 +201,14 @@ class DesignInformation:
                         points.sigma[point_indices, j],
                         self.sigmas,
                     )[3]
-                    rows.append(self._on(block.reshape(-1, block.shape[-1]), self.problem_positions))
+                    rows.append(self._to_relative_rows(block.reshape(-1, block.shape[-1]), self.problem_positions))
         J = np.concatenate([*rows, self._equations(theta)])
         return J.T @ J + WEAK_PRIOR_INFORMATION * np.eye(n)
 
     def _equations(self, theta: Array) -> Array:
         """Compute information rows of equations between quantities, which hold to a part in `EQUATION_PRECISION`, (m, n_u)."""
         _, slopes = self.compiled_problem.related(theta)
-        rows = self._on(
+        rows = self._to_relative_rows(
             slopes[[relation.lower == relation.upper for relation in self.compiled_problem.relations]],
             self.problem_positions,
         )
@@ -221,7 +221,9 @@ class DesignInformation:
         """Predict the values of candidate k at times, with their information rows, at the estimate or at a sample."""
         names = tuple(outputs or self.candidates[k].outputs)
         mu, s, sigma, rows = self._predict_candidate(k, times, self.theta(sample), names)
-        relative_rows = self._on(rows.reshape(-1, rows.shape[-1]), self.columns).reshape(*rows.shape[:3], -1)
+        relative_rows = self._to_relative_rows(rows.reshape(-1, rows.shape[-1]), self.columns).reshape(
+            *rows.shape[:3], -1
+        )
         return PredictedValues(times, names, mu, s, sigma, relative_rows)
 
     def _predict_candidate(
@@ -229,7 +231,7 @@ class DesignInformation:
     ) -> tuple[Array, Array, Array, Array]:
         """Return predictions, deviations, spreads (n, q) of candidate k, and rows (n, q, 2, n_theta) of its theta."""
         condition = self.condition(k)
-        response = self.predicted(self.extended, condition, times, theta, names)
+        response = self.predict(self.extended, condition, times, theta, names)
         mu: list[Array] = []
         s: list[Array] = []
         sigma: list[Array] = []
@@ -278,7 +280,9 @@ class DesignInformation:
             values: Any = [
                 theta[indices[0]] if indices else fixed[s.name()] for s, indices in zip(symbols, positions, strict=True)
             ]
-            gradient_function = ca.Function("of", [ca.vertcat(*symbols)], [ca.gradient(target, ca.vertcat(*symbols))])
+            gradient_function = ca.Function(
+                "gradient", [ca.vertcat(*symbols)], [ca.gradient(target, ca.vertcat(*symbols))]
+            )
             for symbol_positions, value in zip(
                 positions, np.array(gradient_function(np.array(values, dtype=float))).ravel(), strict=True
             ):
@@ -300,27 +304,27 @@ class DesignInformation:
         )
         if sigma is not None:
             return sigma if isinstance(sigma, Relative) else np.full(times.size, float(sigma))
-        return self.factor(condition.observed[j]) * np.interp(
+        return self.sigma_factor(condition.observed[j]) * np.interp(
             times, condition.points.times, condition.points.sigma[:, j]
         )
 
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs at times, (n, q), and how they move with relative changes, (n, q, n_u)."""
-        response = self.predicted(self.extended, self._labelled(label), times, self.theta(), outputs)
-        relative_slopes = self._on(response.slopes.reshape(-1, response.slopes.shape[-1]), self.columns)
+        response = self.predict(self.extended, self._find_condition(label), times, self.theta(), outputs)
+        relative_slopes = self._to_relative_rows(response.slopes.reshape(-1, response.slopes.shape[-1]), self.columns)
         return response.values[:, : len(outputs)], relative_slopes.reshape(*response.slopes.shape[:2], -1)[
             :, : len(outputs)
         ]
 
     def condition(self, k: int) -> Condition:
         """Return the experiment of candidate k, worked out."""
-        return self._labelled(self.labels[k])
+        return self._find_condition(self.labels[k])
 
-    def observed(self, k: int, output: str) -> ObservedOutput | None:
+    def observable(self, k: int, output: str) -> ObservedOutput | None:
         """Return the `ObservedOutput` of an output of candidate k, or None if there is none."""
         return self.condition(k).observed[self.extended.outputs.index(output)]
 
-    def factor(self, observable: ObservedOutput | None) -> float:
+    def sigma_factor(self, observable: ObservedOutput | None) -> float:
         """Return by which unknown factor a sigma is multiplied, 1 if it is known."""
         return self.sigmas[observable.group] if observable is not None and observable.group >= 0 else 1.0
 
@@ -334,7 +338,7 @@ class DesignInformation:
         base = experiments[candidate.experiment or next(iter(experiments))]
         return base.events if candidate.events is None else candidate.events
 
-    def blocks(self, values: PredictedValues, purchase_unit: str) -> Array:
+    def purchase_rows(self, values: PredictedValues, purchase_unit: str) -> Array:
         """Return information rows (N, k, n_u) of each purchase, from those of values (n, q, 2, n_u)."""
         n, q, _, n_u = values.rows.shape
         rows = values.rows if values.rows[:, :, 1].any() else values.rows[:, :, :1]
@@ -349,21 +353,21 @@ class DesignInformation:
             return result
         return np.array([np.linalg.qr(block, mode="r") for block in result])
 
-    def simple(self, pool: CandidatePool, counts: Array) -> dict[str, Array]:
+    def simple_experiments(self, pool: CandidatePool, counts: Array) -> dict[str, Array]:
         """Return whole experiments at simple times (castfit.drive.design.simple_schedules): there are none."""
         return {}
 
-    def present(self, k: int, output: int) -> Array:
+    def measured_times(self, k: int, output: int) -> Array:
         """Return when the experiment that candidate k is like was measured so far; output -1 is any."""
         candidate, experiments = self.candidates[k], {e.name: e for e in self.problem.experiments}
         data = experiments[candidate.experiment or next(iter(experiments))].data
         names = candidate.outputs if output < 0 else candidate.outputs[output : output + 1]
         return np.unique(np.concatenate([np.empty(0), *(data[n][0] for n in names if n in data)]))
 
-    def _labelled(self, name: str) -> Condition:
+    def _find_condition(self, name: str) -> Condition:
         return next(c for c in self.extended.conditions if c.name == name)
 
-    def _on(self, rows: Any, columns: Index) -> Array:
+    def _to_relative_rows(self, rows: Any, columns: Index) -> Array:
         """Return rows by theta (m, n) as rows by relative changes of the n_u quantities."""
         dense_rows = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=float)
         full_rows = np.zeros((dense_rows.shape[0], len(self.names)))
@@ -371,7 +375,7 @@ class DesignInformation:
             full_rows[:, column] += dense_rows[:, j]
         return full_rows * self.units
 
-    def predicted(
+    def predict(
         self, compiled: CompiledProblem, condition: Condition, times: Array, theta: Array, outputs: Sequence[str]
     ) -> OutputSensitivities:
         """Return outputs of an experiment at times, what their noise depends on behind them."""
@@ -412,7 +416,7 @@ def information_rows(
     )
     rows = np.zeros((time_indices.size, 2, slope.shape[1]))
     s = sigma * (sigmas[observable.group] if observable.group >= 0 else 1.0)
-    location, scale = informations(observable.noise)
+    location, scale = information_factors(observable.noise)
     if observable.computed:
         spread_index = response.names.index(observable.predicted[1])
         s = response.values[time_indices, spread_index]
@@ -451,7 +455,7 @@ def censoring_share(noise: Noise, mu: Array, s: Array) -> Array:
     return np.clip(share, 0.0, 1.0)
 
 
-def informations(noise: Noise) -> tuple[float, float]:
+def information_factors(noise: Noise) -> tuple[float, float]:
     """Return kappa and lambda of a noise model, those of the mean and of the logarithm of the spread."""
     match noise:
         case Gaussian() | LogNormal():
@@ -476,25 +480,26 @@ def build_design_information(
 
     choice_values : the numbers of what candidates choose (castfit.drive.design.choices)
     """
-    result, estimate, thetas = _source(source, samples, mistakes, where)
+    result, estimate, thetas = _read_source(source, samples, mistakes, where)
     problem: Any = source if result is None else result.problem
     full_candidates, extended_problem = extend_with_candidates(problem, candidates, mistakes, where, choice_values)
     absolute = None if result is None else result.absolute_sigma
     extended = extended_problem.posed.assuming(absolute_sigma=absolute)
     labels = [e.name for e in extended_problem.experiments[len(problem.experiments) :]]
-    names, of, columns, origins = _columns(problem, extended, labels, full_candidates)
+    names, positions, columns, origins = _match_quantities(problem, extended, labels, full_candidates)
     information = DesignInformation(
-        problem, extended, tuple(labels), names, estimate, thetas, _eliminated(result, extended), of, columns, origins,
+        problem, extended, tuple(labels), names, estimate, thetas, _eliminated_sigmas(result, extended), positions, columns, origins,
         result is not None, result is not None and result.refuted, absolute,
-        tight(None if result is None else result.integrator), tuple(full_candidates),
+        tighten_tolerances(None if result is None else result.integrator), tuple(full_candidates),
     )  # fmt: skip
     messages: list[str] = []
     for k, o in [(k, o) for k, c in enumerate(full_candidates) for o in c.outputs if c.sigma_of(o) is None]:
-        of = information.observed(k, o)
-        if of is not None and not np.isfinite(information.factor(of)):
+        observable = information.observable(k, o)
+        if observable is not None and not np.isfinite(information.sigma_factor(observable)):
             remedy = f"set Candidate(sigma={{'{o}': ...}})"
             messages.append(f"{labels[k]}: the sigma of '{o}' is unknown; {remedy}")
-        if of is not None and of.computed and isinstance(of.noise, (Gaussian, LogNormal)) and of.noise.censored:
+        noise = observable.noise if observable is not None and observable.computed else None
+        if isinstance(noise, (Gaussian, LogNormal)) and noise.censored:
             cause = "moves with quantities, and values are cut off by a limit of detection"
             consequence = "what both tell together is not known: give Candidate(sigma=...)"
             messages.append(f"{labels[k]}: sigma of '{o}' {cause}; {consequence}")
@@ -578,7 +583,7 @@ def extend_with_candidates(
     return full_candidates, extended
 
 
-def _source(source: Any, samples: int, mistakes: list[str], where: str) -> tuple[Result | None, Array, Array]:
+def _read_source(source: Any, samples: int, mistakes: list[str], where: str) -> tuple[Result | None, Array, Array]:
     """Return the result, if there is one, the estimate, and the points (S, n_theta) at which designs are judged."""
     result = source if isinstance(source, Result) else getattr(source, "result", None)
     if isinstance(source, Problem):
@@ -673,7 +678,7 @@ def _extend_local_parameter(parameter: Parameter, origin_by_name: Mapping[str, s
     )  # fmt: skip
 
 
-def _columns(
+def _match_quantities(
     problem: Problem, extended: CompiledProblem, labels: Sequence[str], candidates: Sequence[Candidate]
 ) -> tuple[tuple[str, ...], Index, Index, Index]:
     """Return all names, where those of the problem are among them, and those of the extended problem."""
@@ -697,7 +702,7 @@ def _columns(
     return tuple(names.values()), positions, columns, np.array([index_by_key.get(k, -1) for k in keys], dtype=np.intp)
 
 
-def _eliminated(result: Result | None, extended: CompiledProblem) -> tuple[float, ...]:
+def _eliminated_sigmas(result: Result | None, extended: CompiledProblem) -> tuple[float, ...]:
     """Return the unbiased sigma of each group that is eliminated; NaN where none was estimated."""
     if result is None:
         return (np.nan,) * len(extended.groups)
@@ -708,7 +713,7 @@ def _eliminated(result: Result | None, extended: CompiledProblem) -> tuple[float
     return tuple(factor_by_group.get(group, np.nan) for group in extended.groups)
 
 
-def tight(options: IntegratorOptions | None) -> IntegratorOptions:
+def tighten_tolerances(options: IntegratorOptions | None) -> IntegratorOptions:
     """Return options of an integration that is accurate enough."""
     return replace(
         options or IntegratorOptions(),

@@ -39,15 +39,15 @@ from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.drive.design.candidate import with_fields
 from castfit.drive.design.exact import CandidatePositions
-from castfit.drive.design.interior_point import CandidatePool, relaxed_design
+from castfit.drive.design.interior_point import CandidatePool, optimize_weights
 from castfit.drive.design.knowledge import (
     WEAK_PRIOR_INFORMATION,
     DesignInformation,
     PredictedValues,
     extend_with_candidates,
-    tight,
+    tighten_tolerances,
 )
-from castfit.drive.design.simple_schedules import EQUIDISTANT, PRESENT, RATIOS, simple_places
+from castfit.drive.design.simple_schedules import EQUIDISTANT, PRESENT, RATIOS, find_simple_places
 from castfit.drive.design.times_between import MIN_SPLINE_TIMES, optimize_times
 from castfit.drive.population.compiled import compile_population
 from castfit.drive.population.result import MixedEffectsResult
@@ -92,12 +92,12 @@ class PopulationDesignInformation(DesignInformation):
     group: tuple[int, ...] = field(kw_only=True)
     groups: tuple[Candidate, ...] = field(kw_only=True)
     integrator: IntegratorOptions | None = None
-    simplest: Mapping[str, list[int]] = field(default_factory=dict[str, "list[int]"])
-    compared: int = 0
+    simple_indices: Mapping[str, list[int]] = field(default_factory=dict[str, "list[int]"])
+    n_compared: int = 0
     all_compared: bool = False
 
     @property
-    def subjects(self) -> bool:
+    def has_subjects(self) -> bool:
         """Whether purchases are subjects of a population; True here."""
         return True
 
@@ -107,7 +107,7 @@ class PopulationDesignInformation(DesignInformation):
         return self.names
 
     @cached_property
-    def absolute(self) -> frozenset[str]:
+    def absolute_names(self) -> frozenset[str]:
         """Names of correlations and of quantities that are 0, whose standard deviations are absolute."""
         values = self.question.natural(self.estimate)
         is_correlation = np.arange(len(self.names)) >= len(self.question.upper) + self.question.m
@@ -116,29 +116,29 @@ class PopulationDesignInformation(DesignInformation):
         )
 
     @cached_property
-    def turn(self) -> Array:
+    def relative_transform(self) -> Array:
         """T (n_y, n_u)."""
         values = self.question.natural(self.estimate)
-        unit = np.array([1.0 if n in self.absolute else abs(v) for n, v in zip(self.names, values, strict=True)])
+        unit = np.array([1.0 if n in self.absolute_names else abs(v) for n, v in zip(self.names, values, strict=True)])
         return np.asarray(np.linalg.inv(self.question.natural_slopes(self.estimate)) * unit, dtype=float)
 
     @cached_property
-    def spread(self) -> tuple[Array, Array]:
+    def covariance_with_slopes(self) -> tuple[Array, Array]:
         """Omega (m, m), and its derivatives by u (m, m, n_u)."""
         covariance, x = self.question.covariance, self.estimate[self.question.of_omega]
-        return covariance.matrix(x), covariance.slopes(x) @ self.turn[self.question.of_omega]
+        return covariance.matrix(x), covariance.slopes(x) @ self.relative_transform[self.question.of_omega]
 
     @cached_property
-    def _typical(self) -> tuple[Array, Array, Array]:
+    def _typical_theta_and_slopes(self) -> tuple[Array, Array, Array]:
         """Theta at typical values, and how own (n, m, n_u) and shared (n_s, n_u) parameters move with u."""
         question, y = self.question, self.estimate
         mu, slopes = question.means(y)
         theta = question.theta(mu, y[question.of_shared])
-        return theta, slopes @ self.turn, question.shared_slopes @ self.turn
+        return theta, slopes @ self.relative_transform, question.shared_slopes @ self.relative_transform
 
     def theta(self, sample: int | None = None) -> Array:
         """Return theta of all experiments at typical values."""
-        return self._typical[0]
+        return self._typical_theta_and_slopes[0]
 
     def compute_prior_information(self, sample: int = 0) -> Array:
         """Return the information that a fit or priors give."""
@@ -146,11 +146,11 @@ class PopulationDesignInformation(DesignInformation):
 
     def condition(self, k: int) -> Condition:
         """Return the group's experiment, worked out."""
-        return self.extended.conditions[self._place(k)]
+        return self.extended.conditions[self._condition_index(k)]
 
     def experiment(self, k: int) -> Experiment:
         """Return the group's experiment as it was said."""
-        return self._source_problem.experiments[self._place(k)]
+        return self._source_problem.experiments[self._condition_index(k)]
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -162,7 +162,7 @@ class PopulationDesignInformation(DesignInformation):
         assert self.question.problem_and_population is not None
         return self.question.problem_and_population[0]
 
-    def _place(self, k: int) -> int:
+    def _condition_index(self, k: int) -> int:
         return len(self.extended.conditions) - len(self.groups) + self.group[k]
 
     def population(self, group_by_name: Mapping[str, int], names: Sequence[str]) -> Population:
@@ -182,16 +182,16 @@ class PopulationDesignInformation(DesignInformation):
             spec.individual, correlated=spec.correlated, parameters=spec.parameters, covariates=covariates
         )
 
-    def simple(self, pool: CandidatePool, counts: Array) -> dict[str, Array]:
+    def simple_experiments(self, pool: CandidatePool, counts: Array) -> dict[str, Array]:
         """Return as many subjects at simple times, evenly among groups; none where no times are chosen."""
         designs: dict[str, Array] = {}
-        for name, places in self.simplest.items():
+        for name, places in self.simple_indices.items():
             simple_counts = np.zeros_like(counts)
             simple_counts[places] = counts.sum() // len(places) + (np.arange(len(places)) < counts.sum() % len(places))
             designs |= {name: simple_counts} if counts.sum() and pool.fits(simple_counts) else {}
         return designs if any(g.per_subject for g in self.groups) else {}
 
-    def doing(self, k: int, count: float, values: PredictedValues, *, exact: bool) -> str:
+    def describe_schedule(self, k: int, count: float, values: PredictedValues, *, exact: bool) -> str:
         """Return the instruction for a schedule: outputs, number of subjects and times."""
         number = f"{count:{'.0f' if exact else '.4g'}} {'subject' if count == 1 else 'subjects'}"
         counts_by_time = Counter(f"{t:.4g}" for t in values.times)
@@ -204,8 +204,8 @@ class PopulationDesignInformation(DesignInformation):
         """Predict the values of subjects at times, with their information rows, at typical values."""
         names = tuple(outputs or self.candidates[k].outputs)
         mu, s, sigma, rows = self._predict_candidate(k, times, self.theta(), names)
-        _, individual_slopes, shared_slopes = self._typical
-        position, noise = self._place(k), self.extended.noise_parameters
+        _, individual_slopes, shared_slopes = self._typical_theta_and_slopes
+        position, noise = self._condition_index(k), self.extended.noise_parameters
         L = rows[:, :, 0][..., self.question.places[position]]
         by_shared = rows[..., self.question.shared]
         moves_noise = np.array([self.extended.names[j] in noise for j in self.question.shared], dtype=bool)
@@ -214,14 +214,14 @@ class PopulationDesignInformation(DesignInformation):
             [L, L @ individual_slopes[position] + by_shared[:, :, 0] @ shared_slopes], -1
         )
         relative_rows[:, :, 1, L.shape[-1] :] = by_shared[:, :, 1] * moves_noise @ shared_slopes / np.sqrt(2.0)
-        between = np.einsum("nqi,ij,nqj->nq", L, self.spread[0], L)
+        between = np.einsum("nqi,ij,nqj->nq", L, self.covariance_with_slopes[0], L)
         return PredictedValues(times, names, mu, s, sigma, relative_rows, between)
 
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs of typical subjects at times, (n, q), and how they move with relative changes."""
-        position = self._place(self.labels.index(label))
-        response = self.predicted(self.extended, self.extended.conditions[position], times, self.theta(), outputs)
-        _, individual_slopes, shared_slopes = self._typical
+        position = self._condition_index(self.labels.index(label))
+        response = self.predict(self.extended, self.extended.conditions[position], times, self.theta(), outputs)
+        _, individual_slopes, shared_slopes = self._typical_theta_and_slopes
         by_individual, by_shared = (
             response.slopes[..., self.question.places[position]],
             response.slopes[..., self.question.shared],
@@ -239,11 +239,11 @@ class PopulationDesignInformation(DesignInformation):
             return None
         j = self.names.index(target)
         value = float(self.question.natural(self.estimate)[j])
-        return (1.0 if target in self.absolute else abs(value)) * np.eye(len(self.names))[j]
+        return (1.0 if target in self.absolute_names else abs(value)) * np.eye(len(self.names))[j]
 
-    def blocks(self, values: PredictedValues, purchase_unit: str) -> Array:
+    def purchase_rows(self, values: PredictedValues, purchase_unit: str) -> Array:
         """Return the square root of what a subject tells, (1, n_u, n_u)."""
-        return root(self.information(values.rows[None]))
+        return compute_root(self.information(values.rows[None]))
 
     def information(self, rows: Array) -> Array:
         """Return F (P, n_u, n_u) of schedules with rows (P, n, q, 2, m + n_u); see the module."""
@@ -252,7 +252,7 @@ class PopulationDesignInformation(DesignInformation):
         return np.concatenate(blocks)
 
     def _information(self, rows: Array) -> Array:
-        (omega, by_omega), m = self.spread, self.question.m
+        (omega, by_omega), m = self.covariance_with_slopes, self.question.m
         P, K = len(rows), rows.shape[1] * rows.shape[2]
         flat = rows.reshape(P, K, 2, -1)
         noise = 2.0 * flat[:, :, 1, m:]
@@ -269,20 +269,20 @@ class PopulationDesignInformation(DesignInformation):
         return F
 
     @property
-    def among(self) -> str:
+    def certificate_scope(self) -> str:
         """Description of the set of designs that the certificate covers."""
         if not any(g.per_subject for g in self.groups):
             return "these groups"
-        return f"all {self.compared} schedules" if self.all_compared else f"the {self.compared} schedules compared"
+        return f"all {self.n_compared} schedules" if self.all_compared else f"the {self.n_compared} schedules compared"
 
 
-def root(F: Array) -> Array:
+def compute_root(F: Array) -> Array:
     """Return R (..., n, n) with R'R = F, for F that may be singular."""
     values, vectors = np.linalg.eigh(F)
     return np.sqrt(np.maximum(values, 0.0))[..., None] * np.swapaxes(vectors, -1, -2)
 
 
-def population_knowledge(
+def build_population_information(
     source: Any, population: Any, candidates: Sequence[Candidate], mistakes: list[str]
 ) -> PopulationDesignInformation:
     """Build the population with a subject for each candidate. Raise an InputError with all `mistakes`, if any."""
@@ -343,12 +343,12 @@ def population_knowledge(
     n_y = question.n_y
     information = PopulationDesignInformation(
         problem, compiled, tuple(new_names[len(old_names) :]), question.names, y, y[None], (), np.arange(n_y), np.arange(n_y),
-        np.arange(n_y), fit is not None, False, None, tight(None if fit is None else fit.integrator),
+        np.arange(n_y), fit is not None, False, None, tighten_tolerances(None if fit is None else fit.integrator),
         tuple(with_fields(c, together="experiment", spacing=0.0, between=False) for c in full_candidates),
         question=question, M0=np.zeros((n_y, n_y)), group=tuple(range(len(full_candidates))), groups=tuple(full_candidates),
         integrator=None if fit is None else fit.integrator,
     )  # fmt: skip
-    return replace(information, M0=_prior_information(information, fit))
+    return replace(information, M0=_compute_prior_information(information, fit))
 
 
 def _covariate_values(
@@ -371,9 +371,9 @@ def _covariate_values(
     }
 
 
-def _prior_information(information: PopulationDesignInformation, fit: MixedEffectsResult | None) -> Array:
+def _compute_prior_information(information: PopulationDesignInformation, fit: MixedEffectsResult | None) -> Array:
     """Return the information of a fit, or of priors, by relative changes."""
-    names, turn = information.names, information.turn
+    names, turn = information.names, information.relative_transform
     if fit is None:
         rows: Any = information.question.priors(information.estimate).jacobian
         J = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=float) @ turn
@@ -397,11 +397,11 @@ class _ScheduleCatalog:
     order: Index
     rng: np.random.Generator
     pool: dict[tuple[int, tuple[int, ...]], Array] = field(default_factory=dict[tuple[int, tuple[int, ...]], Any])
-    evaluated_schedules: set[tuple[int, tuple[int, ...]]] = field(default_factory=set[tuple[int, tuple[int, ...]]])
+    compared_schedules: set[tuple[int, tuple[int, ...]]] = field(default_factory=set[tuple[int, tuple[int, ...]]])
 
-    def informations(self, g: int, schedules: Sequence[Sequence[int]]) -> Array:
+    def compute_informations(self, g: int, schedules: Sequence[Sequence[int]]) -> Array:
         """Return F of schedules of a group (P, n_u, n_u), in the criterion's order."""
-        self.evaluated_schedules |= {(g, tuple(sorted(s))) for s in schedules}
+        self.compared_schedules |= {(g, tuple(sorted(s))) for s in schedules}
         F = self.information.information(self.values[g].rows[np.array(schedules, dtype=np.intp)])
         return F[:, self.order][:, :, self.order]
 
@@ -414,7 +414,8 @@ class _ScheduleCatalog:
         )
         if new_schedules:
             self.pool |= {
-                (g, s): R for s, R in zip(new_schedules, root(self.informations(g, new_schedules)), strict=True)
+                (g, s): R
+                for s, R in zip(new_schedules, compute_root(self.compute_informations(g, new_schedules)), strict=True)
             }
         return bool(new_schedules)
 
@@ -427,13 +428,13 @@ class _ScheduleCatalog:
         times, gap = self.values[g].times[sorted(schedule)], self.information.groups[g].spacing
         return times.size < 2 or bool(np.diff(times).min() >= gap * (1 - 1e-9))
 
-    def simple(self, g: int) -> dict[str, tuple[int, ...]]:
+    def build_simple_schedules(self, g: int) -> dict[str, tuple[int, ...]]:
         """Return schedules at simple times, as near as the grid has them; of a group without a choice what it is."""
         times, n = self.values[g].times, self.information.groups[g].per_subject
         if n is None:
             return dict.fromkeys((EQUIDISTANT, RATIOS, PRESENT), tuple(range(times.size)))
-        start, present = self.information.condition(g).start, self.information.present(g, -1)
-        places_by_name = simple_places(
+        start, present = self.information.condition(g).start, self.information.measured_times(g, -1)
+        places_by_name = find_simple_places(
             times, n, start, present, tells=bool(self.values[g].rows[0].any()), is_distinct=True
         )
         schedules = {name: tuple(np.sort(places).tolist()) for name, places in places_by_name.items()}
@@ -455,9 +456,9 @@ class _ScheduleCatalog:
                 return tuple(trial.tolist())
         return None
 
-    def climbed(self, g: int, start: tuple[int, ...], G: Array, stop: Callable[[], bool]) -> tuple[int, ...]:
+    def improve_schedule(self, g: int, start: tuple[int, ...], G: Array, stop: Callable[[], bool]) -> tuple[int, ...]:
         """Exchange one time for another as long as tr(G F) grows."""
-        schedule, value = start, float(np.sum(G * self.informations(g, [start])[0]))
+        schedule, value = start, float(np.sum(G * self.compute_informations(g, [start])[0]))
         while not stop():
             trials = [
                 trial
@@ -465,7 +466,7 @@ class _ScheduleCatalog:
                 for i in range(self.values[g].times.size)
                 if i != schedule[j] and self.is_spaced(g, trial := (*schedule[:j], i, *schedule[j + 1 :]))
             ]
-            gains = np.einsum("ij,pij->p", G, self.informations(g, trials)) if trials else np.zeros(1)
+            gains = np.einsum("ij,pij->p", G, self.compute_informations(g, trials)) if trials else np.zeros(1)
             if gains.max() <= value * (1.0 + _PRICE_RTOL):
                 break
             schedule, value = tuple(sorted(trials[int(np.argmax(gains))])), float(gains.max())
@@ -483,13 +484,13 @@ def select_schedules(
     """Build schedules by enumeration or column generation. Return them as candidates, with their purchases."""
     free_groups = [int(k) for k in selection.candidate]  # groups of which subjects can be bought
     column_by_group = {g: i for i, g in enumerate(free_groups)}
-    pool, max_counts = _group_budgets(selection.offers)
+    pool, max_counts = _group_budgets(selection.pool)
     M0 = pool.M0[:, order][:, :, order]
     catalog, is_finished = _ScheduleCatalog(information, selection.values[0], order, rng), True
     open_groups: list[int] = []
     for g in free_groups:
         n, size = information.groups[g].per_subject, selection.values[0][g].times.size
-        catalog.add(g, catalog.simple(g).values())
+        catalog.add(g, catalog.build_simple_schedules(g).values())
         if n is not None and comb(size + n - 1, n) <= _MAX_ENUMERATED_SCHEDULES:
             catalog.add(g, [s for s in combinations_with_replacement(range(size), n) if catalog.is_spaced(g, s)])
         elif n is not None:
@@ -518,11 +519,11 @@ def select_schedules(
 
     for _ in range(_MAX_ROUNDS if open_groups else 0):
         current_pool, is_finished = build_pool(), False
-        solution = relaxed_design(goal, current_pool, _PRICE_RTOL, stop=stop)
+        solution = optimize_weights(goal, current_pool, _PRICE_RTOL, stop=stop)
         linearization = solution and goal.criterion.tangent(current_pool.information(solution.w)[0], M0[0], solution.mu)
         if solution is None or not linearization or stop():
             break
-        keys, is_finished, catalog.evaluated_schedules = list(catalog.pool), True, set(catalog.pool)
+        keys, is_finished, catalog.compared_schedules = list(catalog.pool), True, set(catalog.pool)
         for g in open_groups:
             used_schedules = [
                 keys[i][1]
@@ -533,14 +534,14 @@ def select_schedules(
                 *used_schedules,
                 *(s for s in (catalog.draw_schedule(g) for _ in range(_N_RANDOM_SCHEDULES)) if s is not None),
             ]
-            end_schedules = sorted({catalog.climbed(g, s, linearization.G, stop) for s in starts})
-            gains = np.einsum("ij,pij->p", linearization.G, catalog.informations(g, end_schedules))
+            end_schedules = sorted({catalog.improve_schedule(g, s, linearization.G, stop) for s in starts})
+            gains = np.einsum("ij,pij->p", linearization.G, catalog.compute_informations(g, end_schedules))
             price = float(solution.y @ pool.A[:, column_by_group[g]]) + pool.price[column_by_group[g]]
             is_finished &= not (catalog.add(g, end_schedules) and gains.max() > price * (1.0 + _PRICE_RTOL))
         if is_finished:
             break
     if not is_finished:
-        catalog.evaluated_schedules = set(catalog.pool)
+        catalog.compared_schedules = set(catalog.pool)
     return _as_candidates(catalog, selection, build_pool(), order, is_complete=not open_groups)
 
 
@@ -560,7 +561,7 @@ def _as_candidates(
     column_by_group = {int(g): i for i, g in enumerate(selection.candidate)}
     values, simple = (
         tuple(_select_times(catalog.values[g], list(s)) for g, s in keys),
-        {g: catalog.simple(g) for g in column_by_group},
+        {g: catalog.build_simple_schedules(g) for g in column_by_group},
     )
     candidates = tuple(
         with_fields(information.candidates[g], times=v.times) for (g, _), v in zip(keys, values, strict=True)
@@ -570,22 +571,22 @@ def _as_candidates(
     new_information = replace(
         information, candidates=(*candidates, *(information.candidates[g] for g in fixed)), group=group,
         labels=tuple(f"{information.labels[g]} #{k + 1}" for k, g in enumerate(group)),
-        compared=len(catalog.evaluated_schedules), all_compared=is_complete,
-        simplest={name: [keys.index((g, s[name])) for g, s in simple.items()]
+        n_compared=len(catalog.compared_schedules), all_compared=is_complete,
+        simple_indices={name: [keys.index((g, s[name])) for g, s in simple.items()]
                   for name in (EQUIDISTANT, RATIOS, PRESENT) if all(name in s for s in simple.values())},
     )  # fmt: skip
     N = len(keys)
-    reordered_pool = replace(pool, J=pool.J[..., inverse_order], M0=selection.offers.M0)
+    reordered_pool = replace(pool, J=pool.J[..., inverse_order], M0=selection.pool.M0)
     positions = CandidatePositions(-1 - np.arange(N), np.arange(N), np.zeros(N), np.zeros(N))
     no_index, cost = np.full(N, -1, dtype=np.intp), np.array([selection.cost[column_by_group[g]] for g, _ in keys])
     fixed_values = tuple(selection.values[0][g] for g in fixed)
     return new_information, replace(
-        selection, offers=reordered_pool, positions=positions, candidate=np.arange(N), output=no_index, time=no_index, cost=cost,
+        selection, pool=reordered_pool, positions=positions, candidate=np.arange(N), output=no_index, time=no_index, cost=cost,
         values=((*values, *fixed_values),),
     )  # fmt: skip
 
 
-def moved_schedules(
+def shift_schedule_times(
     information: PopulationDesignInformation,
     selection: CandidateSelection,
     goal: DesignGoal,
@@ -611,7 +612,7 @@ def moved_schedules(
     low, high = (np.array([grids[g].times[end_index] for g in group_of_time]) for end_index in (0, -1))
     gap = np.array([information.groups[g].spacing for g in group_of_time])
     gap_starts = np.setdiff1d(np.arange(start.size - 1), ends - 1)
-    M = selection.offers.information(np.where(np.isin(np.arange(counts.size), used_candidates), 0.0, counts))[0]
+    M = selection.pool.information(np.where(np.isin(np.arange(counts.size), used_candidates), 0.0, counts))[0]
 
     def split_times(t: Array) -> list[Array]:
         return [np.sort(part) for part in np.split(t, ends[:-1])]
@@ -623,11 +624,11 @@ def moved_schedules(
         return total[None]
 
     def recompute_selection(t: Array) -> CandidateSelection:
-        values, J = list(selection.values[0]), selection.offers.J.copy()
+        values, J = list(selection.values[0]), selection.pool.J.copy()
         for k, times in zip(used_candidates, split_times(t), strict=True):
             values[k] = information.values(k, times)
-            J[0, k] = information.blocks(values[k], "experiment")[0]
-        return replace(selection, offers=replace(selection.offers, J=J), values=(tuple(values),))
+            J[0, k] = information.purchase_rows(values[k], "experiment")[0]
+        return replace(selection, pool=replace(selection.pool, J=J), values=(tuple(values),))
 
     return optimize_times(
         selection,
@@ -663,7 +664,7 @@ def schedule_time_gains(
     """Return name, times (n,) and best ratio of value to price with one time moved there, of used schedules with
     chosen times.
     """
-    pool = selection.offers
+    pool = selection.pool
     linearization = goal.criterion.tangent(pool.information(solution.w)[0], pool.M0[0], solution.mu)
     result: list[tuple[str, Array, Array]] = []
     chosen_schedules = [
@@ -697,5 +698,5 @@ def _letters(i: int) -> str:
 
 def _select_times(values: PredictedValues, places: Sequence[int]) -> PredictedValues:
     indices = np.array(places, dtype=np.intp)
-    arrays = {name: getattr(values, name)[indices] for name in ("times", "mu", "s", "rows", "between")}
+    arrays = {name: getattr(values, name)[indices] for name in ("times", "mu", "s", "rows", "between_variance")}
     return replace(values, **arrays)

@@ -121,10 +121,10 @@ class Design:
     @cached_property
     def spent(self) -> float:
         """Cost of the design, including fixed candidates."""
-        return float(self.bought.cost @ self.counts) + self.bought.paid
+        return float(self.bought.cost @ self.counts) + self.bought.fixed_cost
 
     @cached_property
-    def _predicted(self) -> tuple[PredictedValues, ...]:
+    def _predicted_values(self) -> tuple[PredictedValues, ...]:
         """Predicted values of each candidate at the estimate."""
         first_values = self.bought.values[0]
         if len(self.known.thetas) == 1:
@@ -137,7 +137,7 @@ class Design:
         rows: list[tuple[Any, ...]] = []
         for i in np.flatnonzero(self.counts > 0):
             k, o, t = (int(indices[i]) for indices in (self.bought.candidate, self.bought.output, self.bought.time))
-            values = self._predicted[k]
+            values = self._predicted_values[k]
             outputs = range(len(values.outputs)) if o < 0 else [o]
             times = range(values.times.size) if t < 0 else [t]
             label = self.known.labels[k]
@@ -177,7 +177,7 @@ class Design:
                 measurements = {o: [(float(t), i, 1) for i, t in enumerate(candidate.times)] for o in candidate.outputs}
             if measurements:
                 new_experiments = (
-                    self._subjects(k, measurements) if self.known.subjects else [self._experiment(k, measurements)]
+                    self._subjects(k, measurements) if self.known.has_subjects else [self._experiment(k, measurements)]
                 )
                 experiment_pairs += [(k, e) for e in new_experiments]
         return experiment_pairs
@@ -190,7 +190,7 @@ class Design:
 
     def _experiment(self, k: int, measurements: Mapping[str, Sequence[tuple[float, int, int]]]) -> Experiment:
         template = self.known.experiment(k)
-        values, data, sigma = self._predicted[k], dict[str, Any](), dict[str, Any]()
+        values, data, sigma = self._predicted_values[k], dict[str, Any](), dict[str, Any]()
         for output, rows in measurements.items():
             j = values.outputs.index(output)
             times = np.repeat([t for t, _, _ in rows], [n for _, _, n in rows])
@@ -200,7 +200,7 @@ class Design:
             if template.sigma is not None and output in template.sigma:
                 spread = self.known.spread_of(k, output, times)
                 spread = spread.compute_deviations(mu) if isinstance(spread, Relative) else spread
-                sigma[output] = spread / self.known.factor(self.known.observed(k, output))
+                sigma[output] = spread / self.known.sigma_factor(self.known.observable(k, output))
         noise = {o: n for o, n in template.noise.items() if o in data}
         end = max(float(times[-1]) for times, _ in data.values())
         events = [e for e in self.known.events(k) if not is_after_data(e, end)]
@@ -224,13 +224,13 @@ class Design:
             for old_name in origin_by_name.values()
         }
         new_experiments = [e for e in new_experiments if e.name not in origin_by_name]
-        if self.known.fitted:
-            old_experiments = [_joined(e, additions.get(e.name, ())) for e in old_experiments]
+        if self.known.is_fitted:
+            old_experiments = [_join_data(e, additions.get(e.name, ())) for e in old_experiments]
         else:
             old_experiments = [
                 e.called(name)
                 for name, replicates in additions.items()
-                for e in [_joined(replicates[0], replicates[1:])]
+                for e in [_join_data(replicates[0], replicates[1:])]
             ]
         parameters = {n: self.known.parameters.get(n, p) for n, p in self.known.problem.parameters.items()}
         return self.known.problem.replace(experiments=[*old_experiments, *new_experiments], parameters=parameters)
@@ -245,7 +245,7 @@ class Design:
             For designs of a model that has no subjects.
         """
         information: Any = self.known
-        if not information.subjects:
+        if not information.has_subjects:
             raise InputError("Design.population", ["nothing varies between subjects; use design.problem"])
         return information.population(
             {e.name: k for k, e in self._candidate_experiments}, [e.name for e in self.problem.experiments]
@@ -282,16 +282,16 @@ class Design:
         from castfit.drive.uncertainty.refits.coverage import coverage
 
         mistakes = option_mistakes(("samples", samples, is_count(samples, 2), "give at least 2"))
-        if not self.known.subjects:
+        if not self.known.has_subjects:
             raise_if_mistakes("Design.verify", mistakes)
         else:
-            from castfit.drive.design.trials import OPTIONS, verified_population
+            from castfit.drive.design.trials import OPTIONS, verify_population_design
 
             option_errors = [
                 f"'{n}' is no option for populations: {suggest(n, OPTIONS)}" for n in options if n not in OPTIONS
             ]
             raise_if_mistakes("Design.verify", [*mistakes, *rng_mistakes(rng), *option_errors])
-            return verified_population(self, samples, as_seed(rng), options)
+            return verify_population_design(self, samples, as_seed(rng), options)
         problem = self.problem
         natural_values = dict(
             zip(self.known.extended.names, self.known.extended.to_natural(self.known.theta()), strict=True)
@@ -337,7 +337,7 @@ class Design:
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        return "\n".join([*self._instructions, "", *self._errors, "", *self._certificate, *self.remarks])
+        return "\n".join([*self._instructions, "", *self._error_lines, "", *self._certificate_lines, *self.remarks])
 
     def __str__(self) -> str:
         return self.summary()
@@ -363,9 +363,9 @@ class Design:
                 lines.append(f"Perform {label} (fixed).")
                 continue
             indices = np.flatnonzero((self.counts > 0) & (self.bought.candidate == k))
-            if self.known.subjects:
+            if self.known.has_subjects:
                 lines += [
-                    self.known.doing(k, float(self.counts[i]), self.bought.values[0][k], exact=self.exact)
+                    self.known.describe_schedule(k, float(self.counts[i]), self.bought.values[0][k], exact=self.exact)
                     for i in indices
                 ]
             elif not indices.size:
@@ -373,49 +373,49 @@ class Design:
                     "Measure nothing: no measurement is worth its price." if is_single else f"Leave {label} out."
                 )
             elif self.known.candidates[k].together == "experiment":
-                lines.append(f"Do {label}{self._often(float(self.counts[indices[0]]), ' ')}.")
+                lines.append(f"Do {label}{self._count_text(float(self.counts[indices[0]]), ' ')}.")
             else:
-                lines.append(f"{prefix or 'M'}{'measure' if prefix else 'easure'} {self._places(k, indices)}.")
+                lines.append(f"{prefix or 'M'}{'measure' if prefix else 'easure'} {self._times_text(k, indices)}.")
         return lines
 
-    def _places(self, k: int, indices: Index) -> str:
+    def _times_text(self, k: int, indices: Index) -> str:
         values, texts = self.bought.values[0][k], list[str]()
         for o in np.unique(self.bought.output[indices]).tolist():
             output_indices = indices[self.bought.output[indices] == o]
             output_indices = output_indices[np.argsort(self.bought.time[output_indices])]
             outputs_text = join_limited(values.outputs if o < 0 else values.outputs[o : o + 1])
             times = [
-                f"{values.times[self.bought.time[i]]:.4g}{self._often(float(self.counts[i]), ' (', ')')}"
+                f"{values.times[self.bought.time[i]]:.4g}{self._count_text(float(self.counts[i]), ' (', ')')}"
                 for i in output_indices
             ]
             texts.append(f"{outputs_text} at t = {join_with_and(times)}")
         return "; ".join(texts)
 
-    def _often(self, count: float, prefix: str, suffix: str = "") -> str:
+    def _count_text(self, count: float, prefix: str, suffix: str = "") -> str:
         if not self.exact:
             return f"{prefix}weight {count:.4g}{suffix}"
         n = round(count)
         return "" if n == 1 else f"{prefix}{_TIMES[n] if n < len(_TIMES) else f'{n} times'}{suffix}"
 
     @property
-    def _errors(self) -> list[str]:
+    def _error_lines(self) -> list[str]:
         best_name = max(self.simple_efficiency, key=self.simple_efficiency.__getitem__, default=None)
         headers = ["", "now", "after this", *([f"{_HEADS[best_name]}, same cost"] if best_name else [])]
         columns = (self.before, self.after, *([self.simple[best_name]] if best_name else []))
-        absolute = self.known.absolute
-        rows = [[n, *(_error(column[n], absolute=n in absolute) for column in columns)] for n in self.before]
+        absolute = self.known.absolute_names
+        rows = [[n, *(_format_deviation(column[n], absolute=n in absolute) for column in columns)] for n in self.before]
         return [
             line for line in align_columns([headers, *rows], "<" + ">" * len(columns)) if not line.startswith("---")
         ]
 
     @property
-    def _certificate(self) -> list[str]:
+    def _certificate_lines(self) -> list[str]:
         max_gain = 1.0 / self.efficiency - 1.0 if self.efficiency > 0.0 else np.inf
         criterion_text = f"{self.criterion} and its price" if self.bought.price else self.criterion
-        scope_text = self.known.among + (", as chosen," if self.chosen else "")
-        budget_text = " within the budget" if self.bought.limited or not self.bought.price else ""
+        scope_text = self.known.certificate_scope + (", as chosen," if self.chosen else "")
+        budget_text = " within the budget" if self.bought.has_budget or not self.bought.price else ""
         phrases = [
-            f"Optimality bound: no design of {scope_text}{budget_text} is better by more than {_percent(max_gain)} ({criterion_text})"
+            f"Optimality bound: no design of {scope_text}{budget_text} is better by more than {_format_percent(max_gain)} ({criterion_text})"
         ]
         for name, efficiency in self.simple_efficiency.items():
             unknown_names = [
@@ -438,7 +438,7 @@ class Design:
         return lines
 
 
-def _joined(experiment: Experiment, additions: Sequence[Experiment]) -> Experiment:
+def _join_data(experiment: Experiment, additions: Sequence[Experiment]) -> Experiment:
     """Return an experiment with further values of the same kind, in the order of time."""
     data, sigma = dict(experiment.data), dict(experiment.sigma or {})
     for addition in additions:
@@ -459,20 +459,20 @@ def _joined(experiment: Experiment, additions: Sequence[Experiment]) -> Experime
     return experiment.with_changes(data=data, sigma=sigma or None, noise=noise, events=events)
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     if not np.isfinite(share):
         return "any amount"
     percent = max(100.0 * share, 1e-4)  # the bound itself is known no better
     return f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
 
 
-def _error(sd: float, *, absolute: bool) -> str:
+def _format_deviation(sd: float, *, absolute: bool) -> str:
     if not np.isfinite(sd):
         return "unknown"
     return f"±{sd:.3g}" if absolute else f"±{100 * sd:.3g} %"
 
 
-def deviations(information: DesignInformation, M: Array) -> dict[str, float]:
+def compute_deviations(information: DesignInformation, M: Array) -> dict[str, float]:
     """Compute standard deviations of the quantities, medians over informations (S, n_u, n_u).
 
     Inf for undetermined ones.
@@ -481,10 +481,10 @@ def deviations(information: DesignInformation, M: Array) -> dict[str, float]:
     return {n: float(v) if v < UNKNOWN_DEVIATION else np.inf for n, v in zip(information.quantities, sd, strict=True)}
 
 
-def remarks_of(design: Design) -> tuple[str, ...]:
+def build_remarks(design: Design) -> tuple[str, ...]:
     """Return remarks on a design, such as undetectable lack of fit, unsupported guesses and undetermined quantities."""
     information, remarks = design.known, list[str]()
-    if information.refuted:
+    if information.is_refuted:
         remarks.append(
             "The fitted model does not fit the data (see print(result)); these predictions assume that it is correct."
         )
@@ -501,7 +501,7 @@ def remarks_of(design: Design) -> tuple[str, ...]:
     table = design.table
     n_points = len({*zip(table["candidate"].tolist(), table["output"].tolist(), table["time"].tolist(), strict=True)})
     n = len(information.problem_positions)
-    if not information.fitted and not information.subjects and n_points and n_points <= n:
+    if not information.is_fitted and not information.has_subjects and n_points and n_points <= n:
         number_word = _WORDS[n_points].capitalize() if n_points < len(_WORDS) else str(n_points)
         noun = "distinct time shows" if n_points == 1 else "distinct times show"
         remarks.append(f"{number_word} {noun} no lack of fit; set distinct={n + 1} to be able to detect it.")
@@ -512,7 +512,7 @@ def remarks_of(design: Design) -> tuple[str, ...]:
         )
     if len(information.thetas) == 1:
         poorly_known = [name for name, sd in design.before.items() if sd > _POOR_DEVIATION]
-        if not information.fitted:
+        if not information.is_fitted:
             remarks.append("The design is optimal only if the guesses are correct; no data support them.")
         elif poorly_known:
             remarks.append(

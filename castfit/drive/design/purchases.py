@@ -31,21 +31,21 @@ class CandidateSelection:
     price : of a unit of cost, in units of the criterion;  limited : whether there is a budget
     """
 
-    offers: CandidatePool
+    pool: CandidatePool
     positions: CandidatePositions
     candidate: Index
     output: Index
     time: Index
     cost: Array
     values: tuple[tuple[PredictedValues, ...], ...]
-    paid: float
+    fixed_cost: float
     price: float = 0.0
-    limited: bool = True
+    has_budget: bool = True
 
     @property
-    def affordable(self) -> bool:
+    def can_afford_any(self) -> bool:
         """Whether anything can be bought once."""
-        pool = self.offers
+        pool = self.pool
         return bool(np.all(pool.b[:, None] * (1 + 1e-9) >= pool.A, axis=0).any())
 
     def experiments(self, counts: Array, k: int) -> dict[str, list[tuple[float, int, int]]]:
@@ -74,12 +74,12 @@ def build_selection(
 
     priced : whether the price ends what no budget does
     """
-    limits = _limits(information, budget, mistakes, priced=priced)
+    limits = _read_budgets(information, budget, mistakes, priced=priced)
     if mistakes:
         return None
     samples = range(len(information.thetas))
-    grids = [_grid(c.times) if c.between else c.times for c in information.candidates]
-    values = tuple(_values(information, grids, s, mistakes) for s in samples)
+    grids = [_refine_grid(c.times) if c.between else c.times for c in information.candidates]
+    values = tuple(_predict_values(information, grids, s, mistakes) for s in samples)
     if mistakes:
         return None
     prior_information = np.array([information.compute_prior_information(s) for s in samples])
@@ -96,7 +96,7 @@ def build_selection(
         costs = [candidate.cost_of(candidate.outputs[o]) if o >= 0 else candidate.cost_of("") for o, _ in units]
         if candidate.fixed:
             fixed_costs += [
-                sum(c for (o, _), c in zip(units, costs, strict=True) if _counts(key, information, k, o))
+                sum(c for (o, _), c in zip(units, costs, strict=True) if _is_paid_from(key, information, k, o))
                 for key in limits
             ]
             fixed_total += sum(costs)
@@ -114,7 +114,7 @@ def build_selection(
         return None
     rows = np.array(
         [
-            [c * _counts(key, information, k, o) for k, o, c in zip(candidate, output, cost, strict=True)]
+            [c * _is_paid_from(key, information, k, o) for k, o, c in zip(candidate, output, cost, strict=True)]
             for key in limits
         ]
     )
@@ -123,13 +123,13 @@ def build_selection(
         mistakes.append("distinct= distributes a budget over times; set budget=..., or remove it")
     if distinct is not None:
         max_counts = np.minimum(max_counts, np.maximum(np.floor(max_affordable_counts(rows, b) / distinct), 1.0))
-    positions = _positions(information, grids, candidate, output, time, spacing)
+    positions = _build_positions(information, grids, candidate, output, time, spacing)
     max_counts = np.where(spacing > 0, 1.0, max_counts)
-    pool = CandidatePool(J, M0, *_with_windows(rows, b, positions), max_counts, price * cost)
+    pool = CandidatePool(J, M0, *_add_spacing_budgets(rows, b, positions), max_counts, price * cost)
     return CandidateSelection(pool, positions, candidate, output, time, cost, values, fixed_total, price, bool(limits))
 
 
-def _values(
+def _predict_values(
     information: DesignInformation, grids: list[Array], sample: int, mistakes: list[str]
 ) -> tuple[PredictedValues, ...]:
     """Predict the values of each candidate. Return an empty tuple if there are mistakes already."""
@@ -147,7 +147,10 @@ def candidate_rows(
     """
     fixed = [c.fixed for c in information.candidates]
     blocks = [
-        [information.blocks(predicted, c.together) for predicted, c in zip(sample, information.candidates, strict=True)]
+        [
+            information.purchase_rows(predicted, c.together)
+            for predicted, c in zip(sample, information.candidates, strict=True)
+        ]
         for sample in values
     ]
     width = max(block.shape[1] for sample in blocks for block in sample)
@@ -161,7 +164,9 @@ def candidate_rows(
     return np.array(J), np.array([M + added for M, added in zip(prior_information, fixed_information, strict=True)])
 
 
-def _limits(information: DesignInformation, budget: Any, mistakes: list[str], *, priced: bool) -> dict[str, float]:
+def _read_budgets(
+    information: DesignInformation, budget: Any, mistakes: list[str], *, priced: bool
+) -> dict[str, float]:
     """Read budgets: one for everything, "" here, or for outputs and candidates by name."""
     if budget is None:
         if not priced and not all(np.isfinite(c.at_most) or c.spacing > 0 or c.fixed for c in information.candidates):
@@ -180,20 +185,20 @@ def _limits(information: DesignInformation, budget: Any, mistakes: list[str], *,
         return {}
     free_pairs = [(k, o) for k, c in enumerate(information.candidates) if not c.fixed for o in range(len(c.outputs))]
     if not priced and not all(
-        any(_counts(key, information, k, o) for key in limits) or np.isfinite(information.candidates[k].at_most)
+        any(_is_paid_from(key, information, k, o) for key in limits) or np.isfinite(information.candidates[k].at_most)
         for k, o in free_pairs
     ):
         mistakes.append("some candidate has no budget and no limit; add 'all' to the budget, or set at_most=")
     return {key: float(value) for key, value in limits.items()}
 
 
-def _counts(key: str, information: DesignInformation, k: int, output: int) -> bool:
+def _is_paid_from(key: str, information: DesignInformation, k: int, output: int) -> bool:
     """Check whether a purchase is paid from a budget."""
     outputs = information.candidates[k].outputs if output < 0 else (information.candidates[k].outputs[output],)
     return key in ("", "all", information.labels[k], *outputs)
 
 
-def _grid(times: Array) -> Array:
+def _refine_grid(times: Array) -> Array:
     """Return times with further ones between them."""
     if times.size < 2:
         return times
@@ -201,7 +206,7 @@ def _grid(times: Array) -> Array:
     return np.interp(np.arange((times.size - 1) * finer + 1) / finer, np.arange(times.size), times)
 
 
-def _positions(
+def _build_positions(
     information: DesignInformation, grids: list[Array], candidate: Index, output: Index, time: Index, spacing: Array
 ) -> CandidatePositions:
     times = np.array([grids[k][t] if t >= 0 else 0.0 for k, t in zip(candidate, time, strict=True)])
@@ -213,7 +218,7 @@ def _positions(
     )
 
 
-def _with_windows(A: Array, b: Array, positions: CandidatePositions) -> tuple[Array, Array]:
+def _add_spacing_budgets(A: Array, b: Array, positions: CandidatePositions) -> tuple[Array, Array]:
     """Add to the budgets that of times that are too near to each other one is used at most."""
     rows: list[Array] = []
     for line in np.unique(positions.line[positions.spacing > 0]):

@@ -27,7 +27,7 @@ import numpy as np
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.drive.design.choices import choice_locations, collect_choices, piece_edges
-from castfit.drive.design.knowledge import DesignInformation, informations
+from castfit.drive.design.knowledge import DesignInformation, information_factors
 from castfit.experiment.events import occurrences
 from castfit.experiment.experiment import Free
 from castfit.experiment.inputs import Placeholder
@@ -63,7 +63,7 @@ def substitute_symbols(model: Model, expression: Any) -> Any:
 class SensitivityGraph:
     """Graph of the information rows of candidate k at times (n,), and of its constraints.
 
-    `said` is the candidate with its choices.
+    `candidate` has its choices, and the experiment k has numbers in their place.
     """
 
     information: DesignInformation
@@ -77,7 +77,7 @@ class SensitivityGraph:
     def obstacles(self) -> list[str]:
         """Messages about features of the candidate that the graph does not support."""
         model, experiment = self.information.extended.model, self._experiment
-        events = [(o, t.is_constant() and self._build_end_time(o).is_constant(), a) for o, t, a in self._happens]
+        events = [(o, t.is_constant() and self._build_end_time(o).is_constant(), a) for o, t, a in self._occurrences]
         state_doses = [
             o
             for o, is_fixed_time, a in events
@@ -160,7 +160,7 @@ class SensitivityGraph:
         return by_name(expression, self.information.extended.model.system)
 
     @cached_property
-    def _happens(self) -> list[tuple[ScheduledEvent, Any, Any]]:
+    def _occurrences(self) -> list[tuple[ScheduledEvent, Any, Any]]:
         """Occurrences of events and doses, with their time and their amount or rate."""
         events = self._experiment.events if self.candidate.events is None else self.candidate.events
         return [
@@ -180,7 +180,9 @@ class SensitivityGraph:
     def _nodes(self) -> Array:
         """Times between steps, (N + 1,)."""
         start, end = self._experiment.start, float(self.times[-1])
-        event_times = [t for o, time, _ in self._happens for t in (time, self._build_end_time(o)) if t.is_constant()]
+        event_times = [
+            t for o, time, _ in self._occurrences for t in (time, self._build_end_time(o)) if t.is_constant()
+        ]
         constraint_times = [t for c in self.constraints if isinstance(c.times, tuple) for t in c.times]
         kinks = [u.breakpoints for n, u in self._experiment.inputs.items() if n not in self._signals]
         kinks += [piece_edges(self.candidate, v, start) for v in self._signals.values()]
@@ -194,10 +196,10 @@ class SensitivityGraph:
         nodes = (left_ends[i] + width[i] * j for i, n in enumerate(counts.tolist()) for j in range(max(n, 1)))
         return np.array([*nodes, end])
 
-    def _node(self, times: Any) -> list[int]:
+    def _node_indices(self, times: Any) -> list[int]:
         return np.argmin(np.abs(self._nodes[:, None] - np.atleast_1d(times)[None]), axis=0).tolist()
 
-    def _inputs(self) -> Any:
+    def _build_inputs(self) -> Any:
         """Return cubics of the inputs in each step, (4 n_u, N)."""
         q, d, choice_symbols, _ = self._symbols
         middle, names = 0.5 * (self._nodes[1:] + self._nodes[:-1]), self.information.extended.model.inputs
@@ -228,11 +230,11 @@ class SensitivityGraph:
         pattern = np.unique([rows, columns % (1 + n)], axis=1).tolist()
         return _ca.project(stacked, _ca.repmat(_ca.Sparsity.triplet(m, 1 + n, *pattern), 1, K))
 
-    def _step(self, sparsity: Any, dose_states: list[str]) -> Any:
+    def _build_step(self, sparsity: Any, dose_states: list[str]) -> Any:
         """Return one step  (Z, t, h, g) -> Z;  g: parameters, times and amounts of moving doses, cubics, rates more."""
         model, system, m = self.information.extended.model, self.information.extended.model.system, len(dose_states)
         n_x, n_p, n_u = system.x.numel(), system.p.numel(), system.u.numel()
-        rhs: Any = system.function("right", system.ode)
+        rhs: Any = system.function("rhs", system.ode)
         Z, g, t, h = _ca.SX.sym("Z", n_x, sparsity.size2()), _ca.SX.sym("g", sparsity), _ca.SX.sym("t"), _ca.SX.sym("h")
         p, tau, a, u, r = _ca.vertsplit(g[:, 0], np.cumsum([0, n_p, m, m, 4 * n_u, n_x]).tolist())
 
@@ -257,7 +259,7 @@ class SensitivityGraph:
             "step", [Z, t, h, g], [step_expression], {"cse": True, "is_diff_in": [True, False, False, True]}
         )
 
-    def _course(self, n: int) -> _SensitivityTrajectory:
+    def _build_trajectory(self, n: int) -> _SensitivityTrajectory:
         """Return the course, with its derivatives by n of the q."""
         model, nodes, (q, d, _, natural) = self.information.extended.model, self._nodes, self._symbols
         N, h, n_u, n_p, system = nodes.size - 1, np.diff(nodes), len(model.inputs), len(model.parameters), model.system
@@ -266,14 +268,19 @@ class SensitivityGraph:
             natural["initial state", s] if isinstance(initial[s], Free) else initial[s] for s in model.states
         ]
         p = [self._overrides.get(name, self._values.get(name, 0.0)) for name in model.parameters]
-        moving_doses = [dose for dose in self._happens if not dose[1].is_constant()]
-        u, rate, jumps, late_nodes = self._inputs(), _ca.SX(len(initial_states), N), dict[int, list[Any]](), list[int]()
-        Z, w, wide_q = *self._wide(n), _ca.horzcat(q, _ca.SX.eye(q.numel()))[:, : 1 + n]
-        for o, time, amount in self._happens:
-            i = self._node(float(time))[0] if time.is_constant() else -1
+        moving_doses = [dose for dose in self._occurrences if not dose[1].is_constant()]
+        u, rate, jumps, late_nodes = (
+            self._build_inputs(),
+            _ca.SX(len(initial_states), N),
+            dict[int, list[Any]](),
+            list[int](),
+        )
+        Z, w, wide_q = *self._build_wide_symbols(n), _ca.horzcat(q, _ca.SX.eye(q.numel()))[:, : 1 + n]
+        for o, time, amount in self._occurrences:
+            i = self._node_indices(float(time))[0] if time.is_constant() else -1
             state_index = model.states.index(o.into) if o.into else -1
             if o.end_time is not None:
-                for j in range(i, self._node(float(self._substitute_values(o.end_time)))[0]):
+                for j in range(i, self._node_indices(float(self._substitute_values(o.end_time)))[0]):
                     rate[state_index, j] += amount
             elif i >= 0 and float(time) <= nodes[-1]:
                 new_states = _ca.SX(system.x)
@@ -300,13 +307,13 @@ class SensitivityGraph:
                  for inputs in (inputs_before, _ca.horzcat(u[::4, :], inputs_before[:, -1]))]  # fmt: skip
         Q, D = _ca.MX.sym("Q", q.numel()), _ca.MX.sym("D", d.numel())
         input_function = _ca.Function(
-            "given",
+            "inputs",
             [q, d],
             [self._append_derivatives(self._substitute_values(_ca.vertcat(*initial_states)), n), steps, *node_inputs],
         )
         z: Any
         z, steps, *node_inputs = input_function(Q, D)
-        step = self._step(steps[:, : 1 + n].sparsity(), [o.into for o, _, _ in moving_doses])
+        step = self._build_step(steps[:, : 1 + n].sparsity(), [o.into for o, _, _ in moving_doses])
         states_before, states_after = [z], list[Any]()
         for i, j in pairwise([*sorted({0, N, *(i for i in jumps if i < N)}), N]):
             for jump in jumps.get(i, ()):
@@ -323,7 +330,7 @@ class SensitivityGraph:
         )
         return _SensitivityTrajectory(n, Q, D, (measured_states, node_inputs[0]), (Y, node_inputs[1]))
 
-    def _wide(self, n: int) -> tuple[Any, Any]:
+    def _build_wide_symbols(self, n: int) -> tuple[Any, Any]:
         """Return symbols of states and of parameters and inputs, with derivatives by n of the q beside them."""
         system = self.information.extended.model.system
         return _ca.SX.sym("Z", system.x.numel(), 1 + n), _ca.SX.sym("w", system.p.numel() + system.u.numel(), 1 + n)
@@ -332,7 +339,7 @@ class SensitivityGraph:
         """Return an expression of the system (m,), with its derivatives beside it, of wide symbols."""
         system = self.information.extended.model.system
         p, u = _ca.vertsplit(w[:, 0], [0, system.p.numel(), w.size1()])
-        graph: Any = system.function("shown", _ca.densify(expression))
+        graph: Any = system.function("expression", _ca.densify(expression))
         return _with_derivatives(graph(system.t, Z[:, 0], _ca.SX(0, 1), p, u), Z, w)
 
     @cached_property
@@ -346,19 +353,19 @@ class SensitivityGraph:
             self.information.condition(self.k),
         )
         trajectory, names, node_indices = (
-            self._course(self.theta.size),
+            self._build_trajectory(self.theta.size),
             information.candidates[self.k].outputs,
-            self._node(self.times),
+            self._node_indices(self.times),
         )
         observables: list[Any] = [condition.observed[information.extended.outputs.index(o)] for o in names]
-        spread_names = [of.predicted[1] for of in observables if of.computed]
-        (Z, w), sigma_symbols = self._wide(trajectory.n), _ca.SX.sym("s", len(names))
+        spread_names = [observable.predicted[1] for observable in observables if observable.computed]
+        (Z, w), sigma_symbols = self._build_wide_symbols(trajectory.n), _ca.SX.sym("s", len(names))
         y = self._differentiate_expression(
             by_name(_ca.vertcat(*(model.outputs[n] for n in (*names, *spread_names))), model.system), Z, w
         )
         sigma, rows, spread_rows = np.zeros((len(names), self.times.size)), list[Any](), list[Any]()
         for j, (name, observable) in enumerate(zip(names, observables, strict=True)):
-            location, scale = informations(observable.noise)
+            location, scale = information_factors(observable.noise)
             mu, s, spread = y[j, 0], sigma_symbols[j], information.spread_of(self.k, name, self.times)
             if observable.computed:
                 spread_index = len(names) + spread_names.index(observable.predicted[1])
@@ -374,30 +381,30 @@ class SensitivityGraph:
                 s = _ca.sqrt(mu + (s * mu**2 if isinstance(observable.noise, NegativeBinomial) else 0))
             rows.append(np.sqrt(location) * y[j, 1:] / (s * mu if isinstance(observable.noise, LogNormal) else s))
         row_function: Any = _ca.Function(
-            "told", [Z, model.system.t, w, sigma_symbols], [_ca.densify(_ca.vertcat(*rows, *spread_rows))]
+            "rows", [Z, model.system.t, w, sigma_symbols], [_ca.densify(_ca.vertcat(*rows, *spread_rows))]
         )
-        states, inputs = (_columns(of, node_indices, trajectory.n) for of in trajectory.values_before_events)
+        states, inputs = (_columns(values, node_indices, trajectory.n) for values in trajectory.values_before_events)
         return trajectory, row_function.map(len(node_indices))(
             states, self._nodes[None, node_indices], inputs, _ca.DM(sigma)
         )
 
     @cached_property
-    def _told_rows(self) -> Any:
+    def _row_function(self) -> Any:
         trajectory, rows = self._rows
         return _ca.Function("rows", [trajectory.Q, trajectory.D], [rows])
 
     @cached_property
-    def _pull(self) -> Any:
+    def _choice_gradient_function(self) -> Any:
         (trajectory, rows), seed = self._rows, _ca.MX.sym("seed", *self._rows[1].shape)
         gradient = _ca.gradient(_ca.dot(seed, rows), trajectory.D)
         return _ca.Function("pull", [trajectory.Q, trajectory.D, seed], [_ca.densify(gradient)])
 
     @cached_property
     def _slack_function(self) -> Any:
-        trajectory, model, slack_terms = self._course(0), self.information.extended.model, [_ca.MX(0, 1)]
-        Z, w = self._wide(0)
+        trajectory, model, slack_terms = self._build_trajectory(0), self.information.extended.model, [_ca.MX(0, 1)]
+        Z, w = self._build_wide_symbols(0)
         for c in self.constraints:
-            nodes = list(range(self._nodes.size)) if c.times == ALONG else self._node(c.times)
+            nodes = list(range(self._nodes.size)) if c.times == ALONG else self._node_indices(c.times)
             value = self._differentiate_expression(substitute_symbols(model, c.expression), Z, w)
             graph = _ca.Function("value", [Z, model.system.t, w], [value]).map(len(nodes))
             for states, inputs in (trajectory.values_before_events, trajectory.values_after_events):
@@ -407,22 +414,22 @@ class SensitivityGraph:
                 ]
         slacks = _ca.vertcat(*slack_terms)
         return _ca.Function(
-            "held", [trajectory.Q, trajectory.D], [slacks, _ca.densify(_ca.jacobian(slacks, trajectory.D))]
+            "slacks", [trajectory.Q, trajectory.D], [slacks, _ca.densify(_ca.jacobian(slacks, trajectory.D))]
         )
 
     def rows(self, theta: Array, d: Array) -> Array:
         """Compute the information rows of the values by search scale, (n, n_outputs, 2, n_theta)."""
         rows = np.zeros((self.times.size, len(self.information.candidates[self.k].outputs), 2, theta.size))
-        values = np.array(self._told_rows.call([theta[self.theta], d])[0])
+        values = np.array(self._row_function.call([theta[self.theta], d])[0])
         values = values.reshape(-1, rows.shape[1], self.times.size, self.theta.size)
         rows[:, :, : len(values), self.theta] = values.transpose(2, 1, 0, 3)
         return rows
 
-    def pull(self, theta: Array, d: Array, seed: Array) -> Array:
+    def compute_choice_gradient(self, theta: Array, d: Array, seed: Array) -> Array:
         """Return the gradient by d (n_d,) of the product of the rows with seeds of the same shape."""
         rows, columns = self._rows[1].shape
         seed_columns = seed[..., self.theta].transpose(2, 1, 0, 3).reshape(-1, columns)[:rows]
-        return np.array(self._pull.call([theta[self.theta], d, seed_columns])[0]).ravel()
+        return np.array(self._choice_gradient_function.call([theta[self.theta], d, seed_columns])[0]).ravel()
 
     def compute_slacks(self, theta: Array, d: Array) -> tuple[Array, Array]:
         """Compute the slacks of constraints (n,), nonnegative where satisfied, and their derivatives by d (n, n_d)."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EQUIDISTANT, RATIOS, PRESENT = "equidistant times", "times in equal ratios", "the present times"
 
 
-def simple_places(
+def find_simple_places(
     times: Array, n: int, start: float, present: Array, *, tells: bool, is_distinct: bool = False
 ) -> dict[str, Index]:
     """Return the indices in a grid of ascending times (m,) nearest to n simple times, by name of the schedule.
@@ -44,24 +44,26 @@ def simple_places(
     return places_by_name
 
 
-def simple_designs(information: DesignInformation, selection: CandidateSelection, counts: Array) -> dict[str, Array]:
+def build_simple_designs(
+    information: DesignInformation, selection: CandidateSelection, counts: Array
+) -> dict[str, Array]:
     """Return simple designs of as many measurements, evenly among outputs and experiments, that can be bought."""
     if (selection.time < 0).any():
-        return information.simple(selection.offers, counts)
+        return information.simple_experiments(selection.pool, counts)
     designs: dict[str, Array] = {}
     lines, total = np.unique(selection.positions.line), int(counts.sum())
     for i, line in enumerate(lines):
         indices = np.flatnonzero(selection.positions.line == line)
         indices, k = indices[np.argsort(selection.positions.time[indices])], int(selection.candidate[indices[0]])
         n = total // lines.size + (i < total % lines.size)
-        present = information.present(k, int(selection.output[indices[0]]))
-        tells = bool(selection.offers.J[:, indices[0]].any())
-        places = simple_places(
+        present = information.measured_times(k, int(selection.output[indices[0]]))
+        tells = bool(selection.pool.J[:, indices[0]].any())
+        places = find_simple_places(
             selection.positions.time[indices], n, information.condition(k).start, present, tells=tells
         )
         designs = {name: designs.get(name, np.zeros_like(counts)) for name in places if not i or name in designs}
         for name, simple_counts in designs.items():
             np.add.at(simple_counts, indices[places[name]], 1.0)
     return {
-        name: simple_counts for name, simple_counts in designs.items() if total and selection.offers.fits(simple_counts)
+        name: simple_counts for name, simple_counts in designs.items() if total and selection.pool.fits(simple_counts)
     }

@@ -58,8 +58,8 @@ def optimize_times(
         options={"ftol": 1e-15},
     )
     new_selection = recompute_selection(start + unit * np.asarray(result.x))
-    new_pool = new_selection.offers.ordered(order)
-    old_value = goal.values(selection.offers.ordered(order).information(counts))
+    new_pool = new_selection.pool.with_order(order)
+    old_value = goal.values(selection.pool.with_order(order).information(counts))
     return (new_selection, new_pool) if float(goal.values(new_pool.information(counts))) < float(old_value) else None
 
 
@@ -80,7 +80,7 @@ def shift_times(
     splines = [{k: CubicSpline(grids[k], sample_values[k].rows) for k in grids} for sample_values in selection.values]
     fixed = counts.copy()
     fixed[indices] = 0.0
-    fixed_information = selection.offers.information(fixed)
+    fixed_information = selection.pool.information(fixed)
 
     def interpolate_information(t: Array) -> Array:
         M = fixed_information.copy()
@@ -103,9 +103,9 @@ def shift_times(
             for s, sample_values in enumerate(values):
                 sample_values[k] = information.values(k, times, s)
         J, _ = candidate_rows(information, values, np.zeros(len(values)))
-        pool, positions = replace(selection.offers, J=J), replace(selection.positions, time=time)
+        pool, positions = replace(selection.pool, J=J), replace(selection.positions, time=time)
         return replace(
-            selection, offers=pool, positions=positions, values=tuple(tuple(sample_values) for sample_values in values)
+            selection, pool=pool, positions=positions, values=tuple(tuple(sample_values) for sample_values in values)
         )
 
     start = np.array([grids[k][t] for k, t in places])

@@ -164,7 +164,7 @@ class VerifiedPopulation(RefitsResult):
         return f"VerifiedPopulation({self.fitted} of {len(self.rows)} trials of {self.subjects} subjects)"
 
 
-def verified_population(design: Design, samples: int, seed: int, options: Mapping[str, Any]) -> VerifiedPopulation:
+def verify_population_design(design: Design, samples: int, seed: int, options: Mapping[str, Any]) -> VerifiedPopulation:
     """Simulate trials of a design of a population, and fit them."""
     run = RunOptions(**options)
     raise_if_mistakes("Design.verify", run.mistakes())
@@ -175,24 +175,26 @@ def verified_population(design: Design, samples: int, seed: int, options: Mappin
     natural = dict(zip(information.names, information.question.natural(information.estimate).tolist(), strict=True))
     y = information.estimate[[information.names.index(n) for n in question.names]]
     true_values = {n: natural[n] for n in question.names}
-    predicted_sd = {n: design.after[n] * (1.0 if n in information.absolute else abs(v)) for n, v in true_values.items()}
+    predicted_sd = {
+        n: design.after[n] * (1.0 if n in information.absolute_names else abs(v)) for n, v in true_values.items()
+    }
     parts = problem, population, question, y, information.integrator or default_integrator(), seed
     job = run.pickle_job("Design.verify", "the problem with its population", parts)
     rows, message = carry_out_refits(
-        run, _trial, job, {i: Refit(index=i) for i in range(samples)}, "trials", verb="simulated and fitted",
+        run, _run_trial, job, {i: Refit(index=i) for i in range(samples)}, "trials", verb="simulated and fitted",
         describe_row=lambda row: f"trial {row.index}: {row.status}, {row.time:.2f} s",
     )  # fmt: skip
     return VerifiedPopulation(true_values, predicted_sd, question.n, rows, message, run.seconds)
 
 
 @task
-def _trial(job: Any, index: int, limit: float, deadline: float) -> Refit | None:
+def _run_trial(job: Any, index: int, limit: float, deadline: float) -> Refit | None:
     """Simulate and fit the trial of an index, wherever this is called; None if there is no time."""
     problem, population, question, y, integrator, seed = unpickle_job(job)
     seconds_left, start_time = min(deadline - time.time(), limit), time.perf_counter()
     if seconds_left <= 0.0:
         return None
-    trial = simulated(problem, question, y, integrator, np.random.default_rng([seed, index]))
+    trial = simulate_trial(problem, question, y, integrator, np.random.default_rng([seed, index]))
     start = dict(zip(question.names, question.natural(y).tolist(), strict=True))
     free_names = question.names[: len(question.upper) + question.m]
     fit = mixed_effects(
@@ -208,7 +210,7 @@ def _trial(job: Any, index: int, limit: float, deadline: float) -> Refit | None:
     return replace(row, status=CUT_OFF, message="The time of the whole run ended.") if cut else row
 
 
-def simulated(
+def simulate_trial(
     problem: Problem, question: CompiledPopulation, y: Array, integrator: IntegratorOptions, rng: np.random.Generator
 ) -> Problem:
     """Return the problem with values of subjects that are drawn at y (n_y,)."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.drive.design.best_choices import ChoiceSearch, VerifiedChoiceSearch, path_constraints
+from castfit.drive.design.best_choices import ChoiceSearch, VerifiedChoiceSearch, read_choice_constraints
 from castfit.drive.design.choices import candidate_choices
 from castfit.drive.design.criteria import DCriterion
 from castfit.drive.design.interior_point import DesignGoal
@@ -38,7 +38,7 @@ def searched(problem, *candidates, steps=200, constraints=None, **options):
         problem, candidates, mistakes, samples=5, choice_values={c.name: c.middle for c in choices}
     )
     bought = build_selection(information, 4, 0.0, None, mistakes)
-    rules = path_constraints(constraints, information, choices, mistakes)
+    rules = read_choice_constraints(constraints, information, choices, mistakes)
     assert not mistakes
     n = len(information.names)
     return ChoiceSearch(information, bought, DesignGoal(DCriterion(n)), np.arange(n), candidates, choices, rules, steps)
@@ -79,7 +79,7 @@ def test_the_graph_is_the_integrated_model_and_has_its_gradient(what):
     problem, changes = WHAT[what]()
     search = searched(problem, cf.Candidate([0.5, 1, 2, 4, 7.5], ["c"], **changes))
     z = np.full(search.bounds[0].size, 0.5)
-    assert search.compute_relative_deviation(search.bought, z) < 2e-6
+    assert search.compute_relative_deviation(search.selection, z) < 2e-6
     z = np.linspace(0.3, 0.62, z.size)
     value, slope = search.value(z)
     assert np.abs(slope).max() > 1e-3
@@ -309,7 +309,7 @@ def test_a_search_takes_as_many_steps_as_its_end_needs():
         )
         return build_selection(information, 4, 0.0, None, [])
 
-    _, z = trusted.local(np.full(2, 0.5))
+    _, z = trusted.search_locally(np.full(2, 0.5))
     assert trusted.search.steps > 60
     assert trusted.search.compute_relative_deviation(select_candidates(z), z) < 1e-3
     with np.errstate(all="ignore"):

@@ -18,7 +18,7 @@ def test_box_and_lucas():
     design = cf.design(box_lucas(), cf.Candidate(GRID, ["b"], between=True), budget=6)
     np.testing.assert_allclose(design.table["time"], [1.2295, 6.8577], atol=2e-4)
     np.testing.assert_array_equal(design.table["count"], [3, 3])
-    M = design.bought.offers.information(design.counts)[0] * 0.03**2 / 3  # of one value each, by logarithms
+    M = design.bought.pool.information(design.counts)[0] * 0.03**2 / 3  # of one value each, by logarithms
     assert np.linalg.det(M) / (0.7 * 0.2) ** 2 == pytest.approx(0.65677, abs=1e-4)
     assert design.efficiency > 0.9999
 
@@ -240,7 +240,7 @@ def test_a_price_alone_decides_on_the_size(criterion, price):
     assert "within the budget" not in str(design)
     for i in np.flatnonzero(design.counts):
         less = design.counts - (np.arange(design.counts.size) == i)
-        value = design.goal.values(design.bought.offers.information(less)) + price * less.sum()
+        value = design.goal.values(design.bought.pool.information(less)) + price * less.sum()
         assert value >= design.value
     assert design.plot().axes
 
@@ -263,7 +263,7 @@ def test_simple_designs_are_named_and_nothing_reads_zero():
     for name, times in (("the present times", present), ("equidistant times", even)):
         counts = np.zeros(GRID.size)
         np.add.at(counts, [np.argmin(np.abs(GRID - t)) for t in times], 1.0)
-        sd = np.sqrt(np.diag(np.linalg.inv(design.bought.offers.information(counts)[0])))
+        sd = np.sqrt(np.diag(np.linalg.inv(design.bought.pool.information(counts)[0])))
         np.testing.assert_allclose(list(design.simple[name].values()), sd, rtol=1e-9)
     early = np.linspace(0, 400, 4001)  # at equidistant times nothing is left
     blind = cf.design(box_lucas(), cf.Candidate(early, ["b"], name="next"), budget=4)
@@ -274,7 +274,7 @@ def test_simple_designs_are_named_and_nothing_reads_zero():
 def test_equidistant_times_begin_with_the_first_that_tells_anything():
     for grid, even in (([1.0, 2, 3, 4], [1, 4]), ([0.0, 1, 2, 3, 4], [2, 4])):  # at 0 the states are known
         design = cf.design(fitted(), cf.Candidate(grid, ["b"], name="next"), budget=2)
-        information = design.bought.offers.information(np.isin(grid, even).astype(float))[0]
+        information = design.bought.pool.information(np.isin(grid, even).astype(float))[0]
         standard_deviations = list(design.simple["equidistant times"].values())
         np.testing.assert_allclose(standard_deviations, np.sqrt(np.diag(np.linalg.inv(information))))
 

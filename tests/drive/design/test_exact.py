@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from castfit.drive.design.criteria import ACriterion, DCriterion, ECriterion
-from castfit.drive.design.exact import CandidatePositions, exact_design, merge_adjacent_weights, rounded_weights
-from castfit.drive.design.interior_point import DesignGoal, relaxed_design
+from castfit.drive.design.exact import CandidatePositions, optimize_counts, merge_adjacent_weights, round_efficiently
+from castfit.drive.design.interior_point import DesignGoal, optimize_weights
 from tests.drive.design.models import offers
 
 
@@ -37,8 +37,8 @@ def test_brute_force_confirms_the_stated_efficiency(seed):
     pool = offers(rng.standard_normal((N, 1, n)), budget, M0=M0, cost=cost, u=np.full(N, 3.0))
     for criterion in (DCriterion(n), ACriterion(np.eye(n)), ECriterion(n)):
         goal = DesignGoal(criterion)
-        weights = relaxed_design(goal, pool)
-        counts = exact_design(goal, pool, apart(N), weights.w, rng=rng)
+        weights = optimize_weights(goal, pool)
+        counts = optimize_counts(goal, pool, apart(N), weights.w, rng=rng)
         value = float(goal.values(pool.information(counts)))
         best = best_of_all(goal, pool, N, budget, cost)
         assert pool.fits(counts)
@@ -50,8 +50,8 @@ def test_brute_force_confirms_the_stated_efficiency(seed):
 
 def test_efficient_rounding_by_hand():
     # Pukelsheim and Rieder (1992): with n = 8 and l = 3, ceil(6.5 w) = (3, 3, 2)
-    np.testing.assert_array_equal(rounded_weights(np.array([0.43, 0.36, 0.21]), 8), [3, 3, 2])
-    assert rounded_weights(np.array([0.5, 0.3, 0.2]), 2).sum() == 2
+    np.testing.assert_array_equal(round_efficiently(np.array([0.43, 0.36, 0.21]), 8), [3, 3, 2])
+    assert round_efficiently(np.array([0.5, 0.3, 0.2]), 2).sum() == 2
 
 
 def test_neighbours_are_merged_at_their_mean():
@@ -66,7 +66,9 @@ def test_spacing_holds():
     J = np.stack([np.ones(21), times], -1)[:, None]
     positions = CandidatePositions(np.zeros(21, int), np.zeros(21, int), times, np.full(21, 0.2))
     pool = offers(J, 4, u=np.ones(21))
-    counts = exact_design(DesignGoal(DCriterion(2)), pool, positions, np.full(21, 4 / 21), rng=np.random.default_rng(0))
+    counts = optimize_counts(
+        DesignGoal(DCriterion(2)), pool, positions, np.full(21, 4 / 21), rng=np.random.default_rng(0)
+    )
     used = times[counts > 0]
     assert used.size == 4
     assert np.diff(used).min() >= 0.2 - 1e-9

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from castfit.drive.design.criteria import ACriterion, DCriterion, ECriterion
-from castfit.drive.design.interior_point import CandidatePool, DesignGoal, relaxed_design, tangent
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, optimize_weights, compute_tangent
 from tests.crossed import crossed
 from tests.drive.design.models import offers
 
@@ -35,7 +35,7 @@ GRID = np.unique(np.concatenate([np.arange(0.2, 0.26, 1e-4), np.arange(0.001, 2,
 
 
 def test_one_compartment_as_published():
-    solution = relaxed_design(DesignGoal(DCriterion(3)), offers(one_compartment(GRID)))
+    solution = optimize_weights(DesignGoal(DCriterion(3)), offers(one_compartment(GRID)))
     times, weights = chosen(GRID, solution.w)
     np.testing.assert_allclose(times, [0.2288, 1.3886, 18.4168], rtol=5e-4)
     np.testing.assert_allclose(weights, 1 / 3, rtol=2e-4)
@@ -64,7 +64,7 @@ def test_c_optimal_designs_of_one_compartment(what, times, weights, variance):
     theta = np.array([4.298, 0.05884, 21.80])
     slope = np.array([np.imag(what(theta + 1e-30j * e)) / 1e-30 for e in np.eye(3)])
     J = one_compartment(GRID)
-    solution = relaxed_design(DesignGoal(ACriterion(slope[:, None])), offers(J, M0=1e-12 * np.eye(3)))
+    solution = optimize_weights(DesignGoal(ACriterion(slope[:, None])), offers(J, M0=1e-12 * np.eye(3)))
     where, share = chosen(GRID, solution.w)
     np.testing.assert_allclose(where, times, rtol=2e-3)
     np.testing.assert_allclose(share, weights, atol=2e-3)
@@ -78,7 +78,7 @@ def test_c_optimal_designs_of_one_compartment(what, times, weights, variance):
 def test_michaelis_menten_half_at_either_rate():
     s, K = np.linspace(0.1, 20, 200), 2.0
     J = np.stack([s / (K + s), -s / (K + s) ** 2], -1)[:, None]
-    solution = relaxed_design(DesignGoal(DCriterion(2)), offers(J))
+    solution = optimize_weights(DesignGoal(DCriterion(2)), offers(J))
     where, share = chosen(s, solution.w)
     np.testing.assert_allclose(where, [1.7, 20], atol=0.051)  # K s / (2 K + s) = 1.6667, on a grid of 0.1
     np.testing.assert_allclose(share, 0.5, atol=1e-3)
@@ -99,7 +99,7 @@ def test_no_other_design_is_below_the_bound(seed, n, kind):
     cost = rng.uniform(0.5, 2, N)
     pool = offers(rng.standard_normal((N, 2, n)), 3.0, M0=0.1 * G @ G.T, cost=cost, u=rng.choice([0.4, np.inf], N))
     goal = DesignGoal(criteria[kind])
-    solution = relaxed_design(goal, pool)
+    solution = optimize_weights(goal, pool)
     assert pool.fits(solution.w)
     assert -1e-9 <= solution.gap <= 1e-6 * max(1.0, abs(solution.value))
     for _ in range(20):
@@ -113,9 +113,9 @@ def test_gradients_and_curvature_are_derivatives(kind):
     rng = np.random.default_rng(3)
     pool = offers(rng.standard_normal((5, 1, 3)), 5.0, M0=np.eye(3))
     goal, w, nu, h = DesignGoal(kind), rng.uniform(0.5, 1.5, 5), 0.1, 1e-4
-    linearization = tangent(goal, pool, w, nu)
+    linearization = compute_tangent(goal, pool, w, nu)
     for i, e in enumerate(h * np.eye(5)):
-        up, down = (tangent(goal, pool, w + s * e, nu) for s in (1, -1))
+        up, down = (compute_tangent(goal, pool, w + s * e, nu) for s in (1, -1))
         assert (up.smooth - down.smooth) / (2 * h) == pytest.approx(linearization.g[i], rel=1e-6)
         np.testing.assert_allclose(
             (up.g - down.g) / (2 * h), linearization.V @ linearization.V[i], rtol=1e-5, atol=1e-6
@@ -127,7 +127,7 @@ def test_e_is_certified_where_eigenvalues_meet(seed):
     rng = np.random.default_rng(seed)
     n, N = int(rng.integers(2, 7)), int(rng.integers(20, 200))
     pool, goal = offers(rng.standard_normal((N, 1, n))), DesignGoal(ECriterion(n))
-    solution = relaxed_design(goal, pool)
+    solution = optimize_weights(goal, pool)
     values = np.linalg.eigvalsh(pool.information(solution.w)[0])
     np.testing.assert_allclose(values[:3], values[0], rtol=1e-4)
     assert pool.fits(solution.w)
@@ -144,12 +144,12 @@ def test_e_over_draws_is_certified_where_eigenvalues_meet(seed, worst):
     N, S, n = 60, 3 + 4 * seed, 3
     J = rng.standard_normal((N, 1, n)) + 0.3 * rng.standard_normal((S, N, 1, n))
     if worst:  # in units of what is best for each
-        J /= np.sqrt([-relaxed_design(DesignGoal(ECriterion(n)), offers(each)).value for each in J])[
+        J /= np.sqrt([-optimize_weights(DesignGoal(ECriterion(n)), offers(each)).value for each in J])[
             :, None, None, None
         ]
     pool = CandidatePool(J, np.zeros((S, n, n)), np.ones((1, N)), np.ones(1), np.full(N, np.inf), np.zeros(N))
     goal = DesignGoal(ECriterion(n), np.full(S, -1.0) if worst else None, 30.0)
-    solution = relaxed_design(goal, pool)
+    solution = optimize_weights(goal, pool)
     assert pool.fits(solution.w)
     assert solution.value == pytest.approx(float(goal.values(pool.information(solution.w))), rel=1e-12)
     assert -1e-12 <= solution.gap <= 1e-6 * (1.0 if worst else abs(solution.value))
@@ -162,7 +162,7 @@ def test_d_does_not_depend_on_units():
     rng = np.random.default_rng(0)
     J = rng.standard_normal((40, 1, 3))
     one, other = (
-        relaxed_design(DesignGoal(DCriterion(3)), offers(J * unit)) for unit in (1.0, np.array([1e-3, 1.0, 1e4]))
+        optimize_weights(DesignGoal(DCriterion(3)), offers(J * unit)) for unit in (1.0, np.array([1e-3, 1.0, 1e4]))
     )
     np.testing.assert_allclose(one.w, other.w, atol=1e-4)
 
@@ -173,7 +173,7 @@ def test_several_budgets():
     A = np.zeros((2, 20))
     A[0, :10] = A[1, 10:] = 1.0
     pool = CandidatePool(J[None], np.zeros((1, 3, 3)), A, np.array([2.0, 1.0]), np.full(20, np.inf), np.zeros(20))
-    solution = relaxed_design(DesignGoal(DCriterion(3)), pool)
+    solution = optimize_weights(DesignGoal(DCriterion(3)), pool)
     np.testing.assert_allclose(A @ solution.w, [2.0, 1.0], rtol=1e-6)
     assert 0 <= solution.gap <= 1e-6
 
@@ -183,13 +183,15 @@ def test_a_budget_of_one_candidate_has_its_whole_price():
     J[0] *= 5.0  # so good that its budget binds
     A = np.stack([np.ones(12), np.eye(12)[0]])
     pool = CandidatePool(J[None], np.zeros((1, 3, 3)), A, np.array([5.0, 1.0]), np.full(12, np.inf), np.zeros(12))
-    solution = relaxed_design(DesignGoal(DCriterion(3)), pool)
+    solution = optimize_weights(DesignGoal(DCriterion(3)), pool)
     assert solution.w[0] == pytest.approx(1.0, rel=1e-6)
     assert 0 <= solution.gap <= 1e-6
 
 
 def test_the_work_of_many_candidates_is_a_few_steps():
-    solution = relaxed_design(DesignGoal(DCriterion(6)), offers(np.random.default_rng(0).standard_normal((1000, 1, 6))))
+    solution = optimize_weights(
+        DesignGoal(DCriterion(6)), offers(np.random.default_rng(0).standard_normal((1000, 1, 6)))
+    )
     assert solution.steps <= 30
     assert solution.gap <= 1e-6
 
@@ -198,9 +200,9 @@ def test_the_worst_of_samples_is_bounded():
     rng = np.random.default_rng(2)
     J = rng.standard_normal((3, 30, 1, 2))
     pool = CandidatePool(J, np.zeros((3, 2, 2)), np.ones((1, 30)), np.ones(1), np.full(30, np.inf), np.zeros(30))
-    single_solutions = [relaxed_design(DesignGoal(DCriterion(2)), offers(each)) for each in J]
+    single_solutions = [optimize_weights(DesignGoal(DCriterion(2)), offers(each)) for each in J]
     goal = DesignGoal(DCriterion(2), np.array([a.value for a in single_solutions]), 300.0)
-    solution = relaxed_design(goal, pool)
+    solution = optimize_weights(goal, pool)
     each = goal.criterion.values(pool.information(solution.w)) - goal.best
     assert solution.value == pytest.approx(each.max())
     assert 0 <= solution.bound <= solution.value <= solution.bound + 0.02

@@ -45,7 +45,7 @@ def designed(*candidates, budget=32, problem=None, **options):
 
 def determinant(design):
     """Return det of the information by typical values and variances, as PopED prints it."""
-    M = design.bought.offers.information(design.counts)[0]
+    M = design.bought.pool.information(design.counts)[0]
     values = dict(zip(design.known.names, design.known.question.natural(design.known.estimate), strict=True))
     unit = [values[n] if n in ("CL", "V", "ka") else 2 * values[n] ** 2 for n in design.known.names]
     return np.linalg.det(M) / np.prod(unit) ** 2
@@ -88,7 +88,7 @@ def test_few_samples_of_each_subject_make_several_schedules():
     candidate = cf.Candidate(grid, per_subject=3, spacing=0.6, name="adults")
     relaxed_design = designed(candidate, exact=False)
     assert relaxed_design.known.all_compared
-    assert relaxed_design.known.compared < 56  # of 8 over 3, without those that are too near
+    assert relaxed_design.known.n_compared < 56  # of 8 over 3, without those that are too near
     assert all(np.diff(v.times).min() >= 0.6 for v in relaxed_design.bought.values[0])
     assert 2 <= np.count_nonzero(relaxed_design.counts) < 12  # weights that are nothing are not listed
     assert relaxed_design.counts.sum() == pytest.approx(32, rel=1e-5)
@@ -120,7 +120,7 @@ def test_the_search_finds_what_all_schedules_together_hold(monkeypatch):
         assert full_design.known.all_compared
         assert not search_design.known.all_compared
         assert search_design.value == pytest.approx(full_design.value, rel=1e-5)
-        assert search_design.known.compared <= full_design.known.compared
+        assert search_design.known.n_compared <= full_design.known.n_compared
 
 
 def linear(sigma):
@@ -140,7 +140,7 @@ def test_the_information_of_a_linear_model_is_that_of_its_exact_likelihood():
     times, sigma = np.array([0.0, 0.5, 2.0, 3.0]), 0.2
     problem, population = linear(sigma)
     design = cf.design(problem, cf.Candidate(times), budget=1, population=population, exact=False, over="k")
-    information = design.bought.offers.J[0, 0].T @ design.bought.offers.J[0, 0]
+    information = design.bought.pool.J[0, 0].T @ design.bought.pool.J[0, 0]
     X = np.stack([times, np.ones(4)], -1)
     names = design.known.names
     assert set(names) == {"k", "x0", "sigma(x)", "omega(k)", "omega(x0)", "correlation(k, x0)"}
