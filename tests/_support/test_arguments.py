@@ -57,7 +57,7 @@ def test_arrays_are_no_single_number():
     assert np.isnan(read_real(np.nan))
 
 
-def test_what_is_missing_becomes_nan():
+def test_read_reals_missing_values_become_nan():
     masked = np.ma.masked_array([[1, 2], [3, 4]], mask=[[0, 1], [0, 0]])
     np.testing.assert_array_equal(read_reals(masked), [[1, np.nan], [3, 4]])
     np.testing.assert_array_equal(read_reals([1, None]), [1, np.nan])

@@ -85,18 +85,18 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("call", "said"), REFUSED, ids=range(len(REFUSED)))
-def test_what_has_no_effect_is_refused(call: Callable[[], Any], said: str) -> None:
+def test_argument_without_effect_is_refused(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(cf.InputError, match=said):
         call()
 
 
-def test_what_is_drawn_is_not_said_to_be_given() -> None:
+def test_multistart_invalid_sampling_gives_one_message() -> None:
     with pytest.raises(cf.InputError) as caught:
         cf.multistart(decay(), starts=3, screen=3, sampling="nonsense")
     assert len(caught.value.problems) == 1
 
 
-def test_several_candidates_are_told_at_once() -> None:
+def test_design_lists_mistakes_of_all_candidates() -> None:
     bad = [cf.Candidate([1], "y"), cf.Candidate([1], initial={"y": 1}), cf.Candidate([1], cost={"z": 1}),
            cf.Candidate([1], parameters={"q": 1}), cf.Candidate([1], sigma={"w": 1})]  # fmt: skip
     with pytest.raises(cf.InputError) as caught:
@@ -110,7 +110,7 @@ def test_several_candidates_are_told_at_once() -> None:
         cf.design(decay(), [3, GRID, "x"], budget=1)
 
 
-def test_a_start_of_a_population_is_told_beside_other_mistakes() -> None:
+def test_mixed_effects_lists_start_with_other_mistakes() -> None:
     with pytest.raises(cf.InputError, match="mixed_effects: 2 mistakes") as caught:
         cf.mixed_effects(decay(True), population(), start={"q": 1}, max_iter=-1)
     assert "'q' cannot be started" in str(caught.value)
@@ -118,7 +118,7 @@ def test_a_start_of_a_population_is_told_beside_other_mistakes() -> None:
         cf.mixed_effects(1, 2)
 
 
-def test_mistakes_in_pictures_are_told_at_once() -> None:
+def test_plot_lists_all_mistakes() -> None:
     with pytest.raises(cf.InputError) as caught:
         fitted().plot(log=3, bands="lines", nodes=2)
     assert [p.split()[0] for p in caught.value.problems] == ["log", "nodes", "bands"]

@@ -34,17 +34,17 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("function", "options", "said"), CALLS, ids=[said.partition(";")[0] for *_, said in CALLS])
-def test_what_was_meant_is_said(function, options, said):
+def test_unknown_keyword_message_suggests_the_right_one(function, options, said):
     with refused(said):
         function(**options)
 
 
-def test_every_strange_argument_is_listed():
+def test_unknown_keywords_are_all_listed():
     with refused("no argument 'maxiter'", "no argument 'x0'"):
         cf.fit(PROBLEM, maxiter=3, x0={})  # type: ignore[call-arg]
 
 
-def test_what_users_raise_themselves_is_theirs():
+def test_exception_of_user_callback_is_passed_through():
     def callback(_):
         raise TypeError("mine")
 

@@ -23,7 +23,7 @@ def test_points_in_parts_are_points(monkeypatch):
     np.testing.assert_allclose(expected[..., 1, 0], 0.5 * np.sin(points[..., 1]), rtol=1e-15)
 
 
-def test_what_is_always_zero_is_left_out_of_large_matrices(monkeypatch):
+def test_batched_function_large_matrix_omits_structural_zeros(monkeypatch):
     x = ca.SX.sym("x", 40)
     jacobian = ca.jacobian(x**2 * ca.vertcat(x[1:], x[0]), x)
     points = np.random.default_rng(0).standard_normal((5, 3, 40))

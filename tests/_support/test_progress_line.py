@@ -131,7 +131,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_what_takes_longer_shows_a_line_that_goes(kind, terminal, clock, monkeypatch):
+def test_progress_line_of_long_task_appears_and_is_erased(kind, terminal, clock, monkeypatch):
     assert terminal() == ""
     run, words = RUNS[kind]
     run(callback=lambda progress: clock.sleep(1.9 if clock.now == 0.0 else 0.0))
@@ -146,7 +146,7 @@ def test_what_takes_longer_shows_a_line_that_goes(kind, terminal, clock, monkeyp
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_nothing_is_shown_to_who_wants_nothing_or_reads_a_file(kind, terminal, clock, monkeypatch, capfd):
+def test_progress_line_is_absent_if_silent_or_not_a_terminal(kind, terminal, clock, monkeypatch, capfd):
     assert terminal() == ""
     run, _ = RUNS[kind]
     run(callback=lambda progress: clock.sleep(3.0), verbose=0)
@@ -202,7 +202,7 @@ def test_a_line_moves_while_nothing_ends(terminal, clock):
     ]
 
 
-def test_threads_share_a_line_of_which_they_know_nothing(terminal, clock):
+def test_progress_line_is_shared_by_threads(terminal, clock):
     assert terminal() == ""
     with ThreadPoolExecutor(1) as pool:
         cf.multistart(decay(), "single", starts=4, rng=1, workers=pool, callback=lambda progress: clock.sleep(1.2))
@@ -242,7 +242,7 @@ def test_a_notebook_has_a_place_for_the_line(terminal, clock, monkeypatch):
     assert terminal() == ""
 
 
-def test_a_fit_on_a_terminal_tells_its_pace(monkeypatch, tmp_path, clock):
+def test_progress_line_of_fit_shows_pace(monkeypatch, tmp_path, clock):
     path = tmp_path / "terminal.txt"
     problem = cf.problems.load("bellman").problem
     with path.open("w+") as file:
@@ -263,7 +263,7 @@ def test_a_fit_on_a_terminal_tells_its_pace(monkeypatch, tmp_path, clock):
     assert verbose_result.theta.tobytes() == quiet_result.theta.tobytes()
 
 
-def test_profiles_tell_how_long_the_rest_takes(capfd):
+def test_progress_line_of_profile_shows_remaining_time(capfd):
     result = cf.fit(cf.problems.load("bellman").problem, "multiple")
     cf.profile(result, verbose=1)
     lines = [line for line in capfd.readouterr().out.splitlines() if "sides" in line]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import castfit as cf
 
 
-def test_what_is_listed_is_what_is_for_users() -> None:
+def test_public_modules_list_only_names_for_users() -> None:
     assert set(dir(cf)) == {*cf.__all__, "__version__"}
     for hidden in ("densities", "drive", "solve", "annotations", "TYPE_CHECKING"):
         assert hidden not in dir(cf)

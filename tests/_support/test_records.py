@@ -77,7 +77,7 @@ def test_hashes_are_those_of_what_is_compared():
     assert Point(1) != (1,)
 
 
-def test_what_a_class_defines_itself_stays():
+def test_record_keeps_methods_defined_by_its_class():
     @dataclass(frozen=True)
     class CustomRecord:
         x: int

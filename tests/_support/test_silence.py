@@ -32,7 +32,7 @@ def write(stream: int, text: str) -> None:
     os.write(stream, text.encode())
 
 
-def test_everything_is_silenced_and_recorded_in_order(capfd):
+def test_capture_output_records_all_streams_in_order(capfd):
     with capture_output() as log:
         write(1, "native out\n")
         print("python out")
@@ -177,7 +177,7 @@ def test_closed_descriptors_stay_closed(closed):
     assert result.stderr == "done"
 
 
-def test_text_waiting_in_buffers_is_neither_lost_nor_reordered():
+def test_capture_output_keeps_buffered_text_and_its_order():
     result = run("""
         import ctypes
         libc = ctypes.CDLL(None)

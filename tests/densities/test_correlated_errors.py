@@ -67,7 +67,7 @@ def test_generalised_least_squares(transcription, solver):
         assert result.neg2loglik == pytest.approx(log_l, rel=1e-9)
 
 
-def test_a_fit_that_runs_out_of_iterations_is_told_by_the_squares_that_were_asked():
+def test_fit_with_unknown_correlation_at_max_iter_names_intermediate_correlation():
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 3.0})
     y, C = 3 * np.exp(-0.5 * TIMES) + 0.1 * np.sin(3 * TIMES), 0.01 * np.exp(-np.abs(TIMES[:, None] - TIMES) / 1.5)
@@ -185,7 +185,7 @@ def test_intervals_are_wider_by_what_is_unknown_of_the_time():
 
 
 @pytest.mark.slow
-def test_intervals_hold_the_rate_as_often_as_they_say():
+def test_confidence_intervals_of_correlated_errors_cover_the_rate():
     shares = {row.figure: row.found for row in coverage(60, 1)}
     assert shares["intervals of k that hold 0.5, memory unknown, %"] > 88
     assert shares["intervals of k that hold 0.5, taken as independent, %"] < 60
@@ -258,7 +258,7 @@ def test_known_covariance_between_outputs():
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 9))
-def test_whitened_errors_have_the_covariance_that_was_said(seed, n):
+def test_whitening_uses_the_specified_covariance(seed, n):
     """W P W^T = 1 and log |P|, for any gaps."""
     rng = np.random.default_rng(seed)
     times, mask = np.cumsum(rng.uniform(0.1, 2.0, n)), rng.random((n, 4)) < 0.7
@@ -284,7 +284,7 @@ def test_whitened_errors_have_the_covariance_that_was_said(seed, n):
     assert whitener.coloured(W @ z) == pytest.approx(z, abs=1e-8)
 
 
-def test_log_normal_errors_that_are_alike():
+def test_log_normal_correlated_errors_agree_with_logarithms():
     rng = np.random.default_rng(8)
     x, k = cf.symbols("x k")
     P = np.exp(-np.abs(TIMES[:, None] - TIMES) / 1.5)
@@ -320,7 +320,7 @@ def test_residuals_are_judged_by_what_is_new_in_them():
     assert correlated_result.diagnostics.outputs["x"].autocorrelation.number == pytest.approx(expected, rel=1e-6)
 
 
-def test_bootstrap_draws_errors_that_are_alike_and_results_are_kept(tmp_path):
+def test_bootstrap_draws_correlated_errors(tmp_path):
     values, _ = drawn(10, 2.0, 0.3)
     problem = line(cf.correlated(0.3, time=cf.unknown("memory")), values)
     result = cf.fit(problem, "single")
@@ -364,12 +364,12 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("sigma", "said"), MISTAKES)
-def test_what_cannot_be_is_said(sigma, said):
+def test_invalid_correlated_errors_are_refused(sigma, said):
     with pytest.raises(cf.InputError, match=said):
         chain(measured(), sigma)
 
 
-def test_other_noise_repeated_times_and_tools_that_do_not_know_it(tmp_path):
+def test_correlated_errors_unsupported_uses_are_refused(tmp_path):
     with pytest.raises(cf.InputError, match="cannot be combined with StudentT"):
         cf.Experiment({"x": [1.0, 2.0]}, time=[1, 2], noise=cf.StudentT(), sigma=cf.correlated(0.1, time=1.0))
     with pytest.raises(cf.InputError, match="at t = 1 'x' has several values"):

@@ -95,7 +95,7 @@ def test_it_does_not_matter_where_a_spread_begins(name):
         },
     ),
 )
-def test_a_spread_that_wants_to_be_zero_ends_at_its_bound_and_says_so(way, kind):
+def test_sigma_that_tends_to_zero_ends_at_lower_bound(way, kind):
     (transcription, solver), (noise, values) = way, kind
     result = cf.fit(decay(values, noise, guess=0.6, amount=12.0), transcription, solver)
     assert result.success

@@ -70,7 +70,7 @@ def test_results_follow_each_other_by_way_of_files(tmp_path):
     same_as(third_result, cf.fit(line(FIRST, SECOND, third)))
 
 
-def test_what_an_earlier_fit_left_open_stays_open():
+def test_prior_from_unidentifiable_fit_keeps_directions_free():
     """At one time only m + k t is known: neither k nor m, and the prior keeps just that."""
     experiment = cf.Experiment(
         {"y": [3.1, 2.9]}, time=[1.0, 1.0], sigma=0.1, initial={"x": cf.symbols("m")}, name="one"
@@ -280,7 +280,7 @@ def test_tikhonov_pulls_local_parameters_together():
     assert problem.priors(problem.guess).rows.size == 1
 
 
-def test_fingerprints_tell_terms_apart():
+def test_fingerprint_differs_between_joint_priors():
     k, m = cf.symbols("k m")
     priors = [None, {k * m: Normal(1, 1)}, {k * m: Normal(1, 2)}, {k / m: Normal(1, 1)}, cf.tikhonov("k", 1.0)]
     priors += [multivariate_normal({"k": 1, "m": 1}, c * np.eye(2)) for c in (1, 2)]
@@ -338,7 +338,7 @@ def test_arguments_that_make_no_sense_are_refused():
         cf.Prior(cf.fit(line(FIRST), callback=lambda _: True))
 
 
-def test_a_fit_that_knows_nothing_of_its_noise_is_no_prior():
+def test_prior_from_fit_without_degrees_of_freedom_is_refused():
     x, a, b = cf.symbols("x a b")
     model = cf.Model({x: b - a * x}, parameters=[a, b], initial={x: 1.0})
     data = cf.Experiment({"x": [0.8, 0.7]}, time=[0.5, 1.0])

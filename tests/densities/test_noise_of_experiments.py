@@ -79,7 +79,7 @@ def mistakes(**noise: Any) -> list[str]:
         ),
     ],
 )
-def test_what_is_wrong_is_said(noise: dict[str, Any], said: str) -> None:
+def test_invalid_noise_of_experiment_is_refused(noise: dict[str, Any], said: str) -> None:
     assert any(said in m for m in mistakes(**noise)), mistakes(**noise)
 
 
@@ -224,7 +224,7 @@ def test_starts_are_not_drawn_for_spreads_without_bounds() -> None:
     assert len({start["dispersion(obs)"] for start in starts.initial_starts}) == 1
 
 
-def test_every_driver_finds_the_most_likely_parameters() -> None:
+def test_drivers_find_maximum_likelihood() -> None:
     problem = cascade(counts(), sigma={"x": 0.02}, noise={"obs": cf.NegativeBinomial()})
     expected = cf.fit(problem, "single").neg2loglik
     single = cf.SingleShooting()

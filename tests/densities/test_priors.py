@@ -201,7 +201,7 @@ def test_initial_states_have_priors(transcription):
     assert pickle.loads(pickle.dumps(problem)).quantities[0].prior == Normal(1.0, 0.05)
 
 
-def test_what_a_prior_excludes_is_a_bound():
+def test_support_of_prior_acts_as_bound():
     problem = decay(UniformPrior(0.65, 0.9))
     assert (problem.quantities[0].lower, problem.quantities[0].upper) == (0.65, 0.9)
     result = cf.fit(problem, "single")
@@ -213,7 +213,7 @@ def test_what_a_prior_excludes_is_a_bound():
     assert (bounded_problem.quantities[0].lower, bounded_problem.quantities[0].upper) == (0.6, np.inf)
 
 
-def test_fingerprints_tell_priors_apart():
+def test_fingerprint_differs_between_priors():
     fingerprints = [
         fingerprint(decay(p)) for p in (None, Normal(0.7, 0.1), LogNormalPrior(0.7, 0.1), Normal(0.7, 0.1, on="log"))
     ]

@@ -72,7 +72,7 @@ def test_it_does_not_matter_where_sigma_begins(transcription):
 @pytest.mark.parametrize("unknown", [cf.unknown(), cf.unknown(guess=0.1)], ids=["eliminated", "estimated"])
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.label)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS[:2], ids=lambda t: t.label)
-def test_an_output_that_is_fitted_exactly_ends_and_is_told(transcription, solver, unknown):
+def test_exactly_fitted_output_converges_and_is_named(transcription, solver, unknown):
     result = cf.fit(problem(unknown, unknown, noise=0.0), transcription, solver)
     assert result.success, result.message
     assert "data of big are fitted exactly" in result.message

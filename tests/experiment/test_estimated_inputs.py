@@ -190,7 +190,7 @@ def test_problems_and_results_survive_pickling_and_saving(tmp_path):
     assert_allclose(loaded.predict()["experiment 1"]["x"], result.predict()["experiment 1"]["x"], rtol=1e-9)
 
 
-def test_what_is_wrong_with_an_estimated_input_is_said_at_once():
+def test_estimated_input_lists_all_mistakes():
     messages = ("kind is 'wavy'", "knots must increase strictly; look at t = 1", "guess is missing")
     with refused(*messages, "smoothness is -1", "order is 3", "per_experiment is 'yes'"):
         cf.Input.estimated([0, 2, 1], "wavy", smoothness=-1, order=3, per_experiment="yes")
@@ -202,7 +202,7 @@ def test_what_is_wrong_with_an_estimated_input_is_said_at_once():
         cf.Input.estimated([0, 1, 2], guess=[1.0, 2.0])
 
 
-def test_what_is_wrong_with_its_place_is_said_at_once():
+def test_problem_lists_all_mistakes_of_estimated_inputs():
     with refused("input 'u' is given on [1, 8] but the experiment runs over [0, 10]"):
         asked(cf.Input.estimated([1, 4, 8], guess=1.0))
     with refused(

@@ -288,7 +288,7 @@ def test_a_lag_crosses_a_measurement(transcription):
 @pytest.mark.parametrize(
     ("transcription", "unit"), crossed(dict(zip(LABELS, TRANSCRIPTIONS, strict=True)), [1e-9, 1e9])
 )
-def test_nothing_depends_on_units(transcription, unit):
+def test_fit_with_doses_is_invariant_to_units(transcription, unit):
     reference_result, scaled_result = (
         cf.fit(oral(unit=u, weight=g), transcription) for u, g in ((1.0, 1.0), (unit, 1e-6))
     )
@@ -378,7 +378,7 @@ def test_kinks_and_signs_are_switches_too_and_comparisons_of_states_stay():
 # Around fits
 
 
-def test_problems_with_events_are_copied_told_apart_and_cut():
+def test_problem_with_events_is_pickled_fingerprinted_and_truncated():
     problem = eventful()
     pickled_problem = pickle.loads(pickle.dumps(problem))
     assert describe_differences(fingerprint(problem), fingerprint(pickled_problem)) == []
@@ -557,7 +557,7 @@ def test_a_ball_that_bounces_is_fitted():
     assert (result.parameters["g"], result.parameters["r"]) == pytest.approx((9.81, 0.7), rel=1e-6)
 
 
-def test_problems_with_triggers_are_copied_and_told_apart():
+def test_problem_with_triggers_is_pickled_and_fingerprinted():
     problem = bouncing()
     pickled_problem = pickle.loads(pickle.dumps(problem))
     assert describe_differences(fingerprint(problem), fingerprint(pickled_problem)) == []
@@ -605,7 +605,7 @@ def test_a_threshold_of_a_state_and_a_parameter():
     assert jacobian_error(staged, np.array([0.47, 2.5]), 1e-4) < 1e-6
 
 
-def test_what_triggers_cannot_do_is_refused():
+def test_triggered_events_unsupported_uses_are_refused():
     problem = bouncing()
     with refused("only shooting can follow"):
         cf.fit(problem, "collocation")
@@ -666,7 +666,7 @@ def test_a_condition_that_is_true_at_the_start_acts_there_only_if_wanted():
         np.testing.assert_array_equal(cf.simulate(model, times=times, events=event)["y"], expected)
 
 
-def test_what_an_event_makes_true_follows_at_once_and_what_becomes_true_together_acts_together():
+def test_triggered_events_cascade_at_once_and_simultaneous_ones_act_together():
     """At t = 1 x jumps; that makes x > 3 true, twice: a and b exchange their values."""
     t, x, a, b, k, late = cf.symbols("t x a b k late")
     model = cf.Model({x: k * x, a: 0, b: 0}, parameters=[k], time=t)

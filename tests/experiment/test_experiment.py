@@ -96,7 +96,7 @@ def test_with_values_refuses_other_shapes_and_names():
         simple().with_values({"x": [1, 2, 3], "y": [1, 2], "z": 0})
 
 
-def test_every_form_of_data_is_the_same():
+def test_experiment_accepts_equivalent_forms_of_data():
     index = pd.Index(TIMES, name="time")
     frame = pd.DataFrame({"x": [1, 2, 3], "y": [4.0, 5.0, 6.0]}, index=index)
     x = ca.SX.sym("x")
@@ -219,7 +219,7 @@ def test_data_are_copied():
     assert entries(experiment, ("x",)) == entries(simple(), ("x", "y")) - entries(simple(data={"y": [4, 5, 6]}))
 
 
-def test_every_mistake_is_listed_at_once():
+def test_experiment_lists_all_mistakes():
     with refused(
         "start is 'now'; give a finite number",
         "name is 3; give text",
@@ -342,7 +342,7 @@ def test_refused_frames(frame, time, phrase):
         Experiment(frame, time)
 
 
-def test_what_is_no_number_is_named_and_nothing_else():
+def test_experiment_message_names_only_non_numeric_entries():
     frame = pd.DataFrame({"t": ["0,5", "1", "2"], "x": ["1,5"] * 2 + ["2"], "y": [1, 2, 3]}, index=[4, 5, 6])
     with pytest.raises(InputError) as caught:
         Experiment(frame, "t", sigma={"x": 1, "y": 1}, noise={"x": StudentT()})
@@ -395,7 +395,7 @@ def test_a_start_of_numpy_is_one_date():
             Experiment(**arguments, start=several)
 
 
-def test_what_is_nearly_a_frame_says_how_to_become_one():
+def test_experiment_from_other_frames_suggests_conversion():
     class Frame:
         def to_pandas(self):
             return pd.DataFrame()

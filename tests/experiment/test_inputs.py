@@ -126,7 +126,7 @@ def test_wrong_points_are_refused(times, values, phrase):
         Input.linear(times, values)
 
 
-def test_every_mistake_is_listed_at_once():
+def test_input_lists_all_mistakes():
     with refused("kind is 'cubic': did you mean 'cubic_spline'?", "times is ['a']", "values is [nan]"):
         Input("cubic", ["a"], [np.nan])  # type: ignore[arg-type]
 

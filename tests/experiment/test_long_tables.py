@@ -57,7 +57,7 @@ def test_without_a_column_of_experiments_there_is_one(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["subject", "t", "what"])
-def test_a_value_of_nobody_is_a_mistake(column):
+def test_long_table_value_with_empty_column_is_refused(column):
     """pandas leaves such rows out when it groups: a fit would be of fewer data without a word."""
     table = LONG.astype(object)
     table.loc[[2, 3, 5], column] = None  # the last has no value either
@@ -193,7 +193,7 @@ def test_dates_of_pyarrow(dtype):
     assert_allclose(experiment.data["x"][0], [0.0, 1.0, 3.0])
 
 
-def test_text_for_dates_is_told_as_such_alone():
+def test_long_table_text_dates_give_one_message():
     with refused("or dates, which pandas.to_datetime makes of text"):
         cf.Experiment({"x": [1.0, 2.0]}, time=["2026-03-28", "2026-03-29"], time_unit="d")
 

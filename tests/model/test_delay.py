@@ -173,7 +173,7 @@ def test_models_with_delays_pickle_and_change_their_order():
 @pytest.mark.parametrize(
     "kind", ["collocation", *(pytest.param(k, marks=pytest.mark.slow) for k in ("single", "multiple"))]
 )
-def test_estimates_agree_and_the_order_is_said(kind):
+def test_delay_estimates_agree_and_message_names_order(kind):
     rng = np.random.default_rng(4)
     values = logistic_by_steps() * (1 + 0.02 * rng.standard_normal(TIMES.size))
     experiment = cf.Experiment({"x": values[1:]}, time=TIMES[1:], sigma=0.02 * values[1:])
@@ -228,7 +228,7 @@ def test_drivers_answer_with_the_nodes_that_were_needed():
         assert np.allclose(result.predict()["experiment 1"]["x"], reference.predict()["experiment 1"]["x"], rtol=1e-3)
 
 
-def test_where_nodes_may_not_be_added_it_is_said():
+def test_delay_nodes_not_refined_message_says_untested():
     experiment = cf.Experiment({"x": logistic_by_steps()[1:]}, time=TIMES[1:])
     problem = cf.Problem(logistic(), experiment, parameters={"r": 1.7, "tau": 1.0})
     result = cf.fit(problem.posed.fix({"tau": 1.0}), "single")

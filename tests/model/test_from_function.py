@@ -46,7 +46,7 @@ def values(model):
 
 
 @pytest.mark.parametrize("function", [in_order, unpacked, by_name, as_column, with_matrices])
-def test_a_function_of_symbols_is_the_model_that_it_says(function):
+def test_model_from_function_equals_symbolic_model(function):
     model = cf.Model.from_function(function, "x y", ["a", "b"])
     assert repr(model) == repr(by_hand())
     np.testing.assert_allclose(values(model), values(by_hand()), rtol=1e-14)
@@ -83,13 +83,13 @@ def test_it_is_fitted_with_inputs_outputs_and_initial_values():
         (3, "f is 3; give a function of t, x and p"),
     ],
 )
-def test_what_a_function_cannot_do_is_a_sentence(function, words):
+def test_model_function_unsupported_operations_are_explained(function, words):
     with pytest.raises(cf.InputError) as caught:
         cf.Model.from_function(function, "x y", "a b")
     assert words in str(caught.value)
 
 
-def test_names_are_checked_and_a_function_alone_is_told_where_to_go():
+def test_model_from_function_checks_names_and_points_to_from_function():
     with pytest.raises(cf.InputError, match="the name 'a' is declared twice, as state and as parameter"):
         cf.Model.from_function(lambda t, x, p: x, "a", "a")
     with pytest.raises(cf.InputError, match=r"ode is a function; write Model.from_function"):

@@ -61,7 +61,7 @@ def test_simulations_are_differences_of_cumulative_states() -> None:
     "transcription", [cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation()], ids=lambda t: t.label
 )
 @pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=lambda s: s.label)
-def test_every_transcription_finds_the_rates(transcription: Any, solver: Any) -> None:
+def test_interval_outputs_rates_agree_in_all_transcriptions(transcription: Any, solver: Any) -> None:
     result = cf.fit(problem(), transcription, solver)
     assert result.success
     assert result.parameters == pytest.approx(TRUE, rel=1e-5)
@@ -149,7 +149,7 @@ def test_an_interval_without_length_is_refused() -> None:
         problem(cases=(np.array([0.0, 1.0]), np.array([1.0, 2.0])))
 
 
-def test_the_first_value_says_what_others_are_relative_to_and_is_no_measurement() -> None:
+def test_relative_to_first_excludes_first_value_from_measurements() -> None:
     """It counted as one without an error: sigma was too small by a tenth of four values."""
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], outputs={"fold": cf.relative_to_first(x)}, initial={x: 2.0})

@@ -86,7 +86,7 @@ def test_a_state_may_be_called_t():
     assert model.with_measured(("t",)).inputs == ("t",)
 
 
-def test_every_mistake_is_listed_at_once():
+def test_model_lists_all_mistakes():
     x, y, z, k1, k2, other = symbols("x y z k1 k2 other")
     with refused(
         "the name 'x' is declared twice, as state and as parameter",

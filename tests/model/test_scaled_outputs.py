@@ -137,7 +137,7 @@ def test_it_makes_no_difference_where_a_search_begins(transcription, solver):
 
 @pytest.mark.parametrize("what", ALIKE)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
-def test_of_errors_that_are_alike_in_time_it_is_the_same_as_explicit_parameters(transcription, what):
+def test_scaled_output_with_correlated_errors_agrees_with_explicit_parameters(transcription, what):
     kind, log, offset, _ = ALIKE[what]
     problem = implicit(kind, log=log, offset=offset)
     assert eliminated(problem) == (["offset(p)"] if offset else []) + ["scale(p)"]
@@ -171,7 +171,7 @@ def test_rows_have_the_gradient_of_the_cost_and_none_by_what_is_eliminated(trans
 @pytest.mark.slow
 @given(st.floats(-6, 6), st.floats(-6, 6), st.integers(0, 1000))
 @settings(max_examples=6, deadline=None)
-def test_nothing_depends_on_the_unit_of_the_output(decades, shift, seed):
+def test_scaled_output_is_invariant_to_units(decades, shift, seed):
     """Other units of the data, another zero: the scale follows, everything else stays."""
     unit, data = 10.0**decades, data_of(True, seed=seed)
     outputs = {"p": lambda x, y: cf.scaled(y, offset=True), "q": lambda x, y: x}
@@ -319,7 +319,7 @@ def test_several_unknown_sigmas_that_share_a_scale_leave_it_a_parameter():
     agree(result, cf.fit(pose(explicit_outputs, data, [a], guesses={"a": 30.0}, sigma=sigma)), 1e-5)
 
 
-def test_what_appears_elsewhere_is_a_parameter():
+def test_scale_used_elsewhere_becomes_parameter():
     """A spread that depends on the output, an offset of logarithms, a fixed scale, a bound from a driver."""
     p = cf.symbols("p")
     outputs = {"p": lambda x, y: cf.scaled(y, offset=True), "q": lambda x, y: x}
@@ -346,7 +346,7 @@ def without_drug(effect, *, offset):
 
 @pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=label)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
-def test_a_scale_of_nothing_is_said_to_be_undetermined(transcription, solver):
+def test_scale_of_zero_output_is_undetermined(transcription, solver):
     result = cf.fit(without_drug(lambda u, y: u * y, offset=False), transcription, solver)
     assert result.success, result.message
     assert result.identifiability["scale(p)"].kind == "not identifiable"
@@ -354,7 +354,7 @@ def test_a_scale_of_nothing_is_said_to_be_undetermined(transcription, solver):
 
 
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
-def test_of_a_constant_scale_and_offset_are_not_told_apart(transcription):
+def test_scale_and_offset_of_constant_output_are_not_identifiable(transcription):
     result = cf.fit(without_drug(lambda u, y: u * y + 2, offset=True), transcription)
     assert result.success, result.message
     assert result.identifiability.combinations[0].names == ("scale(p)", "offset(p)")
@@ -407,7 +407,7 @@ def test_a_scale_is_not_known_where_nothing_of_it_is_measured():
         assert np.isnan(prediction["experiment 1"]["r"]).all()
 
 
-def test_problems_survive_pickling_and_tell_themselves_apart():
+def test_problem_with_scaled_outputs_is_pickled_and_fingerprinted():
     problem = implicit("each unknown", per_experiment=True)
     copy = pickle.loads(pickle.dumps(problem))
     posed_copy = pickle.loads(pickle.dumps(problem.posed))
@@ -419,7 +419,7 @@ def test_problems_survive_pickling_and_tell_themselves_apart():
     assert fingerprint(named_problem) != fingerprint(problem)
 
 
-def test_what_is_wrong_is_said():
+def test_invalid_scaled_output_is_refused():
     x, k = cf.symbols("x k")
     with refused("offset='yes'; give True or False", "is named 3; give text", "has the guess 0"):
         cf.Model({x: -k * x}, parameters=[k], outputs={
@@ -443,7 +443,7 @@ def bounded(**options):
     return implicit("each unknown", **options).replace(parameters=rates)
 
 
-def test_drivers_neither_draw_nor_search_what_is_eliminated():
+def test_drivers_skip_eliminated_scales():
     result = cf.fit(bounded())
     many = cf.multistart(bounded(), starts=3, rng=0, solver="gauss-newton", transcription="single")
     agree(many.best, result, 1e-4, 1e-3)
@@ -451,7 +451,7 @@ def test_drivers_neither_draw_nor_search_what_is_eliminated():
 
 
 @pytest.mark.slow
-def test_other_drivers_neither_draw_nor_search_what_is_eliminated():
+def test_other_drivers_skip_eliminated_scales():
     result = cf.fit(bounded())
     search = cf.scatter_search(bounded(), rng=0, max_eval=300, dim_refset=4)
     agree(search.best, result, 1e-4, 1e-3)

@@ -119,7 +119,7 @@ def test_problems_of_global_optimization_from_near_by(name):
 @pytest.mark.parametrize(
     "name", [n if n in ("cascade", "lorenz") else pytest.param(n, marks=pytest.mark.slow) for n in HARD]
 )
-def test_partly_observed_problems_have_their_optimum_where_two_methods_say(name):
+def test_partly_observed_problems_agree_in_two_methods(name):
     """Goodwin's has two mirror optima whose chi2 differs in the seventh digit."""
     benchmark = problems.load(name)
     reference = benchmark.reference
@@ -153,7 +153,7 @@ def test_notorious_is_solved_where_forward_integration_is_hopeless(kind):
 
 
 @pytest.mark.slow
-def test_notorious_by_single_shooting_says_why_it_fails():
+def test_single_shooting_failure_of_notorious_names_cause():
     benchmark = problems.load("notorious")
     result = cf.fit(benchmark.problem, cf.SingleShooting())
     assert not result.success

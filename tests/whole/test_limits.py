@@ -226,7 +226,7 @@ def tried(kind: str, interruption: str, max_count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["max_time", "Ctrl-C"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_wherever_a_run_is_stopped_it_returns_its_result(kind, what):
+def test_run_stopped_at_any_check_returns_result(kind, what):
     tried(kind, what, 12 if kind == "contours" else 60)
 
 
@@ -242,7 +242,7 @@ def test_wherever_a_run_is_stopped_it_returns_its_result(kind, what):
         ("mixed_effects", "Ctrl-C"),
     ],
 )
-def test_a_run_that_is_stopped_at_some_of_its_looks_returns_its_result(kind, what):
+def test_run_stopped_at_some_checks_returns_result(kind, what):
     tried(kind, what, 6)
 
 

@@ -86,7 +86,7 @@ def test_sources_assume_no_encoding_and_no_system():
         ("Path('/tmp/a')", "folder of Linux"),
     ],
 )
-def test_what_is_assumed_is_seen(code, said):
+def test_platform_assumption_is_detected(code, said):
     (call,) = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and assumed(node))
     assert said in assumed(call)[0]
 

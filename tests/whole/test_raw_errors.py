@@ -20,7 +20,7 @@ TABLE = pd.DataFrame({"t": [0, 1], "what": ["x", "x"], "value": [1.0, 2.0]})
 
 
 @pytest.mark.parametrize("method", ["single", "multiple", "collocation", "single/ipopt"])
-def test_nothing_but_the_scale_of_a_students_t_is_estimated(method):
+def test_fit_of_student_scale_alone_succeeds(method):
     noise = {"x": cf.StudentT(sigma=cf.unknown(guess=0.1))}
     experiment = cf.Experiment(DATA, time=TIMES, initial={"x": 1.0}, noise=noise)
     result = cf.fit(
@@ -37,7 +37,7 @@ AMBIGUOUS = [np.zeros((2, 2)), pd.NA, pd.Series([1, 2]), cf.symbols("x")]  # wit
 
 
 @pytest.mark.parametrize("value", AMBIGUOUS, ids=lambda value: type(value).__name__)
-def test_what_has_no_truth_value_is_refused(value):
+def test_argument_without_truth_value_is_refused(value):
     x = cf.symbols("x")
     with pytest.raises(cf.InputError, match=r"forbidden is .*; say in words"):
         cf.Event(when=x < 0.5, changes={x: 1.0}, forbidden=value)
@@ -104,7 +104,7 @@ def test_complex_data_end_in_the_refusal_alone():
 
 
 @pytest.mark.parametrize("sigma", [0.1, None])
-def test_every_knot_of_an_estimated_input_is_at_its_bound(sigma):
+def test_estimated_input_with_all_knots_at_bound_is_returned(sigma):
     x, k, u = cf.symbols("x k u")
     inputs = {"u": cf.Input.estimated([0, 1, 2, 3, 4], guess=0.5, lower=0.4, upper=1.0)}
     experiment = cf.Experiment(DATA, time=TIMES, initial={"x": 1.0}, sigma=sigma, inputs=inputs)
@@ -114,7 +114,7 @@ def test_every_knot_of_an_estimated_input_is_at_its_bound(sigma):
     assert [result.values[name] for name in result.names] == pytest.approx([0.4] * 5)
 
 
-def test_one_datum_of_unknown_noise_says_nothing_of_a_region():
+def test_confidence_region_without_degrees_of_freedom_is_undefined():
     experiment = cf.Experiment({"x": [0.5]}, time=[1.0], initial={"x": 1.0})
     region = cf.fit(decay_problem().replace(experiments=experiment)).confidence_region()
     assert not region.axes
@@ -211,7 +211,7 @@ def test_yaml_with_numbers_for_files(tmp_path):
         cf.petab.load("a" * 5000)
 
 
-def test_nan_in_a_condition_is_said(tmp_path):
+def test_petab_condition_nan_of_parameter_is_refused(tmp_path):
     pytest.importorskip("petab")
     pytest.importorskip("antimony")
     with refused("conditions.tsv, line 2: 'dose' is NaN; only a species may be"):
@@ -235,14 +235,14 @@ def test_formulas_nested_too_deeply_are_counted_before_libsbml_reads_them(depth)
     assert cf.sbml.load(fine).model.states == ("A",)
 
 
-def test_what_is_for_events_of_states_is_refused_beside_a_time():
+def test_event_options_of_conditions_are_refused_with_time():
     x = cf.symbols("x")
     for options in ({"direction": "rising"}, {"count": 3}):
         with refused("direction and count are those of when=; leave them out beside a time"):
             cf.Event(1.0, {x: 1.0}, **options)  # type: ignore[arg-type]
 
 
-def test_what_is_wrong_with_a_candidate_is_told_in_a_line_each():
+def test_candidate_lists_one_line_per_mistake():
     result = cf.fit(decay_problem())
     with refused("candidate 1: events contains 5; give Event"):
         cf.design(result, cf.Candidate([1.0], "x", events=5), budget=1)
@@ -257,7 +257,7 @@ def test_a_guess_of_an_input_that_cannot_be_called_with_times():
         )  # fmt: skip
 
 
-def test_mistakes_in_a_start_are_told_beside_others():
+def test_mistakes_in_start_are_listed_with_others():
     start_message = "start: 'kk' is not estimated: did you mean 'k'?"
     with refused("max_time is -1", start_message):
         cf.fit(decay_problem(), start={"kk": 1.0}, max_time=-1)
@@ -288,7 +288,7 @@ def test_mistakes_in_a_start_are_told_beside_others():
         result.save(5)  # type: ignore[arg-type]
 
 
-def test_what_is_read_more_than_once_may_be_an_iterator():
+def test_arguments_may_be_iterators():
     result = cf.fit(decay_problem())
     assert cf.profile(result, iter(["k"])).limits() == cf.profile(result, ["k"]).limits()
     x, k, m = cf.symbols("x k m")
@@ -321,7 +321,7 @@ def test_an_error_of_a_users_function_stays_what_it_is():
         cf.fit(decay_problem(), callback=callback)
 
 
-def test_folders_that_are_not_there_are_told(tmp_path):
+def test_missing_directory_is_named(tmp_path):
     result, place = cf.fit(decay_problem()), tmp_path / "none"
     for put, end in ((result.save, "json"), (result.plot, "png"), (result.report, "html")):
         with refused(f"directory '{place}' does not exist"):
@@ -341,7 +341,7 @@ def test_dates_of_what_happens_are_to_be_counted_from_the_start():
         cf.Doses("x", 1.0, 0.0, duration=dates[1] - dates[0])  # type: ignore[arg-type]
 
 
-def test_where_a_fit_is_asked_for_a_search_names_its_best():
+def test_search_result_instead_of_fit_suggests_best():
     problem = decay_problem(parameters={"k": cf.Parameter(0.5, bounds=(0.1, 2.0))})
     for search in (cf.multistart(problem, starts=2, rng=0), cf.incremental(problem)):
         assert search.best is not None

@@ -60,7 +60,7 @@ def public(thing):
     return not type(thing).__name__.startswith("_") and not type(thing).__module__.startswith(private)
 
 
-def test_what_a_user_meets_fits_a_line(result):
+def test_reprs_of_public_objects_fit_one_line(result):
     x, k = cf.symbols("x k")
     benchmark = problems.load("hiv_proteinase")
     instances = [
@@ -80,7 +80,7 @@ def test_what_a_user_meets_fits_a_line(result):
     assert faulty_reprs == {}
 
 
-def test_a_repr_says_the_most_important(result):
+def test_repr_shows_main_fields(result):
     assert repr(cf.MultipleShooting(10)) == "MultipleShooting(intervals=10)"
     assert repr(cf.GaussNewton()) == "GaussNewton()"
     assert repr(cf.Parameter(0.5, lower=0, scale="log")) == "Parameter(value=0.5, lower=0, scale='log')"

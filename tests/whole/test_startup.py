@@ -49,7 +49,7 @@ def test_a_first_fit_imports_no_driver_and_no_picture_and_of_scipy_only_lapack()
     assert not {"numpy.f2py", "numpy.testing", "importlib.metadata"} & modules
 
 
-def test_every_public_name_is_found_at_first_use_and_listed():
+def test_public_names_are_importable_and_listed():
     listed = set(dir(cf))
     assert listed == {*cf.__all__, "__version__"}
     script = """
@@ -63,7 +63,7 @@ assert not missing, missing
     assert imported(script)
 
 
-def test_what_is_not_public_is_not_found():
+def test_unknown_name_raises_attribute_error():
     script = """
 try:
     cf.nothing
@@ -75,7 +75,7 @@ else:
     assert imported(script)
 
 
-def test_results_have_their_public_address_though_nobody_asked_for_their_class():
+def test_result_classes_have_public_address_before_import():
     script = (
         FIRST_FIT
         + """
@@ -87,7 +87,7 @@ assert type(pickle.loads(pickle.dumps(result))) is cf.Result
     assert imported(script)
 
 
-def test_a_misspelt_argument_is_explained_by_functions_that_nobody_has_used_yet():
+def test_misspelt_argument_is_explained_at_first_use():
     script = """
 try:
     cf.Model({}, samples=3)

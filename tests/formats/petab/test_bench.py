@@ -94,7 +94,7 @@ def test_searches_count_the_seconds_of_the_processor(monkeypatch):
     assert (time.time, time.perf_counter) == real
 
 
-def test_what_is_wrong_with_a_folder(tmp_path, capsys):
+def test_bench_invalid_folder_is_refused(tmp_path, capsys):
     assert cli.main(["bench", "petab"]) == 2
     assert "name the folder" in capsys.readouterr().err
     assert cli.main(["bench", "petab", "--folder", str(tmp_path)]) == 2

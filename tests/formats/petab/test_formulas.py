@@ -50,7 +50,7 @@ def test_formulas_have_the_value_of_the_specification(text):
     assert float(expression(text, {"a": A, "b": B, "c": C})) == pytest.approx(MEANT[text], rel=1e-14)
 
 
-def test_names_are_what_is_neither_called_nor_reserved():
+def test_formula_names_exclude_functions_and_reserved_words():
     assert names_in("exp(k_1 * t) + piecewise(y, inf > A2, true) - 1e3") == {"k_1", "t", "y", "A2"}
 
 
@@ -82,13 +82,13 @@ def test_the_library_of_the_format_means_the_same():
         ("(" * 3000, "nested too deeply"),
     ],
 )
-def test_what_cannot_be_read_is_told(text, said):
+def test_unreadable_formula_is_refused(text, said):
     with pytest.raises(FormulaError, match=said):
         names_in(text + (" + a" if text == "1." else ""))
 
 
 @pytest.mark.parametrize("text", ["a + sqrt(-1)", "a * (1 / 0)", "a / 0.0", "a + 0^-1", "a - arccoth(0.5)"])
-def test_what_is_no_number_is_told(text):
+def test_formula_that_is_not_a_number_is_refused(text):
     with pytest.raises(FormulaError, match=r"divides by zero|which is no number"):
         expression(text, {"a": ca.SX.sym("a")})
     assert expression("a + d", {"a": 1.0, "d": 2.0}) == 3.0

@@ -126,7 +126,7 @@ def test_the_best_of_the_whole_objective(changed, pypesto):  # noqa: F811
     assert not reduced_objective.check_mode("mode_res")
 
 
-def test_what_is_named_is_eliminated(pypesto):  # noqa: F811
+def test_named_quantities_are_eliminated(pypesto):  # noqa: F811
     full_problem = problem()
     objective = cf.petab.to_pypesto(full_problem, eliminate=["g", "sd1"])
     assert [n for n in NAMES if n not in objective.x_names] == ["g", "sd1"]
@@ -134,7 +134,7 @@ def test_what_is_named_is_eliminated(pypesto):  # noqa: F811
     assert objective(objective.guess) == pytest.approx(best, abs=1e-7)
 
 
-def test_what_cannot_be_eliminated_is_told(pypesto):  # noqa: F811
+def test_quantity_that_cannot_be_eliminated_is_refused(pypesto):  # noqa: F811
     full_problem = problem(common=cf.Parameter(1.0, 0, 100, prior=cf.Normal(1.0, 0.1)))
     with refused("'speed' is not estimated"):
         cf.petab.to_pypesto(full_problem, eliminate=["speed"])
@@ -149,7 +149,7 @@ def test_what_cannot_be_eliminated_is_told(pypesto):  # noqa: F811
         cf.petab.to_pypesto(full_problem, eliminate=[])
 
 
-def test_of_a_product_the_first_is_eliminated():
+def test_first_factor_of_product_is_eliminated():
     """Scale times offset is not linear; a scale that is in a sigma too is no scale."""
     a, scale, offset, rate = cf.symbols("a scale offset rate")
     model = cf.Model({a: -rate * a}, parameters=[scale, offset, rate], outputs={"y": scale * (a + offset)},

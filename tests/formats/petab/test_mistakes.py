@@ -50,7 +50,7 @@ def test_missing_files_and_columns(tmp_path):
         cf.petab.load(path)
 
 
-def test_every_table_at_once(tmp_path):
+def test_load_lists_mistakes_of_all_tables(tmp_path):
     parameters = [
         parameter("k", 0.4, parameterScale="ln"),
         parameter("k", 0.4),
@@ -107,7 +107,7 @@ def test_data_without_logarithm(tmp_path):
         cf.petab.load(write(tmp_path, observables=[observable], measurements=measured((1, 2), (1.3, -0.9))))
 
 
-def test_what_is_not_supported_is_named(tmp_path):
+def test_load_names_unsupported_features(tmp_path):
     model = DECAY.replace("end", "at (A < 1.5): A = A + dose\nend")
     conditions = [{"conditionId": "before"}, {"conditionId": "c", "dose": 0.5}]
     rows = measured((1.0, "inf"), (1.3, 2.1), preequilibrationConditionId="before")
@@ -192,7 +192,7 @@ def test_mistakes_of_version_2(tmp_path):
         cf.petab.load(path)
 
 
-def test_what_belongs_to_the_other_version_is_not_passed_over(tmp_path):
+def test_columns_of_other_version_are_refused(tmp_path):
     """A transformation that was not read would give a wrong number that looks right."""
     observable = {"observableId": "y", "observableFormula": "A", "noiseFormula": "0.1"}
     row = {"observableId": "y", "simulationConditionId": "c", "measurement": 1.3, "time": 1}
@@ -257,7 +257,7 @@ def test_small_slips(tmp_path):
         cf.petab.load(path)
 
 
-def test_columns_that_seem_misspelt_are_told(tmp_path):
+def test_misspelt_columns_give_warning(tmp_path):
     """PEtab allows further columns, which are passed over; a slip would be a wrong number that looks right."""
     observable = {"observableId": "y", "observableFormula": "A", "noiseFormula": "0.1"}
     path = write(
@@ -288,7 +288,7 @@ def test_columns_that_seem_misspelt_are_told(tmp_path):
         cf.petab.load(second_path)
 
 
-def test_fixed_parameters_of_nothing_are_told(tmp_path):
+def test_fixed_parameters_without_effect_give_warning(tmp_path):
     """Another letter, and the model keeps its own value; what only an unmeasured observable contains is no slip."""
     rows = [parameter("k", 0.4), parameter("a0", 5.0, estimate=0), parameter("idle", 1.0, estimate=0)]
     observables = [

@@ -68,7 +68,7 @@ def test_a_placeholder_is_one_of_an_observable_that_exists(tmp_path):
     assert problem.names == ("k", "noiseParameter2_other")
 
 
-def test_what_nothing_depends_on_is_left_out(tmp_path):
+def test_parameter_without_effect_is_omitted(tmp_path):
     """Its nominal value changes nothing."""
     path = write(tmp_path, parameters=[parameter("k", 0.4), parameter("idle", 3.0)])
     with pytest.warns(UserWarning, match="line 3: 'idle' is estimated, but nothing depends on it; it is left out"):
@@ -105,7 +105,7 @@ PRIORS = {
 
 
 @pytest.mark.parametrize("kind", PRIORS)
-def test_what_only_a_prior_informs_of_is_estimated(tmp_path, kind):
+def test_parameter_with_prior_only_is_estimated(tmp_path, kind):
     """Its prior counts, cut off at the bounds; where one parameter has a prior, the others have even ones."""
     numbers, distribution, mode = PRIORS[kind]
     problem = cf.petab.load(_of_constants(tmp_path, kind, numbers))

@@ -356,7 +356,7 @@ def test_starts_are_drawn_from_initialization_priors(tmp_path):
     assert all(1.5 <= load(str(tmp_path / "problem.yaml"), []).draw_start(j)["A0"] <= 2.5 for j in range(5))
 
 
-def test_version_2_says_the_same_in_other_words(tmp_path):
+def test_version_2_agrees_with_version_1(tmp_path):
     conditions = [
         {"conditionId": "low", "targetId": "k", "targetValue": "0.5 * rate"},
         {"conditionId": "more", "targetId": "A", "targetValue": "2 + begin"},
@@ -448,7 +448,7 @@ def test_periods_change_parameters_and_states_at_their_times(tmp_path):
 
 
 @pytest.mark.parametrize("end", [2, 3])
-def test_what_is_measured_when_a_period_changes_parameters_alone_sees_them(tmp_path, end):
+def test_measurement_at_parameter_change_uses_new_parameters(tmp_path, end):
     """No state moves then, so nothing but the observable and its noise tell before from after."""
     rows = [(1, 1.4), (2, 1.1), (2, 1.3), (3, 0.6)]
     data = [{"observableId": "y", "experimentId": "e", "measurement": m, "time": t} for t, m in rows if t <= end]
@@ -599,7 +599,7 @@ def test_an_event_of_the_model_acts_after_the_condition_of_the_same_time(tmp_pat
     assert gradient_agrees(problem)
 
 
-def test_what_a_condition_makes_true_has_happened_when_values_are_measured_then(tmp_path):
+def test_measurement_at_condition_change_follows_triggered_events(tmp_path):
     """The model's event, which states trigger, follows the condition's change at once (cases 0016, 0023)."""
     text = "A' = k; B' = 0; A = 1; B = 4; k = 0.3; at (A >= 6), fromTrigger=false: B = A * B, A = A / 2"
     conditions = [{"conditionId": "shot", "targetId": "A", "targetValue": "A + B"}]
@@ -638,7 +638,7 @@ def test_formulas_may_contain_other_observables(tmp_path, version):
 
 
 @pytest.mark.parametrize("sigma", ["0.2", "s"])
-def test_a_fit_is_told_by_the_objective_of_the_format(tmp_path, sigma):
+def test_fit_reports_petab_objective(tmp_path, sigma):
     """Whether sigma is a number or estimated; also of what was changed, pickled and found by searches."""
     observable = {"observableId": "y", "observableFormula": "A", "noiseFormula": sigma}
     parameters = [parameter("k", 0.4), *([parameter("s", 0.2)] if sigma == "s" else [])]
@@ -698,7 +698,7 @@ def test_spreads_and_overrides_are_worked_out_once_for_all_rows_that_share_them(
     assert len(locations) == 2
 
 
-def test_what_no_measurement_depends_on_is_left_out(tmp_path):
+def test_quantity_without_measurements_is_omitted(tmp_path):
     """B is not observed, so that neither its decay nor its start is known; both stand at their nominal values."""
     model = "A' = -k * A; B' = k * A - d * B; A = 2; B = b; k = 0.3; d = 1; b = 0"
     rows = [parameter("k", 0.4), parameter("d", 0.7), parameter("b", 0.2)]

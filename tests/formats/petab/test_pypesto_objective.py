@@ -167,7 +167,7 @@ def test_copies_and_pickles_are_the_same(path):
     assert pickle.loads(pickle.dumps(objective.likelihood)).value(x) == objective(x)
 
 
-def test_what_cannot_be_integrated_is_infinite(tmp_path, pypesto):
+def test_objective_of_failed_integration_is_infinite(tmp_path, pypesto):
     model = "model m\n  species A; A -> 2 A; k * A * A; A = 1; k = 0.1\nend\n"
     objective = cf.petab.to_pypesto(write(tmp_path, model))
     value, gradient, information = objective(np.array([2.0]), sensi_orders=(0, 1, 2))
@@ -177,7 +177,7 @@ def test_what_cannot_be_integrated_is_infinite(tmp_path, pypesto):
     assert np.isnan(objective(np.array([2.0]), mode="mode_res")).all()
 
 
-def test_what_the_quick_steps_cannot_integrate_the_robust_ones_do(path, monkeypatch):
+def test_objective_falls_back_to_robust_steps(path, monkeypatch):
     """Derivatives that follow the steps of the states are given up early; then the same is asked otherwise."""
     objective = cf.petab.to_pypesto(path)
     expected = objective(objective.guess, sensi_orders=(0, 1, 2))

@@ -120,7 +120,7 @@ def test_a_problem_goes_out_and_comes_back(tmp_path):
     )
 
 
-def test_what_the_format_cannot_say_is_named(tmp_path):
+def test_save_names_unsupported_parts(tmp_path):
     z, x, k, u = cf.symbols("z x k u")
     model = cf.Model({x: -k * z * u}, algebraic={z: z - cf.erf(x)}, parameters=[k], inputs=[u], initial={x: 2.0})
     experiment = cf.Experiment(

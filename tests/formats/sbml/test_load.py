@@ -69,7 +69,7 @@ def test_initial_values_that_are_given_are_seen_by_those_that_follow_from_them()
     assert [str(start.initial["y"]), str(start.parameters["c"])] == ["(3*a)", "a"]
 
 
-def test_every_mistake_in_one_message():
+def test_load_lists_all_mistakes():
     text = "A -> B; k * delay(A, time); A = 1; B = 0; k = 1; at -3 after A < 0.5: A = 2"
     with pytest.raises(cf.InputError) as error_info:
         cf.sbml.load_antimony(text)
@@ -89,7 +89,7 @@ def test_every_mistake_in_one_message():
         ("<html></html>", "line"),
     ],
 )
-def test_what_is_no_sbml_is_refused(source, message):
+def test_load_invalid_sbml_is_refused(source, message):
     with pytest.raises(cf.InputError, match=message):
         cf.sbml.load(source)
 
@@ -99,7 +99,7 @@ def test_antimonys_complaint_is_shown():
         cf.sbml.load_antimony("A -> -> B")
 
 
-def test_every_constant_can_be_a_parameter_with_its_value_in_terms_of_others():
+def test_computed_constant_can_be_loaded_as_parameter():
     loaded = cf.sbml.load_antimony("x = 2; x' = -b * x; a = 3; b = 2 * a; c = 5 * b; y := c * x", parameters="all")
     assert set(loaded.model.parameters) == {"a", "b", "c"}
     assert loaded.parameters == {"a": 3.0, "b": 6.0, "c": 30.0}
@@ -127,7 +127,7 @@ def test_a_missing_library_is_named(monkeypatch):
         cf.sbml.load("model.xml")
 
 
-def test_what_contradicts_the_specification_is_said_with_its_line():
+def test_load_specification_error_names_its_line():
     """A rule for a quantity that does not exist."""
     text = """<sbml xmlns="http://www.sbml.org/sbml/level3/version1/core" level="3" version="1"><model id="m">
         <listOfParameters><parameter id="x" value="1" constant="false"/></listOfParameters><listOfRules>

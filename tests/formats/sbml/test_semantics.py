@@ -31,7 +31,7 @@ def math(inside: str) -> str:
     return f'<math xmlns="http://www.w3.org/1998/Math/MathML">{inside}</math>'
 
 
-def test_what_is_constant_is_thinned_by_a_growing_volume():
+def test_constant_species_is_diluted_by_growing_volume():
     """The amount of a species that nothing changes stays, also that of a boundary species."""
     out = of("compartment V = 2; V' = 1; const species A in V; A = 3; species $B in V; B = 1; y := A + B")
     np.testing.assert_allclose(out["y"], (6 + 2) / (2 + T), rtol=1e-8)
@@ -135,7 +135,7 @@ def test_events_at_the_start_exchange_values_at_once():
     np.testing.assert_array_equal([out["a"], out["b"], out["c"]], [[2.0] * 9, [1.0] * 9, [3.0] * 9])
 
 
-def test_what_two_events_set_at_once_has_the_value_of_one():
+def test_simultaneous_events_set_value_of_one_of_them():
     """Both see n = 0; which of them is last is not specified, here it is the one that is written last."""
     for trigger in ("x > 1.1", "time >= 1.1", "x > 1.1 && time > 0"):
         out = of(f"x = 0; x' = 1; n = 0; at {trigger}: n = n + 1; at {trigger}: n = n + 2")
@@ -226,7 +226,7 @@ def test_functions_with_names_of_their_own_and_uncommon_operations():
     np.testing.assert_array_equal(out["s"], 2.0)
 
 
-def test_what_only_depends_on_time_and_what_is_infinite():
+def test_rule_of_time_and_infinite_parameter_are_loaded():
     loaded = cf.sbml.load(
         xml(
             '<listOfParameters><parameter id="y" constant="false"/><parameter id="i" value="INF" constant="true"/>'
@@ -349,7 +349,7 @@ def test_time_and_extent_of_submodels_are_converted(nested):
         np.testing.assert_allclose(out[prefix + name], value, rtol=1e-8, err_msg=name)
 
 
-def test_what_replaces_a_submodels_quantity_is_converted():
+def test_replacement_of_submodel_quantity_is_converted():
     """The factor takes values of what is replaced to those of what replaces it: y = 3 x, x' = -x^2, y' = -y^2 / 3."""
     rule = math("<apply><minus/><apply><times/><ci>x</ci><ci>x</ci></apply></apply>")
     inner = f"""<listOfParameters><parameter id="x" value="9" constant="false"/><parameter id="z" constant="false"/>
@@ -498,7 +498,7 @@ def test_a_priority_that_is_no_number_comes_last():
     assert out["x"][-1] == 1.0
 
 
-def test_events_of_one_priority_are_drawn_alike_in_every_integration():
+def test_events_of_equal_priority_have_same_order_in_all_integrations():
     """One of two events calls the other off, every 0.1: a coin thrown 40 times."""
     one = "at time - r >= 0.1, priority = 1, persistent = false: r = time, {0} = {0} + 1; "
     text = "r = 0; a = 0; b = 0; " + one.format("a") + one.format("b")
@@ -589,7 +589,7 @@ def test_a_delay_may_change_in_time(tau):
     np.testing.assert_allclose(out["y"], 2 * np.exp(-2.5 * (np.exp(0.2 * earlier) - 1)), rtol=1e-7)
 
 
-def test_what_a_delay_that_changes_begins_with_follows_the_start():
+def test_changing_delay_starts_from_overridden_initial_value():
     loaded = cf.sbml.load_antimony("k = 0.5; x = 2; x' = -k * x; y := delay(x, time / 2); n = 0; at y < 1: n = y")
     out = cf.simulate(loaded, {"x": 4.0, "k": 1.0}, times=T, integrator=TIGHT)
     np.testing.assert_allclose(out["y"], 4 * np.exp(-T / 2), rtol=1e-8)
@@ -646,7 +646,7 @@ def test_delayed_jumps_move_with_parameters():
 @pytest.mark.parametrize(("sign", "there"), [(">", 0.0), (">=", 1.0)])
 @pytest.mark.parametrize("second", [">", ">="])
 @pytest.mark.parametrize("delay", ["", "0.5 after "])
-def test_a_value_at_the_very_time_of_a_cascade_is_told_by_its_cause(sign, there, second, delay):
+def test_value_at_time_of_event_cascade_follows_its_cause(sign, there, second, delay):
     out = of(f"x' = 1; x = 0; a = 0; b = 0; at {delay}x {sign} 2: a = 1; at a {second} 0.5: b = 1", times=[2.0, 2.5])
     np.testing.assert_allclose(out["b"], [there, 1.0] if not delay else [0.0, there])
 
@@ -664,14 +664,14 @@ def test_a_value_at_the_very_time_of_a_cascade_is_told_by_its_cause(sign, there,
         ("x >= 2 && time <= 9", 1.0),
     ],
 )
-def test_a_value_at_the_time_of_a_clock_is_told_by_its_comparison(trigger, there):
+def test_value_at_time_of_clock_event_follows_its_comparison(trigger, there):
     out = of(f"x' = 1; x = 0; n = 0; y = 0; at time > 1: n = 1; at {trigger}: y = y + 1", times=[0.0, 2.0, 3.0])
     np.testing.assert_array_equal(out["y"], [0.0, there, 1.0])
 
 
 @pytest.mark.parametrize("also", ["", " && y > 0", " && x > 1"])
 @pytest.mark.parametrize("order", ["", ", priority = 5"])
-def test_what_is_true_at_a_time_comes_before_what_is_true_after_it(also, order):
+def test_events_true_at_a_time_precede_those_true_after_it(also, order):
     """z = y + 1 = 2 at t = 2, y = z + 1 = 3 right after it, where that is still true."""
     text = f"x' = 1; x = 0; y = 1; z = 0; w = 0; at time > 2{order}: y = z + 1; at time >= 2{also}: z = y + 1"
     out = of(text, times=[1.0, 2.5])
@@ -680,7 +680,7 @@ def test_what_is_true_at_a_time_comes_before_what_is_true_after_it(also, order):
     np.testing.assert_array_equal(out["y"], [1.0, 1.0])
 
 
-def test_a_formula_without_otherwise_has_no_value_where_nothing_is_said():
+def test_piecewise_without_otherwise_is_nan_elsewhere():
     out = of("x := piecewise(1, time < 2, 3, time > 2); y := piecewise(1, time < 2, 3, time > 3)", times=[1, 2, 2.5, 4])
     np.testing.assert_allclose(out["x"], [1, 3, 3, 3])
     np.testing.assert_allclose(out["y"], [1, np.nan, np.nan, 3])
@@ -700,7 +700,7 @@ def test_a_formula_without_otherwise_has_no_value_where_nothing_is_said():
         ("y := delay(x, time - 1)", "a delay of 'x' is negative at the start"),
     ],
 )
-def test_delays_that_cannot_be_said_are_named(event, said):
+def test_unsupported_delays_are_named(event, said):
     with pytest.raises(cf.InputError, match=said):
         cf.sbml.load_antimony(f"x = 0; x' = 1; n = 0; {event}")
 
