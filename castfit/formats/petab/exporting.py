@@ -43,6 +43,11 @@ from castfit.problem.problem import Problem
 _FIRST_SIGMA = 0.1  # of the data: the nominal value of a standard deviation of which nothing is known
 
 
+def is_identifier(name: str) -> bool:
+    """Return whether PEtab and SBML accept a name as an identifier."""
+    return re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) is not None
+
+
 @dataclass
 class _ExportTables:
     """Contents of the PEtab tables to write, and messages about content that PEtab cannot express."""
@@ -58,8 +63,10 @@ class _ExportTables:
     def id(self, name: str) -> str:
         """Return an identifier for a name; always the same, and no other name's."""
         if name not in self.ids:
-            identifier = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
-            identifier = f"_{identifier}" if identifier[0].isdigit() else identifier
+            identifier = name
+            if not is_identifier(name):
+                identifier = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "unnamed"
+                identifier = f"_{identifier}" if identifier[0].isdigit() else identifier
             while identifier in self.ids.values():
                 identifier += "_"
             self.ids[name] = identifier
@@ -93,7 +100,7 @@ def save(problem: Problem, folder: str | Path) -> Path:
     Raises
     ------
     InputError
-        Naming everything in the problem that the format, or SBML, cannot say.
+        Lists every part of the problem that castfit does not write to PEtab.
 
     Examples
     --------
@@ -111,11 +118,13 @@ def save(problem: Problem, folder: str | Path) -> Path:
         ("folder", folder, isinstance(cast("Any", folder), (str, PathLike)), "give the path of a folder"),
     )
     if is_problem and problem.model.noises:
-        mistakes.append("PEtab has no words for a model with noises; save the problem of the same model without them")
+        mistakes.append("PEtab does not describe process noise; save the problem of the same model without noises")
     raise_if_mistakes("petab.save", mistakes)
     sbml = library("libsbml")
     model = problem.own_model
     tables = _ExportTables(ids={model.system.t.name(): "time"})
+    for name in filter(is_identifier, (*problem.parameters, *model.states, *problem.posed.outputs)):
+        tables.id(name)  # valid identifiers are reserved before others are changed
     _refuse(problem, tables)
     targets = _targets(problem)
     for name, parameter in problem.parameters.items():
@@ -125,7 +134,7 @@ def save(problem: Problem, folder: str | Path) -> Path:
         _add_experiment(problem, model, experiment, tables)
     text = _sbml(sbml, model, problem, tables)
     raise_if_mistakes(
-        "petab.save", [f"{feature}: PEtab and SBML have no words for it" for feature in dict.fromkeys(tables.missing)]
+        "petab.save", [f"castfit does not write {feature} to PEtab" for feature in dict.fromkeys(tables.missing)]
     )
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
@@ -152,7 +161,7 @@ def _refuse(problem: Problem, tables: _ExportTables) -> None:
     unsupported_features = {
         "algebraic states": bool(model.algebraic_states),
         "delays": bool(model.lines),
-        "inputs (give what they do as expressions of time)": bool(model.inputs),
+        "inputs (replace them by expressions of time)": bool(model.inputs),
         "counts or means per interval": bool(model.memories),
         "constraints": bool(problem.constraints or problem.state_bounds),
         "priors on expressions or several quantities": any(t for t in problem.posed.prior_terms),
