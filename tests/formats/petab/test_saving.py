@@ -134,7 +134,12 @@ def test_save_names_unsupported_parts(tmp_path):
     parameter = cf.Parameter(0.5, lower=0, prior=cf.Normal(0, 1, on="log"))
     problem = cf.Problem(model, experiment, parameters={"k": parameter}, constraints=[k <= 3])
     with refused(
-        "castfit does not write algebraic states", "inputs", "constraints", "events and doses", "the prior Normal", "StudentT errors"
+        "castfit does not write algebraic states",
+        "inputs",
+        "constraints",
+        "events and doses",
+        "the prior Normal",
+        "StudentT errors",
     ):
         cf.petab.save(problem, tmp_path)
     with refused("give a Problem"):
