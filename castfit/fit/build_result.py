@@ -246,7 +246,7 @@ def _goodness(
     )
     if is_absolute and any(o is not None and o.noise.beyond(c.points.values[:, j]).any()
                         for c in compiled_problem.conditions for j, o in enumerate(c.observed)):  # fmt: skip
-        # A value beyond a limit of detection has no residual and no degree of freedom: its cost decreases with the distance.
+        # A value beyond a limit of detection has no residual and no degree of freedom.
         chi2 = sum(float(s.residuals @ s.residuals) for s in residual_series)
         dof -= compiled_problem.n_data - sum(s.residuals.size for s in residual_series)
     goodness_of_fit = goodness(residual_series, chi2, dof, absolute_sigma=is_absolute)

@@ -1,27 +1,28 @@
-"""Own unknowns, those of single chains, eliminated by orthogonal factors, chain by chain.
+"""Elimination of local unknowns, which belong to single chains, by orthogonal factors, chain by chain.
 
-Parameters of one experiment, its free initial state, its sigmas appear in the rows of one chain only.  Ordered by chain
-the condensed problem is an arrow; a small QR factorization per chain leaves a triangle for its own unknowns and a few
-rows that border what is shared:
+Parameters of one experiment, its free initial state and its sigmas appear in the rows of one chain only.  Ordered by
+chain, the condensed problem is an arrow.  A small QR factorization per chain leaves a triangle for its local unknowns
+and a few rows over the border, the shared unknowns:
 
-      own_1  own_2  own_3  border                        own_1  own_2  own_3  border
+    local_1 local_2 local_3 border                     local_1 local_2 local_3 border
     | E_1                   S_1  |  u_1                | R_1                   B_1  |  c_1
     |        E_2            S_2  |  u_2                |        R_2            B_2  |  c_2
     |               E_3     S_3  |  u_3        -->     |               R_3     B_3  |  c_3
     |                        P   |  p                  |                        T   |  t
 
-so that time and memory are linear in the number of chains.  The border, the unknowns xi_b that several chains share, is
-a dense problem (`castfit.solve.bounded_lsq`), and own unknowns follow from it:
+Time and memory are thus linear in the number of chains.  The border, the unknowns xi_b that several chains share, is
+a dense problem (`castfit.solve.bounded_lsq`), and the local unknowns follow from it:
 
     xi_i = L_i xi_b + l_i,        L_i = -R_i^-1 B_i,   l_i = -R_i^-1 c_i
 
-Own unknowns that something else ties to other chains (a prior on several experiments together, a relation of their
-quantities, path constraints that are active) belong to the border, with all others of their chain.  If many do, the
-problem is as dense as it is.
+Local unknowns that are coupled to other chains (by a prior on several experiments, a relation of their quantities, or
+active path constraints) belong to the border, with all others of their chain.  If this applies to many chains, the
+problem is dense.
 
 Notation
 --------
-N chains of a batch, m rows each, o own unknowns, s unknowns of the border that they see;  n_b  width of the border
+N chains of a batch, m rows each, o local unknowns, s unknowns of the border on which they depend;  n_b  width of the
+border
 xi = x / D   scaled unknowns: columns of E D have unit length
 """
 
@@ -55,9 +56,10 @@ _POWER_ITERATIONS = 12
 class ChainBatch:
     """N chains of one shape.
 
-    own (N, o) : positions of their own unknowns in x;  seen (N, s) : which entries of the border they depend on
-    rows (N, m) : which residuals their rows are; the number of residuals where there is none
-    E (N, m, o + s) : derivatives of these by the scaled unknowns, own ones first
+    local_unknowns (N, o) : positions of their local unknowns in x
+    border_entries (N, s) : entries of the border on which they depend
+    rows (N, m) : positions of their rows among the residuals; the number of residuals for padding
+    E (N, m, o + s) : derivatives of these with respect to the scaled unknowns, local ones first
     """
 
     chains: Index
@@ -68,18 +70,20 @@ class ChainBatch:
 
     @property
     def o(self) -> int:
-        """Number of own unknowns of each chain."""
+        """Number of local unknowns of each chain."""
         return self.local_unknowns.shape[1]
 
 
 @dataclass(frozen=True)
 class ArrowMatrix:
-    """Residuals by unknowns as an arrow: batches of chains with own unknowns, and the rows of the border alone.
+    """Residuals by unknowns as an arrow: batches of chains with local unknowns, and the rows of the border alone.
 
     border (n_b,) : positions in x of the unknowns that are not eliminated
-    place (n_x,) : where an unknown lies in the border, -1 for own ones;  scale (n_x,) : D
-    rest (k, n_b) : rows of the border alone, by scaled unknowns;  at (k,) : which residuals these are
-    free : per chain, whether its own unknowns are eliminated
+    place (n_x,) : position of an unknown in the border, -1 for local ones
+    scale (n_x,) : D
+    border_rows (k, n_b) : rows of the border alone, in scaled unknowns
+    border_row_indices (k,) : positions of these rows among the residuals
+    free : per chain, whether its local unknowns are eliminated
     """
 
     batches: tuple[ChainBatch, ...]
@@ -97,7 +101,7 @@ class ArrowMatrix:
 
     @property
     def trivial(self) -> bool:
-        """Check whether there are too few own unknowns for elimination to be worthwhile."""
+        """Check whether there are too few local unknowns for elimination to be worthwhile."""
         return sum(batch.local_unknowns.size for batch in self.batches) <= MAX_DENSE_LOCAL_UNKNOWNS
 
     def compressed(self, u: Array) -> FactoredArrow:
@@ -108,7 +112,7 @@ class ArrowMatrix:
 
     @cached_property
     def largest(self) -> float:
-        """The largest singular value of the scaled matrix, to a percent or so."""
+        """Largest singular value of the scaled matrix, to about a percent."""
         local_x = [np.ones(batch.local_unknowns.shape) for batch in self.batches]
         border, size = np.ones(self.n_b), 1.0
         for _ in range(_POWER_ITERATIONS):
@@ -131,9 +135,9 @@ class ArrowMatrix:
 
 
 def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> ArrowMatrix:
-    """Find the own unknowns of every chain, and sort rows by them: those of `is_tied` chains belong to the border.
+    """Find the local unknowns of every chain, and assign the rows; chains marked by `is_tied` belong to the border.
 
-    Rows of the tail that concern own unknowns of one chain only, and shared ones, are rows of that chain.
+    Rows of the tail that concern local unknowns of one chain only, and shared ones, are rows of that chain.
     """
     owner = _single_owners(rows.columns, rows.width)
     free = np.ones(len(rows.blocks), dtype=np.bool_) if is_tied is None else ~is_tied
@@ -207,7 +211,7 @@ def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> ArrowMa
 
 
 def _single_owners(columns: Sequence[Index], n: int) -> Index:
-    """Return the only chain that an unknown belongs to, (n,), -1 for those of several chains or of none."""
+    """Return the only chain to which an unknown belongs, (n,), or -1 if it belongs to several or to none."""
     count, owner = np.zeros(n, dtype=np.intp), np.full(n, -1, dtype=np.intp)
     for i, indices in enumerate(columns):
         count[indices] += 1
@@ -219,7 +223,7 @@ def _single_owners(columns: Sequence[Index], n: int) -> Index:
 def _with_tail(
     block: Array, local_columns: Index, border_columns: Index, further: SparseRows, column_positions: Index
 ) -> tuple[Array, Index]:
-    """Append rows (k, n_x) to those of a chain; they may depend on more of the border."""
+    """Append rows (k, n_x) to the rows of a chain; they may depend on further entries of the border."""
     border_positions = column_positions[further.column]
     new_columns = np.setdiff1d(border_positions[border_positions >= 0], border_columns)
     new_rows = np.zeros((further.shape[0], block.shape[1] + new_columns.size))
@@ -245,10 +249,10 @@ def batched_qr(rows: Array) -> Array:
 
 @dataclass(frozen=True)
 class FactoredArrow:
-    """An arrow with its residuals, every chain factored.
+    """Arrow with its residuals, every chain factored.
 
-    factors (N, w, w) : per batch triangles over (own, seen, 1), w = o + s + 1
-    rest (k, n_b + 1) : rows of the border alone, their residuals last
+    factors (N, w, w) : per batch, triangles over (local, border entries, 1), w = o + s + 1
+    border_rows (k, n_b + 1) : rows of the border alone, their residuals last
     """
 
     arrow: ArrowMatrix
@@ -256,7 +260,7 @@ class FactoredArrow:
     border_rows: Array
 
     def with_rows(self, local_rows: Sequence[Array], border: Array) -> FactoredArrow:
-        """Add rows of residual zero: of own unknowns per batch (N, k, o), and of the border with residuals."""
+        """Add rows of residual zero: over local unknowns per batch (N, k, o), and over the border with residuals."""
         factors: list[Array] = []
         for batch, R, batch_rows in zip(self.arrow.batches, self.factors, local_rows, strict=True):
             if not batch_rows.any():
@@ -268,7 +272,7 @@ class FactoredArrow:
         return FactoredArrow(self.arrow, tuple(factors), np.concatenate([self.border_rows, border]))
 
     def factored(self, signs: Sequence[Signs], lower: Sequence[Array], upper: Sequence[Array]) -> ArrowFactors:
-        """Eliminate the own unknowns, those at bounds (N, o) fixed there."""
+        """Eliminate the local unknowns; those at bounds (N, o) are fixed there."""
         parts: list[EliminatedBatch] = []
         rows = [self.border_rows]
         for i, (batch, R) in enumerate(zip(self.arrow.batches, self.factors, strict=True)):
@@ -289,7 +293,7 @@ class FactoredArrow:
     def best(
         self, border: Array, lower: Sequence[Array], upper: Sequence[Array], guess: Sequence[Signs]
     ) -> tuple[float, list[Array], list[Signs]]:
-        """Return the least value of half the squares for a given border, and where own unknowns are then."""
+        """Return the smallest half-square for a given border, and the local unknowns there."""
         square = float(np.sum((self.border_rows @ np.append(border, 1.0)) ** 2))
         xs: list[Array] = []
         signs: list[Signs] = []
@@ -305,7 +309,7 @@ class FactoredArrow:
         return 0.5 * square, xs, signs
 
     def pull(self, local_x: Sequence[Array], border: Array) -> list[Array]:
-        """Return the gradient of half the squares by own unknowns, per batch (N, o)."""
+        """Return the gradient of the half-square with respect to local unknowns, per batch (N, o)."""
         gradients: list[Array] = []
         for batch, R, x in zip(self.arrow.batches, self.factors, local_x, strict=True):
             o = batch.o
@@ -316,7 +320,7 @@ class FactoredArrow:
 
 
 def at_border(rows: Array, border_columns: Index, n_b: int) -> Array:
-    """Write rows (N, k, s + 1) as rows over the whole border (rows, n_b + 1), fewer if all see the same."""
+    """Write rows (N, k, s + 1) as rows over the whole border (rows, n_b + 1); fewer if all have the same entries."""
     if not len(rows):
         return np.zeros((0, n_b + 1))
     if (border_columns == border_columns[0]).all():
@@ -332,7 +336,7 @@ def at_border(rows: Array, border_columns: Index, n_b: int) -> Array:
 
 @dataclass(frozen=True)
 class EliminatedBatch:
-    """One batch, eliminated:  R xi + B xi_border[seen] + c = 0;  R (N, o, o), B (N, o, s), c (N, o)."""
+    """Eliminated batch:  R xi + B xi_border[entries] + c = 0;  R (N, o, o), B (N, o, s), c (N, o)."""
 
     batch: ChainBatch
     R: Array
@@ -341,21 +345,21 @@ class EliminatedBatch:
 
     @cached_property
     def inverse(self) -> Array:
-        """R^-1, (N, o, o): the root of the covariance of own unknowns, were shared ones known."""
+        """R^-1, (N, o, o): the root of the covariance of local unknowns, given the shared ones."""
         return cast("Array", np.linalg.inv(self.R))
 
     @cached_property
     def response(self) -> Array:
-        """L (N, o, s): how own unknowns answer to those of the border."""
+        """L (N, o, s): derivatives of local unknowns with respect to the border."""
         return -(self.inverse @ self.B)
 
     @cached_property
     def offset(self) -> Array:
-        """Values of own unknowns, (N, o), if those of the border are zero."""
+        """Values of local unknowns, (N, o), if the border is zero."""
         return -(self.inverse @ self.c[:, :, None])[:, :, 0]
 
     def recover_local_unknowns(self, border: Array) -> Array:
-        """Return the scaled own unknowns (N, o) that belong to a border (n_b,)."""
+        """Return the scaled local unknowns (N, o) that belong to a border (n_b,)."""
         return self.offset + (self.response @ border[self.batch.border_entries][:, :, None])[:, :, 0]
 
 
@@ -372,7 +376,7 @@ class ArrowFactors:
 
     @cached_property
     def metric(self) -> Array:
-        """I + sum_i L_i^T L_i, (n_b, n_b): the square length of a border's direction with what follows from it."""
+        """I + sum_i L_i^T L_i, (n_b, n_b): squared length of a border direction with the local unknowns it implies."""
         M = np.eye(self.arrow.n_b)
         for part in self.parts:
             products = part.response.swapaxes(1, 2) @ part.response
@@ -389,7 +393,7 @@ class ArrowFactors:
         return out
 
     def gathered(self, local_x: Sequence[Array], border: Array) -> Array:
-        """Return x (n_x,), not scaled, from scaled own unknowns per batch (N, o) and border (n_b,)."""
+        """Return x (n_x,), not scaled, from scaled local unknowns per batch (N, o) and border (n_b,)."""
         x = np.zeros(self.arrow.scale.size)
         x[self.arrow.border] = border
         for part, values in zip(self.parts, local_x, strict=True):
@@ -400,8 +404,8 @@ class ArrowFactors:
 def solve_arrow(columns: Sequence[Index], blocks: Sequence[Array], K: SparseRows, diagonal: Array, b: Array) -> Array:
     """Solve (sum_i M_i + K + diagonal) x = b for x (n,); LinAlgError if the matrix is not positive definite.
 
-    columns, blocks: the chains' matrices (n_i, n_i), and where they lie.  Where many unknowns are those of single
-    chains the sparse matrix is factored, its pivots on the diagonal.
+    columns, blocks: positions and matrices (n_i, n_i) of the chains.  If many unknowns belong to single chains, the
+    sparse matrix is factored with its pivots on the diagonal.
     """
     n = diagonal.size
     if np.count_nonzero(_single_owners(columns, n) >= 0) <= MAX_DENSE_LOCAL_UNKNOWNS:

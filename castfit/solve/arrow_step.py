@@ -1,18 +1,18 @@
-"""The bounded step of a problem whose own unknowns are eliminated chain by chain.
+"""Bounded step of a problem whose local unknowns are eliminated chain by chain.
 
-For a given border the own unknowns of every chain solve a small bounded problem by themselves
-(`castfit.solve.block_pivoting`).  What they leave,
+For a given border the local unknowns of every chain solve a small bounded problem (`castfit.solve.block_pivoting`).
+The remaining function of the border,
 
     V(xi_b) = 1/2 |T xi_b + t|^2 + sum_i  min over xi_i in bounds of  1/2 |R_i xi_i + B_i xi_b + c_i|^2,
 
-is convex, once differentiable, and a parabola wherever the active bounds of own unknowns stay.  Newton's method on it:
-fix the own unknowns that are at bounds, minimise the parabola over the border within its bounds and rows, look which
-bounds are active there, and go on until they are the same.  The step is shortened where V would not fall, so that no
-active set comes twice; the last parabola is V itself, and its minimum the solution of the whole.
+is convex, once differentiable, and a parabola while the active bounds of local unknowns do not change.  Newton's
+method: fix the local unknowns that are at bounds, minimise the parabola over the border within its bounds and rows,
+determine the bounds that are active there, and repeat until they no longer change.  The step is shortened if V would
+not decrease, so no active set occurs twice; the last parabola is V itself, and its minimum is the solution.
 
-Singular directions are held as in `bounded_lsq.regularise`: those of own unknowns alone by rows of their chain, others
-(z of the border, with L z of all chains) by a row over the border.  The square length of such a direction is z^T M z,
-M = I + sum_i L_i^T L_i, and what a step has along it is  z^T (M xi_b + sum_i L_i^T l_i).
+Singular directions are fixed as in `bounded_lsq.find_rank_deficiency`: directions of local unknowns alone by rows of
+their chain, others (z of the border, with L z of all chains) by a row over the border.  The squared length of such a
+direction is z^T M z, M = I + sum_i L_i^T L_i, and the component of a step along it is  z^T (M xi_b + sum_i L_i^T l_i).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _COST_RTOL = 1e-14  # Relative difference of costs, and smallest step, that coun
 
 @dataclass(frozen=True)
 class DirectionHold:
-    """Rows that keep singular directions where they are.
+    """Rows that fix singular directions.
 
-    own : per batch (N, o, o) rows, zero where nothing is singular
+    local_rows : per batch (N, o, o) rows, zero if nothing is singular
     directions : (n_b, k) directions z of the border, z^T M z = 1
     stiffness : the singular value they get
-    count : how many directions are held
-    condition : the largest singular value over the smallest
+    count : number of fixed directions
+    condition : ratio of the largest to the smallest singular value
     """
 
     local_rows: tuple[Array, ...]
@@ -68,10 +68,10 @@ class DirectionHold:
 def find_singular_directions(
     compressed: FactoredArrow, is_fixed: Mask, pinned_rows: Array, threshold: float
 ) -> DirectionHold:
-    """Find singular directions: singular values below a fraction of the largest are held.
+    """Find the singular directions: those with singular values below a fraction of the largest are fixed.
 
-    With a threshold of 0 only what cannot be eliminated is.  `is_fixed` (n_x,) unknowns cannot move; rows `pinned_rows`
-    (k, n_b) over the border, in scaled unknowns, determine directions as well.
+    With a threshold of 0 only local unknowns that cannot be eliminated are fixed.  Unknowns `is_fixed` (n_x,) cannot
+    move; rows `pinned_rows` (k, n_b) over the border, in scaled unknowns, determine directions as well.
     """
     arrow = compressed.arrow
     largest = arrow.largest
@@ -106,7 +106,7 @@ def find_singular_directions(
 
 
 def _build_fixed_bounds(arrow: ArrowMatrix, is_fixed: Mask) -> tuple[list[Signs], list[Array], list[Array]]:
-    """Return signs and bounds of own unknowns, per batch (N, o), with the fixed ones at a step of zero."""
+    """Return signs and bounds of local unknowns, per batch (N, o), with the fixed ones at a step of zero."""
     zeros = [np.zeros(batch.local_unknowns.shape) for batch in arrow.batches]
     return [np.where(is_fixed[batch.local_unknowns], -1, 0).astype(np.int8) for batch in arrow.batches], zeros, zeros
 
@@ -145,7 +145,8 @@ def solve(
     low, high = lower[border_indices] / D[border_indices], upper[border_indices] / D[border_indices]
 
     signs = [np.where(np.isfinite(np.where(s < 0, lo, hi)), s, 0).astype(np.int8)
-             for s, lo, hi in zip((bounds_active[b.local_unknowns] for b in arrow.batches), lows, highs, strict=True)]  # fmt: skip
+             for s, lo, hi in zip((bounds_active[b.local_unknowns] for b in arrow.batches), lows, highs,
+                                  strict=True)]  # fmt: skip
     signs = [np.where(lo == hi, -1, s).astype(np.int8) for s, lo, hi in zip(signs, lows, highs, strict=True)]
     guess, guess_rows = bounds_active[border_indices], rows_active
     border, value, n_iterations = np.zeros(0), np.inf, 0
@@ -163,7 +164,7 @@ def solve(
         is_settled = _same(signs, new_signs) or not border_solution.feasible or iterations >= MAX_ACTIVE_SETS
         if not is_settled and np.isfinite(value):
             step = 1.0
-            while cost >= value and step > _COST_RTOL:  # towards the border that was best
+            while cost >= value and step > _COST_RTOL:  # towards the best border so far
                 step *= 0.5
                 border_x = border + step * (border_solution.x - border)
                 cost, local_values, new_signs = held_system.best(border_x, lows, highs, new_signs)

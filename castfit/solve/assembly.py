@@ -1,7 +1,7 @@
-"""Sparse matrices from stage blocks: where every entry of a staged problem goes, computed once.
+"""Sparse matrices from stage blocks: the position of every entry of a staged problem is computed once.
 
 The constraints of all chains form one vector g, the blocks of their Jacobian one sparse matrix dg/dv, the blocks of the
-Hessian one upper triangle.  An index map per matrix places a whole evaluation by one fancy assignment.
+Hessian one upper triangle.  An index map per matrix places a whole evaluation by one indexed assignment.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class ConstraintRows:
-    """The constraint vector g: per chain the initial state, inner equations, matching, and real path constraints.
+    """Constraint vector g: per chain the initial state, inner equations, matching, and real path constraints.
 
-    Relations of quantities come last.  Constraints count in their units.
+    Relations of quantities come last.  Constraints are scaled by their units.
 
-    Where matching conditions are `scalar` there is one per stage, h_k = |(x_k - s_{k+1}) / scale|^2, with the gradient
-    direction . (dx_k - ds_{k+1}),  direction = 2 (x_k - s_{k+1}) / scale^2.
+    With `scalar` matching conditions there is one per stage, h_k = |(x_k - s_{k+1}) / scale|^2, with the gradient
+        direction . (dx_k - ds_{k+1}),  direction = 2 (x_k - s_{k+1}) / scale^2.
     """
 
     def __init__(self, layout: Layout, scale: Array | None = None, *, scalar: bool = False) -> None:
@@ -91,7 +91,7 @@ class ConstraintRows:
         return tuple(directions)
 
     def multipliers(self, lam: Array) -> tuple[Multipliers, ...]:
-        """Sort the multipliers of g by chain, in constraints' own units; of scalar matching they are (K - 1, 1)."""
+        """Sort the multipliers of g by chain, in constraints' own units; scalar matching has (K - 1, 1)."""
         lam = lam / self.unit
         multipliers_by_chain: list[Multipliers] = []
         for i in range(len(self.layout.chains)):
@@ -132,7 +132,7 @@ def _stage_positions(chain: Chain) -> Index:
 
 
 class EntryScatter:
-    """Adds up values into the nonzeros of a sparse matrix, whose pattern is the union of all their places."""
+    """Sums values into the nonzeros of a sparse matrix, whose pattern is the union of all their positions."""
 
     def __init__(self, rows: Index, columns: Index, shape: tuple[int, int]) -> None:
         key = columns * shape[0] + rows  # column-major order, as CasADi stores nonzeros
@@ -144,7 +144,7 @@ class EntryScatter:
         self.sparsity = ca.Sparsity(shape[0], shape[1], starts.tolist(), row.tolist())
 
     def __call__(self, values: Array) -> Array:
-        """Return the nonzeros of the matrix that these values make."""
+        """Return the nonzeros of the matrix of these values."""
         if self._has_unique_entries:
             nonzeros = np.empty(self._count)
             nonzeros[self._slot] = values
@@ -152,7 +152,7 @@ class EntryScatter:
         return np.bincount(self._slot, values, minlength=self._count).astype(float, copy=False)
 
     def graph(self, values: ca.MX) -> ca.MX:
-        """Do the same to values in a graph: return the sparse matrix."""
+        """Sum values of a CasADi graph: return the sparse matrix."""
         if self._has_unique_entries:
             return ca.MX(self.sparsity, values[np.argsort(self._slot).tolist()])
         order = np.arange(self._slot.size)
@@ -194,7 +194,7 @@ class JacobianMap:
     ) -> Array:
         """Place the blocks of all chains and of relations (n_h, n_theta); entries come in the order of `sparsity`.
 
-        Scalar matching conditions need their directions, (K, n_s) per chain, as does what has the blocks of products.
+        Scalar matching conditions need their directions, (K, n_s) per chain, as do matching products.
         """
         pieces: list[Array] = []
         chains = self._layout.chains
@@ -220,8 +220,8 @@ def _outer(rows: Index, columns: Index) -> tuple[Index, Index]:
 class HessianMap:
     """Scatters Hessian blocks over (s, w, q) of each stage into the upper triangle.
 
-    With `scalar` there are blocks of the squared gaps as well, over (s_k, w_k, q, s_{k+1}).  What priors and relations
-    add over theta is a full matrix, or has entries in the rows and columns `of_theta`: of thousands of experiments few.
+    With `scalar` there are blocks of the squared gaps as well, over (s_k, w_k, q, s_{k+1}).  The part of priors and
+    relations over theta is a full matrix, or has entries in the rows and columns `of_theta`, few for many experiments.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class HessianMap:
         self.sparsity = self._scatter.sparsity
 
     def coupled(self, layout: Layout, jacobians: Sequence[Jacobians], weight: Array) -> list[Array]:
-        """Return the entries of R^T W^T D W R of chains whose errors depend on each other across stages."""
+        """Return the entries of R^T W^T D W R of chains whose errors are correlated across stages."""
         whitened_chains = [(c, j) for c, j in zip(layout.chains, jacobians, strict=True) if c.whitening is not None]
         entries_by_chain: list[Array] = []
         for keys, (chain, j) in zip(self._coupled, whitened_chains, strict=True):
@@ -261,8 +261,9 @@ class HessianMap:
         return entries_by_chain
 
     def nonzeros(self, blocks: Sequence[tuple[Array, Array]], prior: Array, squares: Sequence[Array] = ()) -> Array:
-        """Assemble matrix entries from the blocks of all chains, of squared gaps, coupled rows, and theta (full or
-        by entries).
+        """Assemble matrix entries from the blocks of all chains, squared gaps, coupled rows and theta.
+
+        The block of theta is full or has its entries only.
         """
         pieces = [part.ravel() for block in blocks for part in block] + [block.ravel() for block in squares]
         flat = np.concatenate([*pieces, prior.ravel()])
@@ -317,9 +318,9 @@ def squares_blocks(
 
 
 def cost_gradient(layout: Layout, linear: Linearization, weight: Array) -> Array:
-    """Return the gradient of  sum_g weight_g 1/2 |r_g|^2  with respect to v, (n_v,), unknown sigmas held.
+    """Return the gradient of  sum_g weight_g 1/2 |r_g|^2  with respect to v, (n_v,), at fixed unknown sigmas.
 
-    weight (n_groups + 1,) is that of the rows of each group, then of those of known sigma and of priors.
+    weight (n_groups + 1,) : weight of the rows of each group; last, that of known sigmas and priors
     """
     gradient = np.zeros(layout.n_v)
     gradient[: layout.n_theta] = weight[-1] * (linear.prior_jacobian.T @ linear.prior)

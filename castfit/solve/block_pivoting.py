@@ -1,22 +1,22 @@
 """Minima of convex quadratics in boxes, exactly, by block pivoting: one problem, or many small ones at once.
 
-Guess which ends of the box hold which variables, solve for the others, exchange all that are on the wrong side: free
-ones outside the box, held ones that the gradient pulls inwards (Judice and Pires 1994; as a primal-dual active set
-Hintermueller, Ito and Kunisch 2003).  Two to six solves find the minimum where an active-set method takes dozens.
+Guess the active bounds, solve for the other variables, and exchange all variables on the wrong side: free ones outside
+the box, and fixed ones with a gradient that points inwards (Judice and Pires 1994; as a primal-dual active set
+Hintermueller, Ito and Kunisch 2003).  Two to six solves find the minimum; an active-set method takes dozens.
 
 One problem, of which H = E^T E is known (`minimize_in_box`):
 
     minimise  c.x + 1/2 x.H x   within  lower <= x <= upper,    H positive definite, 0 in the box
 
-Where two solves do not do, a primal active set goes on from the lowest point of the box that they came by, as rounding
-may keep exchanges from ending: of 5,800 subproblems of four PEtab models half, which take 0.7 of the time that six
-solves and an active set from zero took.
+If two solves are not sufficient, a primal active set starts from the lowest point of the box so far, because rounding
+may keep the exchanges from ending.  This applies to half of 5,800 subproblems of four PEtab models, and takes 0.7 of
+the time of six solves and an active set from zero.
 
 Many problems, of which a triangle is known (`solve_boxed_batch`):
 
     minimise 1/2 |r_i + R_i x_i|^2   subject to   lower_i <= x_i <= upper_i        i = 1 ... N,  R_i regular
 
-The few that go round in circles are solved by `bounded_lsq`.  Entries at bounds stay unknowns, with rows that put them
+The few problems that cycle are solved by `bounded_lsq`.  Entries at bounds stay unknowns, with rows that fix them
 there, so that all problems keep one shape:
 
     | R_i without the columns at bounds |         | r_i + columns at bounds * bounds |
@@ -50,8 +50,8 @@ def minimize_in_box(
 ) -> Array:
     """Return the minimum, (n,); LinAlgError if H is not positive definite.
 
-    guess (n,) says which ends, finite ones, are likely to hold the minimum: -1 lower, +1 upper, 0 none.  Those of a
-    problem much alike save up to nine tenths of the work, where variables hardly matter to the data.
+    guess (n,) : expected active bounds, which must be finite: -1 lower, +1 upper, 0 none.  The bounds of a similar
+    problem save up to nine tenths of the work if variables hardly affect the data.
     """
     is_fixed = lower == upper
     side = np.where(is_fixed, -1, 0 if guess is None else guess)
@@ -69,7 +69,7 @@ def minimize_in_box(
         wrong_indices = (np.where(side == 0, is_outside, is_pulled) & ~is_fixed).nonzero()[0]
         if wrong_indices.size == 0:
             is_doubtful = np.where(side < 0, gradient < 0.0, (side > 0) & (gradient > 0.0)) & ~is_fixed
-            if guess is not None and is_doubtful.any():  # what was guessed may be wrong by more than rounding
+            if guess is not None and is_doubtful.any():  # the guess may be wrong by more than rounding
                 return minimize_in_box(H, c, lower, upper)
             return x
         clipped_x = np.clip(x, lower, upper)
@@ -83,7 +83,7 @@ def minimize_in_box(
 
 
 def by_active_set(H: Array, c: Array, lower: Array, upper: Array, start: Array) -> Array:
-    """Take one variable to its bound, or free one, at a time; every point is in the box and lower than the last."""
+    """Fix or free one variable at a time; every point is in the box and lower than the last."""
     is_fixed = lower == upper
     x = np.clip(start, lower, upper)
     gradient = c + H @ x
@@ -118,9 +118,9 @@ def active_signs(x: Array, lower: Array, upper: Array) -> Signs:
 
 
 def solve_boxed_batch(R: Array, r: Array, lower: Array, upper: Array, guess: Signs) -> tuple[Array, Signs]:
-    """Solve N problems of o unknowns: R (N, o, o), all else (N, o); return x and which bounds are active.
+    """Solve N problems of o unknowns: R (N, o, o), other arrays (N, o); return x and the active bounds.
 
-    guess says which entries are expected at bounds.
+    guess : expected active bounds
     """
     signs = np.where((guess < 0) & np.isfinite(lower), -1, np.where((guess > 0) & np.isfinite(upper), 1, 0))
     signs = np.where(lower == upper, -1, signs).astype(np.int8)
@@ -162,7 +162,7 @@ def with_held(R: Array, r: Array, is_fixed: Mask, bound: Array) -> tuple[Array, 
 
 
 def _updated(R: Array, r: Array, x: Array, signs: Signs, lower: Array, upper: Array) -> Signs:
-    """Return the next active set: free entries beyond a bound join it, those that it pulls leave."""
+    """Return the next active set: free entries beyond a bound join it; entries whose gradient points inwards leave."""
     residual = r + (R @ x[:, :, None])[:, :, 0]
     terms = np.abs(r) + (np.abs(R) @ np.abs(x)[:, :, None])[:, :, 0]
     gradient = (R.swapaxes(1, 2) @ residual[:, :, None])[:, :, 0]

@@ -11,17 +11,17 @@ equalities A_e xi = b_e solved by xi = xi_e + Z t, and the singular value decomp
 
     xi = xi_e + T y,     T = Z V S^-1,     target = -U^T (u + E D xi_e).
 
-Directions of zero singular value get a small one instead: they stay put unless a constraint moves them, so the
+Directions of zero singular value get a small one instead: they change only if a constraint requires it, so the
 solution is the one of minimum norm in scaled variables.  E^T E is never formed.
 
-Then y is the point nearest to the target, by the dual active-set method of Goldfarb and Idnani (1983): start at the
-target, add the most violated constraint, drop those whose multipliers would change sign on the way, until nothing is
-violated.  No feasible start is needed, and inactive constraints cost one product A xi per iteration.  The working set
-has at most as many members as y has entries, so it is factored afresh at every change: no updating code, no drift.
+Then y is the point nearest to the target, by the dual active-set method of Goldfarb and Idnani (1983).  It starts at
+the target, adds the most violated constraint, and drops constraints whose multipliers would change sign, until no
+constraint is violated.  No feasible start is needed, and inactive constraints cost one product A xi per iteration.  The
+working set has at most as many members as y has entries, so it is factored afresh at every change, without updates.
 
-Measured against what CasADi ships, 15 unknowns and 1000 residuals: with 100 rows 0.8 ms, daqp 0.5 ms, qrqp 3.4 ms; with
-10,000 rows 7 ms, warm 2 ms, daqp 16 ms.  What decides is that they want E^T E, which squares the condition number and
-cannot tell rank deficiency from rounding.  Within bounds alone, and where E^T E is regular,
+Measured against the solvers of CasADi, 15 unknowns and 1000 residuals: with 100 rows 0.8 ms, daqp 0.5 ms, qrqp 3.4 ms;
+with 10,000 rows 7 ms, warm 2 ms, daqp 16 ms.  The main reason against them is that they need E^T E, which squares the
+condition number and does not distinguish rank deficiency from rounding.  If there are only bounds and E^T E is regular,
 `castfit.solve.block_pivoting` is ten times faster.
 """
 
@@ -72,17 +72,18 @@ class LinearConstraints:
 
 @dataclass(frozen=True)
 class BoundedLsqSolution:
-    """The minimum x (n,) of a bounded least-squares problem.
+    """Minimum x (n,) of a bounded least-squares problem.
 
     The multipliers, (n,) and (p,), make  E^T (u + E x) + bound_multipliers + G^T row_multipliers  vanish; they are
     positive at an upper bound, negative at a lower bound, of either sign at an equality.  Active is -1 at the lower
     bound, +1 at the upper one, 0 elsewhere and at equalities.
 
-    rank : how many directions, of those that the equalities leave free, E determines
-    iterations : changes of the working set;  optimal : whether these ended by themselves, not at their limit
-    violation : the largest of a constraint, relative to the magnitude of its terms
-    feasible : whether the constraints can be met; if not, x violates the rows, or if need be also the bounds, as little
-        as possible
+    rank : number of directions that E determines, among those that the equalities leave free
+    iterations : changes of the working set
+    optimal : whether these ended before their limit
+    violation : largest violation of a constraint, relative to the magnitude of its terms
+    feasible : whether the constraints can be satisfied; if not, x violates the rows, and if necessary the bounds, as
+        little as possible
     """
 
     x: Array
@@ -110,8 +111,9 @@ def bounded_lsq(
 ) -> BoundedLsqSolution:
     """Minimise 1/2 |u + E x|^2 of residuals u (m,) and their derivative E (m, n), of any rank, within bounds and rows.
 
-    A derivative that comes again is factored once, as a `TallFactors`.  `scale` (n,) are typical magnitudes of x, by default
-    the inverse norms of E's columns; the guess of the active set is usually that of the previous solution.
+    A derivative that is used repeatedly is factored once, as a `TallFactors`.  `scale` (n,) are typical magnitudes of
+    x, by default the inverse norms of E's columns; the guess of the active set is usually that of the previous
+    solution.
 
     Contradictory constraints are an outcome (``feasible`` is False), not an exception.
     """
@@ -159,7 +161,7 @@ def bounded_lsq(
     active, multipliers = np.zeros(len(norm), dtype=np.int8), np.zeros(len(norm))
     active[inequality_indices[nearest_point.members]] = nearest_point.signs
     multipliers[inequality_indices[nearest_point.members]] = nearest_point.signs * nearest_point.multipliers
-    # The multipliers of equalities balance what the cost and the other constraints leave of the gradient.
+    # The multipliers of equalities balance the rest of the gradient of cost and other constraints.
     multipliers[is_equality] = -inverse.T @ (D * (R.T @ (u_R + R @ x)) + constraints.A.T @ multipliers)
     multipliers /= norm
     if nearest_point.within_bounds:
@@ -190,7 +192,7 @@ class Regularisation:
     """Singular values of a scaled matrix E D, its singular directions, and the rows that damp them.
 
     singular_values (n,) : in descending order; zeros stand for rows that E lacks
-    directions (n, k) : orthonormal, in scaled variables x / scale: which quantities the data cannot tell apart
+    directions (n, k) : orthonormal, in scaled variables x / scale: combinations that the data do not determine
     damping (k, n) : rows to append to E, with residual zero, so that x hardly moves along the directions
     """
 
@@ -202,7 +204,7 @@ class Regularisation:
 def find_rank_deficiency(
     E: Array | TallFactors, *, threshold: float = 1e-10, Delta: float = 1e3, scale: Array | None = None
 ) -> Regularisation:
-    """Find the singular directions of E and the rows that hold them (Peifer and Timmer 2007, Eq. 23).
+    """Find the singular directions of E and the rows that fix them (Peifer and Timmer 2007, Eq. 23).
 
     Directions with w_i <= threshold w_1 get the singular value Delta w_1 instead: 1/2 |E x|^2 grows by
     1/2 (Delta w_1)^2 |directions^T x / scale|^2.  (In print the criterion reads w_np / w_i <= threshold, which would
@@ -267,8 +269,8 @@ class Constraints:
     """Constraints  lower <= A xi <= upper  whose rows have unit norm, or are zero.
 
     A : (c, n); lower, upper : (c,)
-    size : (c,)  magnitude of the constant terms, which rounding is relative to
-    general : (c,)  False for bounds of single variables, which are the last to be given up
+    size : (c,)  magnitude of the constant terms, to which rounding is relative
+    general : (c,)  False for bounds of single variables, which are relaxed last
     """
 
     A: Array
@@ -299,9 +301,10 @@ class Constraints:
 class NearestPoint:
     """The point y (f,) nearest to the target.
 
-    members, signs (q,) : the active constraints, and at which bound: -1 lower, +1 upper
+    members, signs (q,) : active constraints, and their bounds: -1 lower, +1 upper
     multipliers (q,) : not negative up to rounding:  y - target + T^T A[members]^T (signs * multipliers) = 0
-    iterations, optimal : as of `BoundedLsqSolution`;  within_bounds : whether constraints of single variables were kept
+    iterations, optimal : as of `BoundedLsqSolution`
+    within_bounds : whether constraints of single variables are satisfied
     """
 
     y: Array
@@ -314,7 +317,7 @@ class NearestPoint:
 
 
 def nearest(constraints: Constraints, origin: Array, T: Array, target: Array, guess: Signs) -> NearestPoint:
-    """Find the y nearest to target (f,) with the constraints on  origin (n,) + T y;  `guess` (c,) is where to start.
+    """Find the y nearest to target (f,) with the constraints on  origin (n,) + T y;  `guess` (c,) is the initial set.
 
     Contradictory constraints get a common slack t, first the general ones, then all.
     """
@@ -334,9 +337,9 @@ def nearest(constraints: Constraints, origin: Array, T: Array, target: Array, gu
 
 @dataclass(frozen=True)
 class _WorkingSet:
-    """Working set of constraints N^T y = b that hold with equality; q of them, linearly independent.
+    """Constraints N^T y = b that hold with equality; q of them, linearly independent.
 
-    members, signs : (q,) which constraints, and at which bound
+    members, signs : (q,) constraints, and their bounds
     N, b : (f, q), (q,)
     """
 
@@ -355,7 +358,7 @@ class _WorkingSet:
     def nearest(self, target: Array) -> tuple[Array, Array]:
         """Return the y with N^T y = b nearest to the target, and the multipliers with y - target = N multipliers.
 
-        Refined once, since entries of y that stiff forms multiply by large numbers are small differences.
+        Refined once: entries of y that stiff rows multiply by large numbers are small differences.
         """
         if self.b.size == 0:
             return target, self.b
@@ -386,7 +389,7 @@ class _WorkingSet:
 
 
 def _independent(N: Array, rounding: Array) -> Index:
-    """Return the columns of N (f, q) that do not depend on those before them, up to rounding (q,)."""
+    """Return the columns of N (f, q) that do not depend on earlier columns, up to rounding (q,)."""
     indices: Index = np.arange(N.shape[1], dtype=np.intp)
     while True:
         candidates: Index = indices[: N.shape[0]]
@@ -419,7 +422,7 @@ class _HalfSpace:
 class _HalfSpaces:
     """The constraints as half-spaces  a . y >= b  of y = (y', t), where the slack t widens soft constraints.
 
-    soft : (c,)  how much one unit of t widens each constraint
+    soft : (c,)  widening of each constraint by one unit of t
     reach : distance of the unconstrained minimum
     """
 
@@ -432,7 +435,7 @@ class _HalfSpaces:
 
     @cached_property
     def rounding(self) -> Array:
-        """Up to what T's columns are known."""
+        """Rounding errors of T's columns."""
         return CANCELLATION_RTOL * np.linalg.norm(self.T, axis=0)
 
     def xi(self, y: Array) -> Array:
@@ -454,7 +457,7 @@ class _HalfSpaces:
     def worst(self, y: Array, is_settled: Mask, members: Index) -> tuple[int, float] | None:
         """Return the constraint violated most beyond rounding, and its bound; None if no constraint is violated.
 
-        Members of the working set, and what is settled, are not looked at.
+        Members of the working set and settled constraints are skipped.
         """
         constraints, xi = self.constraints, self.xi(y)
         if not constraints.size.size:
@@ -472,7 +475,7 @@ class _HalfSpaces:
         return relative * (self.constraints.size + (sqrt(float(xi @ xi)) + 1e-9 * self.reach))
 
     def start(self, guess: Signs) -> _WorkingSet:
-        """Take a guessed active set as far as it is independent and its multipliers have the right sign."""
+        """Return the part of a guessed active set that is independent and has multipliers of the right sign."""
         constraints, target = self.constraints, np.append(self.target, 0.0)
         members = np.flatnonzero(np.isfinite(np.where(guess > 0, constraints.upper, constraints.lower)) & (guess != 0))
         spaces = [self.half_space(i, float(guess[i])) for i in members.tolist()]
@@ -487,7 +490,7 @@ class _HalfSpaces:
 
 
 def _iterate(spaces: _HalfSpaces, guess: Signs) -> tuple[NearestPoint, bool]:
-    """Solve for one choice of soft constraints; also return whether they can be met."""
+    """Solve for one choice of soft constraints; also return whether they can be satisfied."""
     target = np.append(spaces.target, 0.0)
     limit = 100 + 20 * target.size
     working = spaces.start(guess)

@@ -1,6 +1,6 @@
 """Condensing: the linearized staged problem as a small dense least-squares problem in the estimated quantities.
 
-One chain of K = 3 stages, linearized (`castfit.solve.staged` has the notation), and the dense problem that is left:
+One chain of K = 3 stages, linearized (notation of `castfit.solve.staged`), and the remaining dense problem:
 
       dq   ds_0 dw_0  ds_1 dw_1  ds_2 dw_2                                           dq
     | A    -I                              |  a - s_0         ds_0 = g_0 + G_0 dq   | I |
@@ -23,8 +23,9 @@ One chain of K = 3 stages, linearized (`castfit.solve.staged` has the notation),
 
 3. Rows become  E_k = R_s G_k + R_q,  u_k = r_k + R_s g_k,  and bounds on nodes are linear rows in dtheta.
 
-G contains the product of all X_k, which loses digits, or overflows, when the model is unstable over the horizon;
-`castfit.solve.elimination` treats the nodes differently and shares all the rest (see docs/understand/condensing.md).
+G contains the product of all X_k, which loses digits, or overflows, if the model is unstable over the horizon;
+`castfit.solve.elimination` eliminates the nodes differently and shares the other steps (see
+docs/understand/condensing.md).
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ if TYPE_CHECKING:
 
 
 class NodeElimination(ABC):
-    """A way to solve the linearized initial and matching conditions of one chain for its node steps.
+    """Method to solve the linearized initial and matching conditions of one chain for its node steps.
 
     The conditions are  b_0 - ds_0 = 0  and  X_k ds_k - ds_{k+1} + b_{k+1} = 0  (k = 0 ... K-2).  Some nodes may stay
-    unknown, `kept` (n_k,), with steps y (n_e,), n_e = n_k n_s.  Then the others depend on them too, by `basis`
-    (K, n_s, n_e), and as many closure rows are left, whose derivatives by y are `closure` (n_e, n_e).
+    unknown, `kept` (n_k,), with steps y (n_e,), n_e = n_k n_s.  The other nodes then depend on them, too, by `basis`
+    (K, n_s, n_e), and as many closure rows remain, whose derivatives with respect to y are `closure` (n_e, n_e).
     """
 
     kept_nodes: Index
@@ -80,7 +81,7 @@ class NodeElimination(ABC):
 
 
 class Substitution(NodeElimination):
-    """Forward substitution: every node follows from its predecessor, none stays unknown."""
+    """Forward substitution: every node follows from its predecessor, and none stays unknown."""
 
     def __init__(self, X: Array) -> None:
         stages, n_s = X.shape[0] + 1, X.shape[2]
@@ -90,7 +91,7 @@ class Substitution(NodeElimination):
         self.closure = np.empty((0, 0))
 
     def solve(self, b: Array) -> tuple[Array, Array]:
-        """Return ds_{k+1} = X_k ds_k + b_{k+1}; what overflows becomes infinite or NaN."""
+        """Return ds_{k+1} = X_k ds_k + b_{k+1}; overflow gives infinite or NaN values."""
         s = b.copy()
         for X, node, next_node in zip(self.X, s[:-1], s[1:], strict=True):
             next_node += X.dot(node)
@@ -159,7 +160,7 @@ def eliminate_inner(jacobians: Jacobians, d: Array, unit: Array | None = None) -
 
 @dataclass(frozen=True)
 class CondensedChain:
-    """One chain as affine functions of x' = x[columns] (n_x',), the entries of x that matter to it.
+    """One chain as affine functions of x' = x[columns] (n_x',), the entries of x on which it depends.
 
     ds_k = g_k + G_k x',    dw_k = h_k + W_s ds_k + W_q dq,    closure rows e + F x'
 
@@ -208,17 +209,18 @@ class CondensedChain:
 
 @dataclass(frozen=True)
 class Condensed:
-    """A linearized staged problem in the unknowns x: the step of theta, then those of nodes that stay unknown.
+    """Linearized staged problem in the unknowns x: the step of theta, then the steps of nodes that stay unknown.
 
     minimise 1/2 |u + E x|^2  subject to  e + F x = 0,  bounds of c + C x  and bounds of all variables.
 
-    v (n_v,) : the point from which steps are counted;  positions (n_x,) : where the unknowns lie in v
+    v (n_v,) : point from which steps are counted
+    positions (n_x,) : positions of the unknowns in v
     u (m,) : residuals: the measured rows chain by chain and stage by stage, then the prior
     e (n_e,) : closure rows of the nodes that stay unknown; none after plain `condense`
     c (n_c,) : path constraints, padding included, chain by chain and stage by stage; relations of quantities last
     rows, closure, path : their derivatives by the unknowns as blocks; dense as E (m, n_x), F (n_e, n_x), C (n_c, n_x)
-    sigma (n_groups,) : the unknown sigmas that the rows are divided by: those of the linearization
-    scale (n_x,) : magnitudes of the unknowns, known where nodes stay unknown: data alone may not show theirs
+    sigma (n_groups,) : unknown sigmas by which the rows are divided, from the linearization
+    scale (n_x,) : magnitudes of the unknowns, set if nodes stay unknown: the data alone may not determine them
     """
 
     layout: Layout
@@ -318,7 +320,7 @@ def condense(
 
 
 def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
-    """Replace the values of a condensed problem by those of another point; matrices and sigmas remain unchanged.
+    """Replace the values of a condensed problem by the values at another point, with the same matrices and sigmas.
 
     Solving it gives the simplified correction of the natural level function (Peifer and Timmer 2007, Eq. 15).
     """
@@ -336,7 +338,7 @@ def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
 
 
 def theta_rows(layout: Layout, linearization: Linearization) -> Array:
-    """Return E (m, n_theta) of `condense` where nothing but theta varies."""
+    """Return E (m, n_theta) of `condense` if theta is the only variable."""
     prior, offset = linearization.prior_jacobian, 0
     blocks = [
         chain.whitened(j.R_q)[chain.row_mask] for chain, j in zip(layout.chains, linearization.jacobians, strict=True)
@@ -350,7 +352,7 @@ def theta_rows(layout: Layout, linearization: Linearization) -> Array:
 
 
 def theta_residuals(layout: Layout, evaluation: Evaluation, sigma: Array | None = None) -> Array:
-    """Return u (m,) of `condense` where nothing but theta varies, with sigmas (n_groups,), by default its own."""
+    """Return u (m,) of `condense` if theta is the only variable; sigmas (n_groups,) are by default its own."""
     rows = [values.r for values in evaluation.values] if sigma is None else rows_in_units(layout, evaluation, sigma)
     return np.concatenate(
         [*(r[chain.row_mask] for chain, r in zip(layout.chains, rows, strict=True)), evaluation.prior]
@@ -384,7 +386,7 @@ def multipliers(
 
     They make the gradient of  1/2 |r|^2 + multipliers . constraints + bounds . v  vanish in every node and inner
     variable; in theta it vanishes if x is optimal.  Residuals (m,) are usually the predicted ones, u + E x; bounds
-    (n_v,), path (n_c,) and closure (n_e,) are multipliers of what these say, positive at an upper bound.
+    (n_v,), path (n_c,) and closure (n_e,) are multipliers of these constraints, positive at an upper bound.
     """
     columns = (
         np.zeros((count, 1)) if multiplier is None else multiplier[:, None]
@@ -466,7 +468,7 @@ def _gaps(chain: Chain, jacobians: Jacobians, values: ChainValues, h: Array, v: 
 
 
 def _constants(layout: Layout, parts: list[CondensedChain], evaluation: Evaluation, sigma: Array) -> dict[str, Array]:
-    """Return u, e and c of the condensed problem: what rows are worth at x = 0."""
+    """Return u, e and c of the condensed problem: the values of its rows at x = 0."""
     residuals: list[Array] = []
     path: list[Array] = []
     rows = rows_in_units(layout, evaluation, sigma)
@@ -502,7 +504,7 @@ def _flat(rows: Array) -> Array:
 
 
 def _require_values(where: str, evaluation: Evaluation) -> None:
-    """Refuse a point at which stages failed."""
+    """Raise an error if stages failed at a point."""
     raise_if_mistakes(
         where,
         [

@@ -1,14 +1,14 @@
-"""Down in the box where nothing but theta moves: single shooting without constraints, thousands of times in a search.
+"""Trust-region descent if theta is the only variable: single shooting without constraints, many times in a search.
 
-The rule is that of `castfit.solve.step_control.box`; what is left out is all that such a problem does not need:
-elimination of nodes, rows for path constraints, multipliers, ways out, reports.  Rows and columns are dense,
+The rule is that of `castfit.solve.step_control.box`; the parts that such a problem does not need are omitted:
+elimination of nodes, rows for path constraints, multipliers, fallbacks and reports.  Rows and columns are dense,
 
     H = E^T E + ridge,    c = E^T u,    E = (d rows / d theta) * units of the search
 
-and one iteration costs little more than the integrations that it asks for.
+and one iteration takes little more time than its integrations.
 
-Notation: u (m,) the rows that are measured, and priors; E (m, n) their derivatives, in units of the search (n,);
-Delta half the width of the box.
+Notation: u (m,) the measured rows, and priors; E (m, n) their derivatives, in units of the search (n,); Delta the
+radius of the trust region.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ local quantities have 1e8 and take equally long either way; 200 have 9e8 and tak
 class DescentOutcome:
     """Result of a descent: the best point theta (n,) and its cost, infinite if the start cannot be evaluated.
 
-    promise : by how much the linear model says that the cost would fall within one unit of the search, or more;
-        infinite if that is not known
+    promise : predicted decrease of the linear model within one unit of the search, or more; infinite if unknown
     evaluations : "values" and "jacobians"
     """
 
@@ -64,7 +63,7 @@ def supports_dense_descent(staged: StagedProblem) -> bool:
     return is_theta_only and Linearization in staged.capabilities and bool(zeros < _MAX_ZERO_PRODUCTS)
 
 
-@np.errstate(all="ignore")  # wild trial points overflow
+@np.errstate(all="ignore")  # distant trial points overflow
 def minimize_in_trust_region(
     staged: StagedProblem,
     start: Array,
@@ -77,9 +76,9 @@ def minimize_in_trust_region(
 ) -> DescentOutcome:
     """Minimise the cost from a start (n,) until no decrease is predicted, progress is too small, or time is over.
 
-    The staged problem is one that `supports_dense_descent`.  The lowest cost must fall by `min_decrease`, besides a part of half the
-    squares, within the patience of the rule.  `look` is asked before every iteration, with its number and the lowest
-    cost; the descent ends when it says True.
+    The staged problem must satisfy `supports_dense_descent`.  The lowest cost must fall by `min_decrease` and a
+    fraction of the half-square within the patience of the rule.  `look` is called before every iteration with its
+    number and the lowest cost; the descent ends if it returns True.
     """
     descent_state = _DescentState(staged, rule, min_decrease)
     try:
@@ -109,7 +108,7 @@ class _DescentState:
         self._current_rows: DenseRows | None = None
         self._best_at: DenseRows | None = None
         self._recent_costs: list[float] = []
-        self._ends: Signs | None = None  # which held the last step
+        self._ends: Signs | None = None  # active bounds of the last step
         self._memory = rule.memory
         self._mark, self._since, self._delta = np.inf, 0, rule.initial_radius
 
@@ -133,7 +132,7 @@ class _DescentState:
             self.best, self.lowest, self._best_at = linear.v, linear.cost, linear
 
     def _back(self) -> bool:
-        """Return to the best point if the walk left it in vain; from there on the cost always falls."""
+        """Return to the best point if the steps away from it did not help; then only decreases are accepted."""
         if self._current_rows is self._best_at or self._memory == 1:
             return False
         self._current_rows, self._recent_costs, self._memory = self._best_at, [self.lowest], 1
@@ -141,7 +140,7 @@ class _DescentState:
         return True
 
     def step(self) -> bool:
-        """Go one step; tell whether there was one, and another may pay."""
+        """Take one step; return whether it succeeded and another one may help."""
         point, rule, staged = self._current_rows, self.rule, self.staged
         if point is None:
             return False
@@ -184,7 +183,7 @@ class _DescentState:
 
 
 class _StagedRows:
-    """The cost and the rows of a staged problem that knows no shorter way to them."""
+    """Cost and rows of a staged problem without a dense evaluator."""
 
     def __init__(self, staged: StagedProblem) -> None:
         self._staged = staged

@@ -1,7 +1,7 @@
 """A second elimination of the nodes, for horizons over which the condensed product overflows or loses digits.
 
 Condensing writes every node as a function of the first one, so G contains the product of all X_k.  With x'' = mu^2 x,
-mu = 60 and a horizon of 1 that is e^60: the columns of E are parallel to 26 digits, though data over the horizon
+mu = 60 and a horizon of 1 this is e^60: the columns of E are parallel to 26 digits, although data over the horizon
 determine everything.  Here two neighbouring matching conditions
 
     L_1 s_l + U_1 s_m       + b_1 = 0           left node l, middle m, right r
@@ -15,9 +15,9 @@ are merged by the orthogonal factor of the middle column,  [U_1; L_2] = [Q_1 Q_2
 Decaying directions take their value from the left, growing ones from the right, each with a coefficient below one:
 no product can grow.  Every other node is merged at once in a batch, then every other of the rest, ... down to one
 condition between the first and the last node: structured orthogonal factorization by cyclic reduction (Wright 1992).
-The first node follows from theta.  The last one stays unknown next to theta, tied to it by the n_s closure rows that
-are left; data decide how to meet them.  A node whose |Y| is large is determined by neither side (growth followed by
-decay) and stays unknown, too.
+The first node follows from theta.  The last one stays unknown besides theta, coupled to it by the n_s remaining closure
+rows; the data determine how they are satisfied.  A node with large |Y| is determined by neither side (growth followed
+by decay) and stays unknown, too.
 
 Measured against a sparse LU of the whole KKT matrix (scipy's splu): at a growth of e^60, where condensing has no digit
 left, both are right to 1e-13, but theta's dense columns fill the LU: for K = 1000, n_s = 4, n_q = 11 it takes 1.2 s,
@@ -47,10 +47,10 @@ def eliminate(
 ) -> Condensed:
     """Eliminate inner variables and nodes without ever forming the product of all X_k.
 
-    `scale` (n_v,) are typical magnitudes, by default 1; `chains` says which chains are treated so, by default all: the
-    others are condensed.  The unknowns are the step of theta, then for every chain those of its last node and of
-    further nodes that neither neighbour determines; the closure rows  e + F x = 0  are constraints of the dense
-    problem, to be solved with its `scale`.
+    `scale` (n_v,) are typical magnitudes, by default 1; `chains` selects the chains for this method, by default all:
+    the others are condensed.  The unknowns are the step of theta, then for every chain the steps of its last node and
+    of further nodes that neither neighbour determines.  The closure rows  e + F x = 0  are constraints of the dense
+    problem, which is solved with its `scale`.
     """
     magnitudes = np.ones(layout.n_v) if scale is None else scale
 
@@ -198,14 +198,14 @@ class OrthogonalReduction(NodeElimination):
 
 
 def _every_other(free: Mask) -> Index:
-    """Return positions of free entries, no two of them adjacent: the first, third, ... of every run."""
+    """Return positions of free entries, none of them adjacent: the first, third, ... of every run."""
     position = np.arange(free.size)
     before_run = np.maximum.accumulate(np.where(free, 0, position))
     return np.flatnonzero(free & ((position - before_run) % 2 == 1))
 
 
 def _orthogonal(columns: Array) -> tuple[Array, Array]:
-    """Return Y and N of block columns (n, 2 n_s, n_s); Y is infinite where a column is rank-deficient."""
+    """Return Y and N of block columns (n, 2 n_s, n_s); Y is infinite if a column is rank-deficient."""
     n_s = columns.shape[2]
     Q, R = np.linalg.qr(columns, mode="complete")
     T = R[:, :n_s]

@@ -1,7 +1,7 @@
-"""When a Gauss-Newton solve counts as lost, and what it tries then: one policy, with what each threshold is for.
+"""Thresholds of the fallbacks of a Gauss-Newton solve: when an attempt has failed, and which one follows.
 
-`castfit.solve.homotopy` carries it out.  Decreases are relative to 1/2 |r|^2, which is about half the number of data
-where sigma is known or profiled, so that no threshold depends on units or on a cost that may be negative.
+`castfit.solve.homotopy` applies them.  Decreases are relative to 1/2 |r|^2, which is about half the number of data if
+sigma is known or profiled.  No threshold thus depends on units or on a cost that may be negative.
 """
 
 from __future__ import annotations
@@ -13,67 +13,68 @@ from castfit.solve.penalty_homotopy import RelaxationLevel
 
 
 def relaxation_ladder(floors: Sequence[float], prices: Sequence[float]) -> tuple[RelaxationLevel, ...]:
-    """Return stations of some floors of the weights and prices of the equations."""
+    """Return the relaxation levels with given floors of the weights and penalties of the equations."""
     return tuple(RelaxationLevel(floor, rho) for floor, rho in zip(floors, prices, strict=True))
 
 
 @dataclass(frozen=True)
 class FallbackThresholds:
-    """Thresholds of the rescues, as measured over the problem library.
+    """Thresholds of the fallbacks, measured on the problem library.
 
-    damped, stalled: so many steps damped so much end the straight way: easy problems have none or one.
-    straight_iterations, exact_iterations: so many iterations suffice on the straight way, and after the stations;
-        more mean a bad place.
-    same_length, circling: so many full steps in a row whose length changes by less than this fraction lead round
-        and round an optimum, where the residuals' own curvature is large: from then on steps are held back.
-    near_gap, near_decrease: below both only integration errors keep full steps from converging: level functions see
-        little else.
-    far_gap, far_decrease: below both the solution is close enough to deserve values and derivatives of full
-        accuracy.
-    closer, idle: near the solution a step is idle unless gap or promised decrease shrinks by this factor; so many
-        idle ones are forgiven, after one more the rest is integration error.
-    away: A step near the solution that multiplies a promised decrease by this leads away: the step control takes
-        over.
-    noisy_gap, noisy_decrease: what an integration error may leave of a converged solution.
-    stationary: what one unit of the search, with nothing held, may still promise at a solution.
-    stations, slow_stations: the softened problems on the way: the ladder that measured best on calcium, and one of
-        more and smaller steps for what it loses.
-    first_mu: damping with which a station begins.
-    station_iterations: at most, per station.
-    drop, no_drop, free_step: relative decreases below which a station has done its work: `drop`, but `no_drop`
-        where damping above `free_step` held the step back.
+    stalled_damping, max_stalled_steps : this number of steps with a smaller damping factor ends the straight attempt;
+        easy problems have none or one
+    max_straight_iterations, max_exact_iterations : limits on the iterations of the straight attempt, and after the
+        relaxed problems
+    cycling_length_rtol, max_cycling_steps : this number of successive full steps whose length changes by less than the
+        fraction cycles around an optimum, because the curvature of the residuals is large; then steps are damped
+    near_gap, near_decrease : below both, only integration errors keep full steps from converging, and level functions
+        measure little else
+    far_gap, far_decrease : below both, the solution is close enough for full accuracy of values and derivatives
+    min_progress_factor, max_idle_steps : near the solution a step is idle unless gap or predicted decrease shrinks by
+        this factor; after more idle steps than the limit, only integration errors remain
+    divergence_factor : a step near the solution that multiplies the predicted decrease by this factor leads away from
+        it; then the step control applies
+    noisy_gap, noisy_decrease : effect of integration errors at a converged solution
+    max_stationary_decrease : predicted decrease within one search unit that a solution may leave, without
+        regularisation
+    relaxation_levels, slow_relaxation_levels : relaxed problems: the best ladder on calcium, and one of more and
+        smaller steps for the starts that it loses
+    initial_damping : damping at the start of a level
+    max_level_iterations : limit on the iterations of a level
+    min_level_decrease, min_damped_level_decrease, free_step_damping : relative decreases below which a level ends: the
+        first one or, if the damping exceeded the third, the second one
     """
 
-    damped: float = 0.5
-    stalled: int = 2
-    straight_iterations: int = 50
-    exact_iterations: int = 25
-    same_length: float = 0.02
-    circling: int = 8
+    stalled_damping: float = 0.5
+    max_stalled_steps: int = 2
+    max_straight_iterations: int = 50
+    max_exact_iterations: int = 25
+    cycling_length_rtol: float = 0.02
+    max_cycling_steps: int = 8
     near_gap: float = 1e-3
     near_decrease: float = 1e-5
     far_gap: float = 1e-2
     far_decrease: float = 1e-3
-    closer: float = 0.6
-    idle: int = 2
+    min_progress_factor: float = 0.6
+    max_idle_steps: int = 2
     divergence_factor: float = 2.0
     noisy_gap: float = 1e-5
     noisy_decrease: float = 1e-7
-    stationary: float = 1e-5
-    stations: tuple[RelaxationLevel, ...] = relaxation_ladder(
+    max_stationary_decrease: float = 1e-5
+    relaxation_levels: tuple[RelaxationLevel, ...] = relaxation_ladder(
         (0.65, 0.65, 0.065, 0.065, 0.0065, 0.0),
         (1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3),
     )
-    slow_stations: tuple[RelaxationLevel, ...] = relaxation_ladder(
+    slow_relaxation_levels: tuple[RelaxationLevel, ...] = relaxation_ladder(
         (0.65, 0.65, 0.2, 0.2, 0.065, 0.065, 0.02, 0.0065, 0.002, 0.0, 0.0),
         (1e-3, 1e-2, 1e-1, 1.0, 3.0, 1e1, 3e1, 1e2, 3e2, 1e3, 1e4),
     )
-    first_mu: float = 1e-3
-    station_iterations: int = 15
-    drop: float = 0.02
-    no_drop: float = 1e-4
-    free_step: float = 1e-2
+    initial_damping: float = 1e-3
+    max_level_iterations: int = 15
+    min_level_decrease: float = 0.02
+    min_damped_level_decrease: float = 1e-4
+    free_step_damping: float = 1e-2
 
 
 FALLBACK_THRESHOLDS = FallbackThresholds()
-"""The policy of `GaussNewton`."""
+"""Thresholds of `GaussNewton`."""

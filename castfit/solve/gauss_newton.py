@@ -1,11 +1,11 @@
-"""The generalized Gauss-Newton method: direction, step control, termination.
+"""Generalized Gauss-Newton method: direction, step control, termination.
 
-Each iteration linearizes the staged problem, condenses it to a small bounded least-squares problem, and lets a step
-control choose how far to go along the solution (Bock 1981; Peifer and Timmer 2007).  It ends where a full step promises
-nothing more, and nothing that was held on the way would change that.  What is tried where it gets nowhere, or ends at a
-suspicious point, says `castfit.solve.homotopy`, where its state is.
+Each iteration linearizes the staged problem, condenses it to a small bounded least-squares problem, and a step control
+chooses the step length along its solution (Bock 1981; Peifer and Timmer 2007).  The method ends if a full step predicts
+no further decrease, also with all regularised directions free.  `castfit.solve.homotopy` contains the state and the
+fallbacks for searches that make no progress or end at implausible residuals.
 
-A class can run it by hand:
+For teaching, the iterations can be run by hand:
 
     for state in GaussNewton().iterate(problem, MultipleShooting(17)):
         print(state.iteration, state.evaluation.cost, state.damping)
@@ -86,24 +86,23 @@ class GaussNewton:
     Parameters
     ----------
     step_control : {"natural_level", "exact_penalty", "levenberg_marquardt", "hemker", "box"} or StepControl
-        How steps are damped.
+        Method that damps the steps.
     homotopy : {"auto", "always", "never"}
-        Whether softened problems are solved on the way: "auto" when the straight way stalls or ends at a suspicious
-        point.
+        Whether relaxed problems are solved first: "auto" if the direct search stagnates or ends at implausible
+        residuals.
     max_iter : int
-        Iterations, those of softened problems included.
+        Limit on the iterations, including those of relaxed problems.
     tolerance : float
-        Converged when a full step promises to lower the cost by less than this fraction of half the squares of all
-        rows (of the number of data, about, in units of the noise); of likelihoods that are no squares, and with
-        several unknown sigmas, by less than a thousandth of that.
+        The solve converges if the predicted decrease of a full step is below this fraction of the half-square of all
+        rows (about half the number of data, in units of the noise).  For likelihoods that are not sums of squares, and
+        with several unknown sigmas, the limit is a thousandth of that.
     regularisation : float
-        Singular values of the scaled condensed Jacobian below this fraction of the largest are enlarged while
-        iterating, so that directions that the data do not determine stay put (Peifer and Timmer 2007, Eq. 23).
+        Singular values of the scaled condensed Jacobian below this fraction of the largest are enlarged during the
+        iterations, so that directions that the data do not determine hardly change (Peifer and Timmer 2007, Eq. 23).
     accuracy : {"deserved", "full"}
-        How accurately stages are integrated where they are: "full" is as the transcription's integrator says, always;
-        "deserved" is so near the solution, and a relative tolerance of 1e-4 far from it.  Points are compared at one
-        accuracy; that a search has converged, or gets nowhere, is said at full accuracy only, and so are the cost and
-        all statistics.
+        Accuracy of integrated stages: "full" always uses the tolerances of the transcription's integrator; "deserved"
+        uses them near the solution, and a relative tolerance of 1e-4 far from it.  Points are compared at one
+        accuracy.  Convergence, failure, the cost and all statistics are determined at full accuracy only.
 
     Examples
     --------
@@ -161,7 +160,7 @@ class GaussNewton:
         return STEP_CONTROLS[self.step_control]() if isinstance(self.step_control, str) else self.step_control
 
     def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
-        """Solve; never raises for a fit that fails.  `warm` says that the start is nearly optimal."""
+        """Solve; a failed fit raises no exception.  `warm`: the start is nearly optimal."""
         solver = replace(self, homotopy="never", accuracy="full") if warm else self
         ledger = CountingProblem(staged, control)
         history: list[dict[str, float]] = []
@@ -171,8 +170,9 @@ class GaussNewton:
                 course = solver.course(ledger)
                 for state in course:
                     iteration = _iteration(ledger, state)
-                    history.append({"iteration": iteration.iteration, "cost": iteration.cost, "infeasibility": iteration.infeasibility,
-                                    "time": iteration.seconds, "damping": state.damping, "station": state.station + 1.0,
+                    history.append({"iteration": iteration.iteration, "cost": iteration.cost,
+                                    "infeasibility": iteration.infeasibility, "time": iteration.seconds,
+                                    "damping": state.damping, "station": state.station + 1.0,
                                     **state.report})  # fmt: skip
                     cause = _cause(control, iteration, watch) if state.status is None else None
                     if cause is not None:
@@ -201,15 +201,15 @@ class GaussNewton:
     ) -> Iterator[GaussNewtonState]:
         """Yield the state at the start and after every iteration of the method itself.
 
-        What `solve` tries besides, where the method gets nowhere, is left out, but for ``homotopy="always"``.
+        The fallbacks of `solve` are not included, except with ``homotopy="always"``.
 
         Parameters
         ----------
         problem : Problem or StagedProblem
         transcription : MultipleShooting, SingleShooting or Collocation
             Needed unless the problem is staged already.
-        control : Control, optional
-            Only `rough` counts: whoever iterates decides when to stop.
+        control : SolveControl, optional
+            Only its accuracy, `low_accuracy_rtol`, is used: the caller decides when to stop.
         """
         if not isinstance(problem, StagedProblem):
             if transcription is None:
@@ -220,8 +220,8 @@ class GaussNewton:
         yield from method.course(CountingProblem(problem, control))
 
     def course(self, ledger: CountingProblem) -> SolveStates:
-        """Return all states of a solve, those of other tries included where this way leads nowhere."""
-        # Softened problems see stages one by one, so only errors that are independent; those are fitted first.
+        """Return all states of a solve, including those of fallbacks if the direct search fails."""
+        # Relaxed problems treat stages separately, which requires independent errors; these are fitted first.
         soft = self.homotopy != "never" and not ledger.staged.layout.correlated
         return SolveStates(
             ledger,
@@ -239,7 +239,7 @@ class GaussNewton:
         Raises
         ------
         InputError
-            If the step control cannot deal with this kind of problem.
+            If the step control does not support the problem.
         """
         staged = ledger.staged
         scalar = MatchingProducts in staged.capabilities
@@ -259,7 +259,7 @@ class GaussNewton:
         return GaussNewtonState(0, "straight", evaluation)
 
     def step(self, ledger: CountingProblem, state: GaussNewtonState) -> GaussNewtonState:
-        """Do one iteration; where values of full accuracy are needed for it, only these are returned."""
+        """Do one iteration; if it needs values at full accuracy, only return these."""
         staged = ledger.staged
         rule = self._rule(staged, state)
         linear = (ledger.search if state.is_low_accuracy else ledger).linearize(state.v)
@@ -284,9 +284,9 @@ class GaussNewton:
         progress = _closing_in(
             state.progress, step, gap, linear.informing_square, near_decrease, is_flickering=is_flickering
         )
-        # Judge by the decrease that a full step promises within the constraints, and by the gaps.
+        # Convergence depends on the predicted decrease of a full step within the constraints, and on the gaps.
         is_converged = gap <= MATCHING_TOLERANCE and is_small_decrease(staged, linear, step.decrease, tolerance)
-        if is_converged or progress.idle > FALLBACK_THRESHOLDS.idle:
+        if is_converged or progress.idle > FALLBACK_THRESHOLDS.max_idle_steps:
             is_good = (
                 gap <= FALLBACK_THRESHOLDS.noisy_gap
                 and step.decrease <= FALLBACK_THRESHOLDS.noisy_decrease * linear.informing_square
@@ -310,7 +310,7 @@ class GaussNewton:
         else:
             advance = rule.advance(search)
             is_closing = state.is_low_accuracy and _is_near_convergence(staged, step, advance)
-            for _ in range(_MAX_STEP_HALVINGS):  # a point whose sensitivities cannot be integrated would be a dead end
+            for _ in range(_MAX_STEP_HALVINGS):  # the next iteration needs sensitivities
                 if advance.to is None or is_closing or search.ledger.linearize(advance.to.v).ok:
                     break
                 half = search.trial(0.5 * (advance.to.v - linear.v))
@@ -320,12 +320,14 @@ class GaussNewton:
         length = search.norm(step.dv)
         is_cycling = (
             advance.damping == 1.0
-            and abs(length - state.report.get("step", np.inf)) <= FALLBACK_THRESHOLDS.same_length * length
+            and abs(length - state.report.get("step", np.inf)) <= FALLBACK_THRESHOLDS.cycling_length_rtol * length
         )
         is_stuck = advance.to is None or same_point(advance.to.v, linear.v)
         if is_stuck and state.is_low_accuracy:
             return self._closely(ledger, replace(state, local=step, progress=progress))
-        is_damped = not is_stuck and advance.damping < FALLBACK_THRESHOLDS.damped and not progress.is_near_solution
+        is_damped = (
+            not is_stuck and advance.damping < FALLBACK_THRESHOLDS.stalled_damping and not progress.is_near_solution
+        )
         new_state = replace(
             state,
             iteration=state.iteration + 1,
@@ -359,7 +361,7 @@ class GaussNewton:
     def _rule(self, staged: StagedProblem, state: GaussNewtonState) -> StepControl:
         if state.progress.unheld:
             return TrustRegion()
-        # The natural level function measures rows with the derivatives of other points, which those of densities defy.
+        # The natural level function uses derivatives of another point, which does not suit general densities.
         if state.phase == LEVENBERG_MARQUARDT_PHASE or (
             isinstance(self._control, NaturalLevel) and not staged.least_squares
         ):
@@ -369,13 +371,14 @@ class GaussNewton:
     def _arrive(
         self, ledger: CountingProblem, state: GaussNewtonState, local: LocalProblem, status: Status
     ) -> GaussNewtonState:
-        """Accept an optimum only if no decrease is predicted with singular directions free, and no earlier point was
-        lower.
+        """Accept an optimum only if two conditions hold.
+
+        No decrease is predicted with singular directions free, and no earlier point was lower.
         """
         staged, evaluation, ledger.arrived = ledger.staged, state.evaluation, local
         holds_directions = self._rule(staged, state).holds_singular_directions
         if not is_small_decrease(
-            staged, evaluation, local.promise, max(FALLBACK_THRESHOLDS.stationary, ledger.control.rough)
+            staged, evaluation, local.promise, max(FALLBACK_THRESHOLDS.max_stationary_decrease, ledger.control.rough)
         ):
             return _let_go(state) if holds_directions else replace(state, status=Status.STEP_TOO_SMALL)
         if not holds_directions and "back" not in state.progress.memory:
@@ -392,13 +395,14 @@ class GaussNewton:
     def _give_up(self, ledger: CountingProblem, state: GaussNewtonState, search: LineSearch) -> GaussNewtonState:
         """Handle a failed step: accept the optimum, return to the lowest point, or stop with the reason."""
         staged, step = ledger.staged, search.step
-        if "back" in search.memory:  # once is enough, or this would go on for ever
+        if "back" in search.memory:  # only once, to avoid an infinite loop
             memory = {**state.progress.memory, "back": 1.0}
             state = replace(state, progress=replace(state.progress, memory=memory))
         rule, square = self._rule(staged, state), search.evaluation.informing_square
         if (
             state.report["gap"] <= MATCHING_TOLERANCE
-            and step.decrease <= (1e-6 if rule.holds_singular_directions else FALLBACK_THRESHOLDS.stationary) * square
+            and step.decrease
+            <= (1e-6 if rule.holds_singular_directions else FALLBACK_THRESHOLDS.max_stationary_decrease) * square
         ):
             good = not rule.holds_singular_directions and step.decrease <= FALLBACK_THRESHOLDS.noisy_decrease * square
             return self._arrive(ledger, state, search.local, Status.CONVERGED if good else Status.ACCEPTABLE)
@@ -417,11 +421,11 @@ class GaussNewton:
 
 
 def _extrapolate_step(search: LineSearch, previous_steps: tuple[tuple[Array, Array], ...]) -> Array:
-    """Return the full step as far as it leads if the next ones go on as the last ones did.
+    """Return the full step, extrapolated if successive steps shrink by the same factors.
 
-    Steps of fits with large residuals shrink by the same factors again and again; this is Anderson's acceleration with
-    up to two steps before (Walker and Ni 2011), where no bound holds and it is moderate.  Not where nodes move: their
-    gaps close faster; nor where steps all at once shrink less, which is what errors of integration make of them.
+    With large residuals steps shrink by constant factors; this is Anderson's acceleration with up to two earlier steps
+    (Walker and Ni 2011), if no bound is active and the extrapolation is moderate.  It is not applied if nodes move,
+    whose gaps close faster, or if steps suddenly shrink less, which is an effect of integration errors.
     """
     f, active, layout = search.step.dv, search.step.active, search.local.staged.layout
     if not previous_steps or layout.n_v > layout.n_theta or active.variables.any() or active.path.any():
@@ -448,13 +452,13 @@ def _figures(local: LocalProblem, step: Step, gap: float) -> dict[str, float]:
 
 
 def _scores(linear: Linearization, staged: StagedProblem) -> bool:
-    """Whether this is Fisher scoring: of densities that are no squares, or with several sigmas eliminated."""
+    """Whether this is Fisher scoring: densities that are not sums of squares, or several eliminated sigmas."""
     has_several_sigmas = staged.layout.n_groups > 1 or (staged.layout.n_groups > 0 and linear.prior.size > 0)
     return has_several_sigmas or not staged.least_squares
 
 
 def _deserves_accuracy(staged: StagedProblem, evaluation: Evaluation, decrease: float) -> bool:
-    """Whether the solution is so close that what less accurate integration leaves in a step matters."""
+    """Whether the solution is so close that errors of a less accurate integration affect the step."""
     if decrease > FALLBACK_THRESHOLDS.far_decrease * evaluation.informing_square + integration_error_square(
         staged, evaluation
     ):
@@ -463,7 +467,10 @@ def _deserves_accuracy(staged: StagedProblem, evaluation: Evaluation, decrease: 
 
 
 def _is_near_convergence(staged: StagedProblem, step: Step, advance: StepOutcome) -> bool:
-    """Whether the next step will say so; far away, where a step promises most of the cost, promises are no measure."""
+    """Whether the next step will probably converge.
+
+    Far away, where a step predicts to remove most of the cost, predictions are not reliable.
+    """
     evaluation = advance.to
     if evaluation is None or step.decrease > evaluation.informing_square:
         return False
@@ -471,14 +478,14 @@ def _is_near_convergence(staged: StagedProblem, step: Step, advance: StepOutcome
 
 
 def _lowest(ledger: CountingProblem, state: GaussNewtonState) -> Evaluation:
-    """Return the best point so far from which one can go on."""
+    """Return the best point so far from which the search can continue."""
     if ledger.best is None or not ledger.linearize(ledger.best).ok:
         return state.evaluation
     return ledger.evaluate(ledger.best)
 
 
 def _let_go(state: GaussNewtonState, *, is_unregularized: bool = True) -> GaussNewtonState:
-    """Go on in a box, holding nothing, from where held directions kept the others from the optimum."""
+    """Continue in a trust region without regularisation, which kept other directions from the optimum."""
     progress = replace(
         state.progress,
         unheld=is_unregularized,
@@ -492,14 +499,14 @@ def _let_go(state: GaussNewtonState, *, is_unregularized: bool = True) -> GaussN
 
 
 def _gone_back(state: GaussNewtonState, lowest: Evaluation) -> GaussNewtonState:
-    """Go on from the lowest point so far, which is done once."""
+    """Continue from the lowest point so far; this is done once."""
     return replace(state, evaluation=lowest, progress=replace(state.progress, memory={"back": 1.0}))
 
 
 def _closing_in(
     progress: AttemptProgress, step: Step, gap: float, half_square: float, near_decrease: float, *, is_flickering: bool
 ) -> AttemptProgress:
-    """Count the steps near the solution that bring it no closer; a promise that is small enough only flickers."""
+    """Count the steps near the solution that make no progress; a small predicted decrease only fluctuates."""
     if not (gap <= FALLBACK_THRESHOLDS.near_gap and step.decrease <= near_decrease * half_square):
         return (
             replace(progress, idle=0, closest=(np.inf, np.inf))
@@ -507,8 +514,8 @@ def _closing_in(
             else progress
         )
     least_gap, least_decrease = progress.closest
-    is_closer = MATCHING_TOLERANCE < gap < FALLBACK_THRESHOLDS.closer * least_gap or (
-        step.decrease < FALLBACK_THRESHOLDS.closer * least_decrease and not is_flickering
+    is_closer = MATCHING_TOLERANCE < gap < FALLBACK_THRESHOLDS.min_progress_factor * least_gap or (
+        step.decrease < FALLBACK_THRESHOLDS.min_progress_factor * least_decrease and not is_flickering
     )
     closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if is_closer else progress.closest
     is_divergent = progress.is_divergent or step.decrease > max(
@@ -538,5 +545,5 @@ def _cause(control: SolveControl, iteration: Iteration, watch: Deadline) -> Stat
 
 
 def _cut_off(course: SolveStates, state: GaussNewtonState, cause: Status) -> GaussNewtonState:
-    """End; because the time is over, at an optimum that was found before if there is one."""
+    """End; return an earlier optimum if the time is over and there is one."""
     return course.end_search(state, cause) if cause is Status.MAX_TIME else replace(state, status=cause)

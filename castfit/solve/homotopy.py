@@ -6,15 +6,15 @@
                     from the first start: more and smaller stations --> exact problem
                                                         |
                                                         v
-            from the best point so far: steps held back by Levenberg and Marquardt's rule
+            from the best point so far: Levenberg-Marquardt steps
 
-A try is left where it ends without a solution, or at a suspicious one, and where most of its steps are damped.  The
-last one is for models that do not fit.  Gauss and Newton leave out the curvature of the residuals; where these are
-large, full steps lead away from the optimum, and the natural level function, which measures with the same matrices,
-does not notice.  Where steps go round in circles about a plausible point, this comes at once.
+An attempt ends if it finds no solution, or implausible residuals, or if most of its steps are damped.  The last attempt
+is for models that do not fit.  The Gauss-Newton method omits the curvature of the residuals; if they are large, full
+steps lead away from the optimum, and the natural level function, which uses the same matrices, does not detect it.  If
+steps cycle around a plausible point, this attempt follows immediately.
 
-Stations are softened problems (castfit.solve.penalty_homotopy).  When a try counts as lost, and all other thresholds,
-say castfit.solve.fallback_thresholds and castfit.solve.residual_plausibility.
+Stations are relaxed problems (castfit.solve.penalty_homotopy).  Thresholds are defined in
+castfit.solve.fallback_thresholds and castfit.solve.residual_plausibility.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _CUT_SHORT_NOTE = "The residuals are implausibly large, but the search for a bet
 class AttemptProgress:
     """Progress of one attempt; reset when the next attempt begins.
 
-    memory : what the step control, or the softened problem, remembers of the last step
-    station : position in the homotopy: -1 before the first station, their number behind the last one
-    steps : of this try, or within the station
-    stalled : steps that were damped much
-    idle : steps close to the solution since one came much closer
-    closest : the smallest gap and promised decrease until then; infinite far from the solution
-    is_divergent : whether a full step close to the solution led away from it
-    circling : full steps in a row that were as long as the one before
-    unheld : whether singular directions are held no more, and steps kept in a box instead
-    before : the last points of the same accuracy, two at most, and the full steps from them
+    memory : values that the step control, or the relaxed problem, keeps from the last step
+    station : position in the homotopy: -1 before the first station, the number of stations after the last one
+    steps : steps of this attempt, or within the station
+    stalled : strongly damped steps
+    idle : steps near the solution since the last clear progress
+    closest : smallest gap and predicted decrease so far; infinite far from the solution
+    is_divergent : whether a full step near the solution led away from it
+    circling : successive full steps of equal length
+    unheld : whether singular directions are free, and steps limited by a trust region instead
+    previous_points : the last points of the same accuracy, at most two, and the full steps from them
     """
 
     memory: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -73,37 +73,37 @@ class AttemptProgress:
 
     @property
     def is_near_solution(self) -> bool:
-        """Whether the last local problem said that the solution is close."""
+        """Whether the last local problem was near the solution."""
         return self.closest[0] < np.inf
 
     @property
     def needs_rescue(self) -> bool:
-        """Whether there were too many steps, or damped ones, on the way to a solution that is not in sight."""
+        """Whether there were too many steps, or damped ones, without a solution nearby."""
         straight = self.station < 0
         slow = self.steps >= (
-            FALLBACK_THRESHOLDS.straight_iterations if straight else FALLBACK_THRESHOLDS.exact_iterations
+            FALLBACK_THRESHOLDS.max_straight_iterations if straight else FALLBACK_THRESHOLDS.max_exact_iterations
         )
         return not (self.is_near_solution or self.unheld) and (
-            slow or (straight and self.stalled >= FALLBACK_THRESHOLDS.stalled)
+            slow or (straight and self.stalled >= FALLBACK_THRESHOLDS.max_stalled_steps)
         )
 
 
 @dataclass(frozen=True)
 class GaussNewtonState:
-    """Everything that one iteration hands to the next: explicit and frozen, so that it can be looked at in between.
+    """State that one iteration passes to the next: explicit and frozen, so that it can be inspected.
 
-    iteration: steps so far, those of softened problems included.
+    iteration: steps so far, including those of relaxed problems.
     phase: "straight", "second start", "station 1", "station 2" ..., "exact", "held back".
     evaluation: the current point and the values there; at a station they are of low accuracy.
-    damping: the factor lambda of the last step; 1 / (1 + mu) where steps are held back instead of shortened.
+    damping: the factor lambda of the last step; 1 / (1 + mu) for Levenberg-Marquardt steps.
     report: figures of the last step and of the point that it started from (at the end: of the last point): gap,
         residual (root of the sum of squares), condition and held_directions of the condensed Jacobian, number of
-        active constraints, relative size of the full step, and what the step control adds: level, omega or mu.
-    status: how the solve ended, None while it goes on.
-    detail: what is to be added to the status's sentence.
+        active constraints, relative size of the full step, and those of the step control: level, omega or mu.
+    status: status at the end, None before.
+    detail: addition to the sentence of the status.
     local: the solution of the last local problem, with its active constraints and multipliers.
-    rough: whether values are those of a search far from the solution, where stages are integrated less accurately.
-    progress: how the present try gets on.
+    is_low_accuracy: whether values are those of a search far from the solution, with less accurate integration.
+    progress: progress of the current attempt.
     """
 
     iteration: int
@@ -129,32 +129,32 @@ class GaussNewtonState:
 
     @property
     def station(self) -> int:
-        """Position in the homotopy that is under way; -1 before the first station."""
+        """Current position in the homotopy; -1 before the first station."""
         return self.progress.station
 
     @property
     def soft(self) -> bool:
-        """Whether the problem at hand is a softened one."""
+        """Whether the current problem is a relaxed one."""
         return self.phase.startswith("station")
 
     def at_full_accuracy(self, evaluation: Evaluation, memory: Mapping[str, float]) -> GaussNewtonState:
-        """Return the same point at full accuracy.
+        """Return the state at full accuracy at its point.
 
-        Reset the circling count and discard earlier points of lower accuracy.
+        Reset the cycling count and discard earlier points of lower accuracy.
         """
         progress = replace(self.progress, memory=memory, circling=0, previous_points=())
         return replace(self, is_low_accuracy=False, evaluation=evaluation, progress=progress)
 
 
 class SolveStates:
-    """The states of a solve, one try after the other until one is done.
+    """States of a solve, attempt after attempt until one succeeds.
 
-    first : where the method begins
-    step : the method, one iteration of it; a state that it ends with is the end of a try, not yet of the solve
-    max_iter : iterations of all tries
-    rescued : whether other tries follow where one is lost
-    always : whether softened problems come first
-    roughly : whether a second start is made at the accuracy of a search
+    first_state : initial state
+    step : one iteration of the method; a state with a status ends the attempt, not necessarily the solve
+    max_iter : limit on the iterations of all attempts
+    rescued : whether other attempts follow if one fails
+    always : whether relaxed problems come first
+    roughly : whether the second start is computed at search accuracy
     """
 
     def __init__(
@@ -170,12 +170,12 @@ class SolveStates:
     ) -> None:
         self.ledger, self.first_state, self.step, self.max_iter = ledger, first_state, step, max_iter
         self.rescued, self.always, self.roughly = rescued, always, roughly
-        self.optimum: GaussNewtonState | None = None  # the best so far, if it was suspicious and the search went on
+        self.optimum: GaussNewtonState | None = None  # best optimum, if implausible and the search continued
         self._others = self._tries()
         self._stations: tuple[RelaxationLevel, ...] = ()
 
     def __iter__(self) -> Iterator[GaussNewtonState]:
-        """Yield the state at the start and after every iteration; the last one says how it ended."""
+        """Yield the state at the start and after every iteration; the last one has a status."""
         state = self.first_state
         if self.always and state.status is None:
             state = next(self._others)
@@ -184,8 +184,8 @@ class SolveStates:
             if state.iteration >= self.max_iter:
                 state = self.end_search(state, Status.MAX_ITERATIONS)
             else:
-                with np.errstate(over="ignore", invalid="ignore"):  # what overflows is noticed where it matters
-                    while True:  # the method may ask for values of full accuracy instead of moving
+                with np.errstate(over="ignore", invalid="ignore"):  # overflow is detected later
+                    while True:  # an iteration may only compute values at full accuracy
                         new_state = self._soft_step(state) if state.soft else self.step(self.ledger, state)
                         if new_state.is_low_accuracy and self._circles(new_state):
                             accurate_evaluation = self.ledger.evaluate(new_state.v, begins=True)
@@ -202,7 +202,7 @@ class SolveStates:
             yield state
 
     def end_search(self, state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewtonState:
-        """End, at the optimum found before the search went on if there is one."""
+        """End, at an optimum that was found before, if there is one."""
         if self.optimum is None:
             return replace(state, status=status, detail=detail)
         cut_short = status in (Status.MAX_ITERATIONS, Status.MAX_TIME)
@@ -222,12 +222,12 @@ class SolveStates:
 
     def _circles(self, state: GaussNewtonState) -> bool:
         """Check whether full steps cycle around an optimum without converging to it."""
-        round_ = state.progress.circling >= FALLBACK_THRESHOLDS.circling and not state.progress.unheld
+        round_ = state.progress.circling >= FALLBACK_THRESHOLDS.max_cycling_steps and not state.progress.unheld
         free = self.rescued and state.phase != LEVENBERG_MARQUARDT_PHASE
         return round_ and free and not has_implausible_residuals(self.ledger.staged, state.evaluation)
 
     def _accept_optimum(self, state: GaussNewtonState) -> GaussNewtonState:
-        """Accept an optimum, unless it is suspicious and something is left to try."""
+        """Accept an optimum, unless its residuals are implausible and an attempt remains."""
         best = state
         if self.optimum is not None and self.optimum.evaluation.cost <= state.evaluation.cost:
             best = replace(self.optimum, iteration=state.iteration)
@@ -237,7 +237,7 @@ class SolveStates:
         return self._next(state) or best
 
     def _next(self, state: GaussNewtonState) -> GaussNewtonState | None:
-        """Return the beginning of the next try, or None if there is none."""
+        """Return the first state of the next attempt, or None if there is none."""
         if not self.rescued or state.phase == LEVENBERG_MARQUARDT_PHASE:
             return None
         next_state = next(self._others, None)
@@ -248,7 +248,7 @@ class SolveStates:
         return None
 
     def _tries(self) -> Iterator[GaussNewtonState]:
-        """Yield the beginnings of all tries but the first and the last, each when it is asked for."""
+        """Yield the first states of all attempts except the first and the last one, on demand."""
         staged, compute_second_start = self.ledger.staged, self.ledger.control.second_start
         start = origin = within_bounds(staged, staged.start)
         if compute_second_start is not None and not self.always:
@@ -257,15 +257,21 @@ class SolveStates:
             if evaluation.ok:
                 origin = evaluation.v
                 yield GaussNewtonState(0, "second start", evaluation, is_low_accuracy=self.roughly)
-        for stations, initial_v in ((FALLBACK_THRESHOLDS.stations, origin), (FALLBACK_THRESHOLDS.slow_stations, start)):
+        for stations, initial_v in (
+            (FALLBACK_THRESHOLDS.relaxation_levels, origin),
+            (FALLBACK_THRESHOLDS.slow_relaxation_levels, start),
+        ):
             self._stations = stations
             evaluation = self.ledger.coarse.evaluate(initial_v, begins=True)
             yield GaussNewtonState(
-                0, "station 1", evaluation, progress=AttemptProgress({"mu": FALLBACK_THRESHOLDS.first_mu}, station=0)
+                0,
+                "station 1",
+                evaluation,
+                progress=AttemptProgress({"mu": FALLBACK_THRESHOLDS.initial_damping}, station=0),
             )
 
     def _soft_step(self, state: GaussNewtonState) -> GaussNewtonState:
-        """Do one Levenberg-Marquardt step at a station, and go on to the next one when it has done its work."""
+        """Do one Levenberg-Marquardt step at a station; continue with the next station if this one has ended."""
         staged, coarse, progress = self.ledger.staged, self.ledger.coarse, state.progress
         linear = coarse.linearize(state.v)
         if not linear.ok:
@@ -285,31 +291,33 @@ class SolveStates:
                 "residual": float(np.sqrt(weighted_squares(staged.layout, linear))),
             },
         )
-        is_free_step = relaxed_step.held_back < FALLBACK_THRESHOLDS.free_step
-        is_done = relaxed_step.decrease < (FALLBACK_THRESHOLDS.drop if is_free_step else FALLBACK_THRESHOLDS.no_drop)
+        is_free_step = relaxed_step.held_back < FALLBACK_THRESHOLDS.free_step_damping
+        is_done = relaxed_step.decrease < (
+            FALLBACK_THRESHOLDS.min_level_decrease if is_free_step else FALLBACK_THRESHOLDS.min_damped_level_decrease
+        )
         return (
             self._next_station(new_state)
-            if is_done or new_state.progress.steps >= FALLBACK_THRESHOLDS.station_iterations
+            if is_done or new_state.progress.steps >= FALLBACK_THRESHOLDS.max_level_iterations
             else new_state
         )
 
     def _next_station(self, state: GaussNewtonState) -> GaussNewtonState:
-        """Go on to the next station; behind the last one lies the exact problem, at full accuracy."""
+        """Continue with the next station; after the last one, with the exact problem at full accuracy."""
         station = state.progress.station + 1
         if station < len(self._stations):
-            memory = {"mu": min(state.progress.memory["mu"], FALLBACK_THRESHOLDS.first_mu)}
+            memory = {"mu": min(state.progress.memory["mu"], FALLBACK_THRESHOLDS.initial_damping)}
             return replace(state, phase=f"station {station + 1}", progress=AttemptProgress(memory, station))
         exact_evaluation = self.ledger.evaluate(state.v, begins=True)
         return replace(state, phase="exact", evaluation=exact_evaluation, progress=AttemptProgress(station=station))
 
 
 def _start_attempt(state: GaussNewtonState, phase: str, evaluation: Evaluation) -> GaussNewtonState:
-    """Begin another try, and forget what only concerned the last one."""
+    """Begin another attempt, without the progress of the last one."""
     return GaussNewtonState(state.iteration, phase, evaluation, state.damping)
 
 
 def end_failed_attempt(state: GaussNewtonState, linear: Linearization) -> GaussNewtonState:
-    """End a try at a point that cannot be linearized."""
+    """End an attempt at a point that cannot be linearized."""
     failure = linear.failures[0]
     return replace(state, status=Status.EVALUATION_FAILED, detail=f"{failure.chain}: {failure.detail}")
 

@@ -2,21 +2,22 @@
 
     minimise cost(v)   subject to   g(v) = (a - s_0, d_k, x_k - s_{k+1}, c_k, h) within bounds,  lower <= v <= upper
 
-Differentiating the whole program at once would cost seconds per Hessian; one stage's block, mapped over the stages
+Differentiating the whole program at once would cost seconds per Hessian; the block of one stage, mapped over the stages
 and scattered into the sparse matrix, costs milliseconds.  Variables are passed to IPOPT in units of their scale.
 
-Where sigma is unknown, it is held first at what the signal suggests: the constant weights that IPOPT's tolerances and
-barrier want, and without priors already the optimum.  Priors, or several sigmas, need a second, warm solve of the cost
-itself, 1/2 n log SSE.  Its Hessian has a term  -2/n g g^T  per group, g = R^T r, which would fill the sparse matrix.
-Steps lie along the constraints; there  E^T r,  with the condensed Jacobian E, does the same in theta's block alone.
+If sigma is unknown, it is first held constant at a fraction of the signal: IPOPT's tolerances and barrier need constant
+weights, and without priors the optimum is then already reached.  Priors, or several sigmas, need a second, warm solve
+of the cost itself, 1/2 n log SSE.  Its Hessian has a term  -2/n g g^T  per group, g = R^T r, which would fill the
+sparse matrix.  Steps lie along the constraints; there  E^T r,  with the condensed Jacobian E, is equivalent and affects
+only the block of theta.
 
-Densities other than the normal one are no sums of squares, nor are profiled sigmas, and IPOPT's error, scaled by what
-it saw at the start, may never become as small as asked.  There a solve ends as the Gauss-Newton method does: by the
-decrease that its step promises, whatever the units.
+Other densities than the normal one, and profiled sigmas, are not sums of squares, and IPOPT's error, scaled by its
+value at the start, may never reach the tolerance.  Such a solve ends like the Gauss-Newton method, by the predicted
+decrease of a step, in any units.
 
-States that are integrated have errors that jump from one point to the next, and so has the cost; where a step promises
-less than that, a line search that asks for descent halves the step thirty times, and in the end takes it.  IPOPT allows
-for rounding, 10 eps |f|, so a constant is added to the objective of which that is the integrator's error.
+Integrated states have errors that jump from one point to the next, and so has the cost.  If the predicted decrease is
+smaller, a line search that requires descent halves the step thirty times, and finally accepts it.  IPOPT tolerates
+rounding of 10 eps |f|.  The objective therefore includes a constant for which this equals the error of the integrator.
 """
 
 from __future__ import annotations
@@ -118,9 +119,7 @@ _GAUSS_NEWTON_REGULARISATION = 1e-9
 """Regularisation, relative to the largest singular value; see `GaussNewton.regularisation`."""
 
 _INITIAL_SIGMA_FACTOR = 3.0
-"""Factor on several initial sigmas, which then decrease: JAK-STAT by collocation takes 32 iterations, 38 with 1, 49 with
-0.3.
-"""
+"""Factor on several initial sigmas: 32 iterations of JAK-STAT by collocation, 38 with 1, 49 with 0.3."""
 
 _FINAL_MATCHING_TOLERANCE = 1e-9  # Largest gap after the final steps, in units of the states.
 _PROFILING_SIGMA_FACTOR = 10.0  # Factor on sigma above which sigma is profiled.
@@ -137,10 +136,10 @@ class Ipopt:
     Parameters
     ----------
     hessian : {"auto", "exact", "gauss-newton", "limited-memory"}
-        "auto" takes the exact Hessian of the Lagrangian where the transcription has one (collocation), and otherwise
-        the Gauss-Newton approximation; where the transcription gives only the gradient of the cost
-        (``SingleShooting(derivatives="adjoint")``), or gives it much faster than Jacobians, "limited-memory": updates
-        from the last gradients (L-BFGS), and at the end, with all derivatives, a few steps of Gauss and Newton.
+        "auto" uses the exact Hessian of the Lagrangian if the transcription provides one (collocation), otherwise the
+        Gauss-Newton approximation.  If the transcription provides only the gradient of the cost
+        (``SingleShooting(derivatives="adjoint")``), or provides it much faster than Jacobians, it uses
+        "limited-memory": updates from the last gradients (L-BFGS), and a few final Gauss-Newton steps.
     max_iter : int
     tolerance : float
         IPOPT's ``tol``, on the scaled optimality error.
@@ -188,8 +187,9 @@ class Ipopt:
         return Linearization, *optional_capabilities.get(self.hessian, (HessianBlocks,))
 
     def suited(self, capabilities: tuple[type, ...]) -> Ipopt:
-        """Return a copy for another transcription than the requested one, with hessian="auto" if it provides no
-        exact Hessian.
+        """Return a copy for another transcription than the requested one.
+
+        If that transcription provides no exact Hessian, hessian="exact" becomes "auto".
         """
         return replace(self, hessian="auto") if self.hessian == "exact" and HessianBlocks not in capabilities else self
 
@@ -199,7 +199,7 @@ class Ipopt:
         return "IPOPT" if self.hessian == "auto" else f"IPOPT ({self.hessian} Hessian)"
 
     def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
-        """Solve; never raises for a fit that fails.  `warm` starts with a small barrier, close to the start."""
+        """Solve; a failed fit raises no exception.  `warm` starts with a small barrier, close to the start."""
         has_exact_hessian = HessianBlocks in staged.capabilities and HessianBlocks in self.takes
         if self.hessian == "exact" and not has_exact_hessian:
             raise_if_mistakes(
@@ -230,7 +230,7 @@ class Ipopt:
 
 @dataclass(frozen=True)
 class _Objective:
-    """Objective of IPOPT: the cost times a factor, with sigmas (n_groups,) held constant unless `sigma` is None.
+    """Objective of IPOPT: the cost times a factor, at constant sigmas (n_groups,) unless `sigma` is None.
 
     `constant` is added: it sets the accuracy to which values of the objective are compared.
     """
@@ -252,15 +252,17 @@ class _Objective:
 
 
 def _factor(sigma: Array, sigma_guess: Array) -> float:
-    """Return a factor, at most 1, that limits derivatives to their size for the assumed sigmas, however small sigma
-    is.
+    """Return a factor, at most 1, on the derivatives.
+
+    It limits derivatives to their size at the assumed sigmas, for any smaller sigma.
     """
     return min(1.0, float(((sigma / sigma_guess) ** 2).min()))
 
 
 def _constant(staged: StagedProblem, sigma: Array) -> float:
-    """Return a constant whose rounding error equals the error of the cost: rows of size 1, each with the error of
-    its signal.
+    """Return a constant whose rounding error equals the error of the cost.
+
+    The cost is that of rows of size 1, each with the error of its signal.
     """
     inverse = np.append(1.0 / sigma, 1.0)  # group -1, of known sigma, is the last
     signal = [
@@ -274,7 +276,7 @@ _MAX_DENSE_HESSIAN_QUANTITIES = 200  # Largest number of quantities with a dense
 
 
 class _IpoptRun:
-    """One solve: the functions that IPOPT calls, and what they record."""
+    """One solve: the functions that IPOPT calls, and the records of the calls."""
 
     def __init__(
         self,
@@ -294,9 +296,9 @@ class _IpoptRun:
         self.iterations = 0
         self.errors: list[BaseException] = []
         self.stop_status: Status | None = None
-        self.idle, self.min_decrease = 0, np.inf  # iterations that promise little, and no less: errors of integration
+        self.idle, self.min_decrease = 0, np.inf  # iterations with small, stagnating predictions
         self.by_promise = not staged.least_squares or ledger.control.rough > 0.0
-        self.end: tuple[Array, Array] | None = None  # where a step promises nothing more: v, multipliers of bounds
+        self.end: tuple[Array, Array] | None = None  # end without predicted decrease: v, multipliers of bounds
         self.objective = _Objective()
         self.scalar = MatchingProducts in staged.capabilities
         self.rows = ConstraintRows(staged.layout, staged.scale, scalar=self.scalar)
@@ -309,10 +311,10 @@ class _IpoptRun:
         )
 
     def solve(self, start: Array, *, warm: bool) -> Solution:
-        """Solve with sigma held at what the signal suggests, and then with sigma profiled if that moves the optimum.
+        """Solve with sigma constant at a fraction of the signal, then with sigma profiled if that moves the optimum.
 
-        In between sigma is held where the data put it, until that moves by no more than a decade: from data that are
-        reproduced exactly it falls by many, which a solve with profiled sigma would not survive.
+        In between sigma is set to its estimate and held constant, until it changes by at most a factor of ten.  For
+        data that are fitted exactly it decreases by many decades, and a solve with profiled sigma would fail.
         """
         staged, evaluation = self.staged, self.ledger.evaluate(start)
         layout, ipopt_options = staged.layout, _WARM_START_OPTIONS if warm else {}
@@ -362,7 +364,7 @@ class _IpoptRun:
         factor = _factor(sigma, sigma_guess)
         if solution.status.success or not 0.0 < factor <= _MIN_VARIANCE_FRACTION:
             return solution
-        # The data are reproduced but for errors of the integration, whose size is as good as any other.
+        # The data are fitted exactly except for integration errors, whose size is arbitrary.
         self.by_promise, self.objective = (
             previous_by_promise,
             _Objective(factor, sigma, factor * _constant(self.staged, sigma)),
@@ -421,7 +423,7 @@ class _IpoptRun:
         stats: dict[str, Any] = solver.stats()
         code = str(stats["return_status"])
         if code == "Invalid_Option":
-            raise_if_mistakes("Ipopt", [f"IPOPT refuses its options {dict(self.options.options)}"])
+            raise_if_mistakes("Ipopt", [f"IPOPT rejects its options {dict(self.options.options)}"])
         self.iterations += int(stats["iter_count"])
         status = self.stop_status or IPOPT_STATUS.get(code, Status.SOLVER_ERROR)
         if self.end is not None and self.stop_status is None:
@@ -430,7 +432,7 @@ class _IpoptRun:
         v = np.clip(v, staged.lower, staged.upper)
         active = _active(v, staged, np.asarray(ipopt_output["lam_x"]).ravel())
         n_theta = staged.layout.n_theta
-        detail = f"IPOPT says {code}." if status is Status.SOLVER_ERROR else ""
+        detail = f"IPOPT returned {code}." if status is Status.SOLVER_ERROR else ""
         if status.success:
             is_at_bound = (active != 0) & (np.arange(v.size) < n_theta)
             v[is_at_bound] = np.where(active < 0, staged.lower, staged.upper)[is_at_bound]
@@ -456,7 +458,7 @@ class _IpoptRun:
         linear = self.ledger.linearize(v)
         gap = (
             MATCHING_TOLERANCE if staged.integrated else _FINAL_MATCHING_TOLERANCE
-        )  # polynomials have no errors that would keep gaps open
+        )  # polynomials have no integration errors
         if not linear.ok or infeasibility(staged.layout, staged.scale, linear) > gap:
             return False
         residuals_and_step = _stepped(staged, linear)
@@ -466,11 +468,11 @@ class _IpoptRun:
         predicted_decrease = (
             0.5 * float(u @ u) - step.predicted
         )  # with what bounds hold, of the size of IPOPT's barrier
-        if step.decrease < FALLBACK_THRESHOLDS.closer * self.min_decrease:
+        if step.decrease < FALLBACK_THRESHOLDS.min_progress_factor * self.min_decrease:
             self.min_decrease, self.idle = step.decrease, 0
         elif is_small_decrease(staged, linear, step.decrease, FALLBACK_THRESHOLDS.noisy_decrease):
             self.idle += 1
-        if self.idle <= FALLBACK_THRESHOLDS.idle and not (
+        if self.idle <= FALLBACK_THRESHOLDS.max_idle_steps and not (
             is_small_decrease(staged, linear, step.decrease, max(_MIN_PREDICTED_DECREASE, self.control.rough))
             and is_small_decrease(staged, linear, predicted_decrease, max(_MIN_BOUND_STEP_DECREASE, self.control.rough))
         ):
@@ -479,7 +481,7 @@ class _IpoptRun:
         return True
 
     def _build_solution(self, v: Array, multiplier: Array) -> Solution:
-        """Return the solution where a step promises nothing, with theta on the bounds where the step ends."""
+        """Return the solution at a point without predicted decrease, with theta on the bounds of the step."""
         staged, n_theta = self.staged, self.staged.layout.n_theta
         v_end = v.copy()
         v_end[:n_theta] = np.where(multiplier < 0, staged.lower, np.where(multiplier > 0, staged.upper, v))[:n_theta]
@@ -493,10 +495,10 @@ class _IpoptRun:
         )
 
     def finish(self, solution: Solution) -> Solution:
-        """Finish with Gauss-Newton steps, which also provide the derivatives for statistics, and determine the final
-        status.
+        """Finish with Gauss-Newton steps, and set the final status.
 
-        Updated Hessians leave long tails; these steps have none.
+        The steps also provide the derivatives for statistics.  Quasi-Newton updates converge slowly at the end; these
+        steps do not.
         """
         if solution.status not in (Status.CONVERGED, Status.ACCEPTABLE, Status.STEP_TOO_SMALL, Status.MAX_ITERATIONS):
             return solution
@@ -540,7 +542,7 @@ class _IpoptRun:
             "Largest violations: " + "; ".join(f"{self.rows.describe(i)} by {excess[i]:.2g}" for i in worst_rows) + "."
         )
 
-    # The functions that IPOPT calls.  A point that cannot be evaluated answers NaN, and IPOPT shortens its step.
+    # The functions that IPOPT calls.  They return NaN for a failed evaluation, and IPOPT shortens its step.
 
     def _values(self, x: Array, p: Array) -> Sequence[Any]:
         evaluation = self.ledger.evaluate(x * self.staged.scale)
@@ -649,7 +651,7 @@ class _IpoptRun:
 
 
 def _stepped(staged: StagedProblem, linear: Linearization) -> tuple[Array, Step] | None:
-    """Return the residuals of the condensed problem and Gauss and Newton's step; None where numbers overflow."""
+    """Return the residuals of the condensed problem and the Gauss-Newton step; None if numbers overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
         local = local_problem(staged, linear, regularisation=_GAUSS_NEWTON_REGULARISATION)
         return (local.condensed.u, local.direction()) if local.finite else None
@@ -668,7 +670,7 @@ def _pattern(staged: StagedProblem, ledger: CountingProblem) -> tuple[Index, Ind
 
 
 def _profile_curvature(layout: Layout, linear: Linearization) -> Array:
-    """Return  -sum_g 2/n_g g g^T,  g = E_g^T r_g  (n_theta, n_theta): what unknown sigmas take from the curvature."""
+    """Return  -sum_g 2/n_g g g^T,  g = E_g^T r_g  (n_theta, n_theta): the effect of unknown sigmas on the curvature."""
     curvature = np.zeros((layout.n_theta, layout.n_theta))
     if layout.n_groups == 0 or not linear.ok:
         return curvature
@@ -681,7 +683,7 @@ def _profile_curvature(layout: Layout, linear: Linearization) -> Array:
         for g, size in enumerate(layout.group_sizes):
             is_in_group = group == g
             slope = E[: r.size][is_in_group].T @ r[is_in_group]
-            at_floor = float(r[is_in_group] @ r[is_in_group]) < (1.0 - 1e-9) * size  # there sigma is constant
+            at_floor = float(r[is_in_group] @ r[is_in_group]) < (1.0 - 1e-9) * size  # sigma is constant at its floor
             if not at_floor and np.isfinite(slope).all():
                 curvature -= 2.0 / size * slope[:, None] * slope
     return curvature
@@ -692,7 +694,7 @@ def ipopt_solver(
 ) -> ca.Function:
     """Return IPOPT on functions nlp, grad_f, jac_g, hess_lag, and one called at each iteration.
 
-    Raises InputError: where IPOPT refuses an option.
+    Raises InputError if IPOPT rejects an option.
     """
     nlp, gradient, jacobian, hessian, report = functions
     solver_options: dict[str, Any] = {
@@ -710,14 +712,14 @@ def ipopt_solver(
     except RuntimeError as error:  # only options can be wrong here
         message = " ".join([*str(error).strip().splitlines()[1:], *log.tail(3)])
         raise InputError(
-            "Ipopt", [f"IPOPT refuses an option: {re.sub(r'[^ ]*[.]cpp:[0-9]+: ', '', message)}"]
+            "Ipopt", [f"IPOPT rejects an option: {re.sub(r'[^ ]*[.]cpp:[0-9]+: ', '', message)}"]
         ) from None
 
 
 class IpoptCallback(ca.Callback):
-    """A CasADi function evaluated in Python on buffers, without copies.
+    """CasADi function evaluated in Python on buffers, without copies.
 
-    What its Python function raises is carried past IPOPT's C++ frames in `errors`; IPOPT is told to stop.
+    Exceptions of the Python function pass IPOPT's C++ frames in `errors`, and IPOPT stops.
     """
 
     def __init__(
@@ -761,7 +763,7 @@ class IpoptCallback(ca.Callback):
         return True
 
     def eval_buffer(self, arg: Sequence[Any], res: Sequence[Any]) -> int:
-        """Evaluate; 1 where that failed."""
+        """Evaluate; return 1 if that failed."""
         arguments = [
             np.zeros(s.nnz()) if a is None else np.frombuffer(a, dtype=float).copy()
             for a, (_, s) in zip(arg, self._inputs, strict=True)
@@ -782,8 +784,8 @@ class IpoptCallback(ca.Callback):
 def _active(v: Array, staged: StagedProblem, multiplier: Array) -> NDArray[np.int8]:
     """Find active bounds: their distance, in units of the scale, is far smaller than their multiplier.
 
-    IPOPT ends with distance * multiplier at about 1e-10 everywhere: of an active bound the first factor is small, of an
-    inactive one the second, even if the variable is as close as 1e-5.
+    IPOPT ends with distance * multiplier at about 1e-10 everywhere.  The first factor is small for an active bound, the
+    second one for an inactive bound, even if the variable is as close as 1e-5.
     """
     lower_distance, upper_distance = (v - staged.lower) / staged.scale, (staged.upper - v) / staged.scale
     active = np.zeros(v.size, dtype=np.int8)

@@ -1,18 +1,18 @@
-"""A Jacobian of matching conditions kept up by one product per stage: what a vanishing gradient still tells.
+"""Jacobian of matching conditions, updated by one product per stage with a normalised gradient.
 
 As the square of a distance a matching condition has the gradient
 
     h_k = |D g_k|^2,    g_k = x_k(s_k, q) - s_{k+1},    grad h_k = 2 (D g_k)^T D G_k        D = 1 / magnitudes
 
-one backward integration, whatever n_s.  At a solution g_k = 0 and grad h_k = 0: linearized, the constraint says nothing
-there, no multipliers exist, and Newton's method halves the gap at best.  But divided by its length it is a row of the
-Jacobian G_k along the unit vector  u = D g_k / |D g_k|,  and does not vanish.  Such rows are collected,
+It takes one backward integration for any n_s.  At a solution g_k = 0 and grad h_k = 0: the linearized constraint is
+empty, no multipliers exist, and Newton's method halves the gap at best.  Divided by its length, the gradient is a row
+of the Jacobian G_k along the unit vector  u = D g_k / |D g_k|,  and does not vanish.  Such rows update the Jacobian,
 
     D G  <-  D G + u (u^T D G_new - u^T D G)                     (Schlenkrich, Griewank and Walther 2010)
 
-the least change that has the newest one right.  With these matrices the conditions are the vector g_k = 0 again, which
-has multipliers, and steps converge superlinearly at the price of the scalar.  Where a gap is closed, or keeps its
-direction, unit vectors take turns.
+which is the smallest change that reproduces the newest row.  With these matrices the conditions are the vector g_k = 0
+again, which has multipliers, and steps converge superlinearly at the cost of the scalar.  If a gap is closed, or keeps
+its direction, unit vectors are used in turn.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def products_along(layout: Layout, scale: Array, units: Sequence[Array]) -> tupl
 def accumulate_products(
     layout: Layout, scale: Array, jacobians: Sequence[Jacobians], products: MatchingProducts, units: Sequence[Array]
 ) -> Linearization:
-    """Update the known matrices by rows from `linearize_along` with `products_along`."""
+    """Update the Jacobians by rows from `linearize_along` with `products_along`."""
     updated_jacobians: list[Jacobians] = []
     for chain, previous_jacobian, product, u in zip(layout.chains, jacobians, products.jacobians, units, strict=True):
         magnitudes = _magnitudes(chain.nodes, scale)
@@ -86,9 +86,9 @@ def accumulate_products(
 def from_gradients(
     layout: Layout, scale: Array, jacobians: Sequence[Jacobians], products: MatchingProducts
 ) -> tuple[Jacobians, ...]:
-    """Update the known matrices by the gradients of squared gaps, from `linearize_along` with 2 D^2 g_k.
+    """Update the Jacobians by the gradients of squared gaps, from `linearize_along` with 2 D^2 g_k.
 
-    Gaps that are closed change nothing.
+    Closed gaps change nothing.
     """
     units: list[Array] = []
     rows: list[Jacobians] = []
@@ -105,6 +105,6 @@ def from_gradients(
 
 
 def _magnitudes(nodes: NDArray[np.intp], scale: Array) -> Array:
-    """Return the magnitudes of the states at the ends of stages, (K, n_s): those of the next node."""
+    """Return the magnitudes of the states at the ends of stages, from the next node, (K, n_s)."""
     size = scale[nodes]
     return np.vstack([size[1:], size[-1:]])

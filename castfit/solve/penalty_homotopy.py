@@ -1,17 +1,17 @@
-"""Softened problems: the first stations of a homotopy for hard starts.
+"""Relaxed problems: the first stations of a homotopy for hard starts.
 
     Phi(v) = 1/2 sum_i |f_i r_i|^2 + rho/2 (|D gap|^2 + |D d|^2),      f_i = 1 / max(1, floor * signal_i)
 
-No measurement counts as more accurate than a fraction `floor` of the mean measured value, and trajectories may break,
-at a price rho in units of the states' magnitudes D^-1.  Growing rho and falling floors lead to the exact problem, where
-`castfit.solve.gauss_newton` takes over (see docs/understand/homotopies.md).
+No measurement counts as more accurate than a fraction `floor` of the mean measured value, and trajectories may be
+discontinuous, with a penalty rho in units of the states' magnitudes D^-1.  Growing rho and decreasing floors lead to
+the exact problem, which `castfit.solve.gauss_newton` solves (see docs/understand/homotopies.md).
 
-Either homotopy alone loses starts that both together keep.  Calcium, 60 starts in [0, 1]^11, 25 intervals, one pass
+Either homotopy alone loses starts that both together solve.  Calcium, 60 starts in [0, 1]^11, 25 intervals, one pass
 through the stations: both 58; floors alone, with rho = 1 throughout, 55; rho alone, without floors, 49.
 
-Bounds are kept by projection, path constraints wait for the exact problem.
+Bounds are enforced by projection, path constraints only in the exact problem.
 
-A step is Levenberg and Marquardt's with Marquardt's scaling.  Inner variables are eliminated per stage; the nodes'
+A step is a Levenberg-Marquardt step with Marquardt's scaling.  Inner variables are eliminated per stage; the nodes'
 normal matrix is block tridiagonal with a border of theta: banded Cholesky and a Schur complement.
 """
 
@@ -38,7 +38,7 @@ UNIT_PENALTY_RELATIVE_GAP = 0.065
 
 @dataclass(frozen=True)
 class RelaxationLevel:
-    """One station: weights floored at `floor` of the mean measured value, equations at a price `rho`."""
+    """Station: weights floored at `floor` of the mean measured value, equations with penalty `rho`."""
 
     floor: float
     rho: float
@@ -46,10 +46,10 @@ class RelaxationLevel:
 
 @dataclass(frozen=True)
 class RelaxedStep:
-    """A Levenberg-Marquardt step on a softened problem.
+    """Levenberg-Marquardt step on a relaxed problem.
 
-    to : where it went, None if nowhere
-    value, decrease : Phi there, and by which fraction it fell
+    to : the new point, None if there is none
+    value, decrease : Phi there, and its relative decrease
     damping : mu for the next step
     held_back : mu of this step
     """
@@ -62,25 +62,25 @@ class RelaxedStep:
 
 
 class StepEquations(Protocol):
-    """Normal equations, as a step asks for them; see `NormalEquations`."""
+    """Interface of normal equations for a step; see `NormalEquations`."""
 
     gradient: Array
 
     def decrease(self, dv: Array) -> float:
-        """Decrease of Phi that the quadratic model promises for a step."""
+        """Decrease of Phi that the quadratic model predicts for a step."""
         ...
 
     def solve(self, mu: float, is_fixed: Mask) -> Array | None:
-        """Return the step for damping mu with the held variables fixed, or None if the matrix is not definite."""
+        """Return the step for damping mu with fixed variables, or None if the matrix is not definite."""
         ...
 
 
 class RelaxedProblem:
-    """A staged problem at one station.
+    """Staged problem at one station.
 
-    `noise`, a number or (K, n_r) per chain, is the standard deviation, in units of what data are weighted by, that
-    residuals are expected to have: it makes data without known standard deviations comparable to gaps.  Unknown
-    sigmas are held there, since profiled ones would follow the residuals of a model that is far off.
+    `noise`, a number or (K, n_r) per chain, is the expected standard deviation of residuals, in units of the weights of
+    the data.  It makes data without known standard deviations comparable to gaps.  Unknown sigmas are constant at this
+    value, because profiled ones would follow the residuals of a poor model.
     """
 
     def __init__(self, staged: StagedProblem, station: RelaxationLevel, noise: Sequence[Array] | float = 1.0) -> None:
@@ -94,7 +94,7 @@ class RelaxedProblem:
         self._inner_weights = [root / staged.scale[chain.inner] for chain in staged.layout.chains]
 
     def value(self, evaluation: Evaluation) -> float:
-        """Phi, inf where a stage failed."""
+        """Phi, infinite if a stage failed."""
         if not evaluation.ok:
             return np.inf
         square = float(evaluation.prior @ evaluation.prior) + 2.0 * evaluation.prior_excess
@@ -109,7 +109,7 @@ class RelaxedProblem:
         return 0.5 * square
 
     def step(self, ledger: CountingProblem, evaluation: Evaluation, mu: float) -> RelaxedStep:
-        """Take one accepted step, raising mu until Phi falls."""
+        """Take one accepted step, raising mu until Phi decreases."""
         staged, v = self.staged, evaluation.v
         current_value = self.value(evaluation)
         normal_equations = self.equations(evaluation)
@@ -125,7 +125,7 @@ class RelaxedProblem:
                 value = self.value(trial)
                 predicted_decrease = normal_equations.decrease(new_v - v)
                 gain = (current_value - value) / max(predicted_decrease, 1e-300)
-                # A point whose sensitivities cannot be integrated would be a dead end.
+                # The next step needs sensitivities at the new point.
                 if value < current_value and gain > 1e-4 and self.goes_on(ledger, new_v):
                     shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(gain, 2.0) - 1.0) ** 3)
                     return RelaxedStep(
@@ -140,7 +140,7 @@ class RelaxedProblem:
         return ledger.linearize(v).ok
 
     def equations(self, evaluation: Evaluation) -> StepEquations:
-        """Return the normal equations at a point, which is linearized."""
+        """Linearize a point, and return the normal equations there."""
         assert isinstance(evaluation, Linearization)
         layout = self.staged.layout
         return NormalEquations(
@@ -188,7 +188,7 @@ def stage_jacobian(
 ) -> Array:  # fmt: skip
     """Return derivatives of weighted rows, gaps to the next node, and inner equations over (s_k, w_k, q, s_{k+1}).
 
-    The derivatives of each come by (s, w, q), with weights (K, m); `w_next` (K, n_s) are those of the next node.
+    The derivatives of each are ordered by (s, w, q), with weights (K, m); `w_next` (K, n_s) weights the next node.
     """
     K, n_s = w_next.shape
     rows, end, inner = (
@@ -202,7 +202,7 @@ def stage_jacobian(
 
 
 class NormalEquations:
-    """The normal equations of a softened problem, per chain as stage blocks over (s_k, w_k, q, s_{k+1}).
+    """Normal equations of a relaxed problem, per chain as stage blocks over (s_k, w_k, q, s_{k+1}).
 
     gradient, diagonal : (n_v,) of Phi and of its Gauss-Newton matrix
     """
@@ -245,7 +245,7 @@ class NormalEquations:
         ]
 
     def decrease(self, dv: Array) -> float:
-        """Decrease of Phi that the quadratic model promises for a step."""
+        """Decrease of Phi that the quadratic model predicts for a step."""
         n_theta = self.layout.n_theta
         curvature = float(dv[:n_theta] @ (self.theta @ dv[:n_theta]))
         for chain, block, (weight, A) in zip(self.layout.chains, self.blocks, self.corner, strict=True):
@@ -263,14 +263,14 @@ class NormalEquations:
         return np.concatenate([v[chain.nodes], v[chain.inner], q, next_states], axis=1)
 
     def solve(self, mu: float, is_fixed: Mask, damping_diagonal: Array | None = None) -> Array | None:
-        """Return the step for damping mu with the held variables fixed, or None if the matrix is not definite.
+        """Return the step for damping mu with fixed variables, or None if the matrix is not definite.
 
-        mu multiplies `damping_diagonal` (n_v,), by default the matrix's own diagonal.
+        mu multiplies `damping_diagonal` (n_v,), by default the diagonal of the matrix.
         """
         layout, n_theta = self.layout, self.layout.n_theta
         free = np.where(is_fixed, 0.0, 1.0)
         right_side = -self.gradient * free
-        # A held variable gets the equation 1 * step = 0.
+        # A fixed variable gets the equation 1 * step = 0.
         added_diagonal = np.where(is_fixed, 1.0, mu * (self.diagonal if damping_diagonal is None else damping_diagonal))
         held_theta = self.theta.scaled(free[:n_theta], free[:n_theta])
         columns = [chain.theta for chain in layout.chains]
@@ -313,11 +313,11 @@ class NormalEquations:
 
 @dataclass
 class _ReducedNormalEquations:
-    """A chain's normal equations without its inner variables.
+    """Normal equations of a chain without its inner variables.
 
-    diagonal (K, n_s, n_s), below (K - 1, n_s, n_s), border (K, n_s, n_q), theta (n_q, n_q): the matrix;
-    shift (K, n_s), shift_theta (n_q,): what elimination adds to the right-hand side;
-    inner (K, n_w), inner_by_outer (K, n_w, n_o): the way back,  dw = inner - inner_by_outer (ds, dq, ds+).
+    diagonal (K, n_s, n_s), below (K - 1, n_s, n_s), border (K, n_s, n_q), theta (n_q, n_q) : the matrix
+    shift (K, n_s), shift_theta (n_q,) : contribution of the elimination to the right-hand side
+    inner (K, n_w), inner_by_outer (K, n_w, n_o) : recovery,  dw = inner - inner_by_outer (ds, dq, ds+)
     """
 
     diagonal: Array

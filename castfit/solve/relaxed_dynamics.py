@@ -1,23 +1,24 @@
-"""Soft problems that begin at constant states: a start for models of which little is measured.
+"""Relaxed problems that begin at constant states: a start for partly measured models.
 
-Where outputs are sums, logarithms or scaled states nothing says where the states are.  They begin constant in time,
-equations cost little, and the data pull the trajectories, these the parameters:
+If outputs are sums, logarithms or scaled states, neither the data nor a simulation determines the states.  The states
+start constant in time with a small penalty on the equations; the data determine the trajectories, and these the
+parameters:
 
     Phi = 1/2 sum_i (r_i / sigma_i)^2 + 1/2 sum_j b_j h_e T |dz/dt - F|^2 / rho^2 + 1/2 |z_0 - a(theta)|^2 / rho^2
 
-while rho falls.  b are the weights of the collocation points, h_e the elements' lengths, T that of the experiment: the
-second term is T times an integral over time.  With integrated stages  T/h |gap|^2 / rho^2  stands for it.
+while rho decreases.  b are the weights of the collocation points, h_e the elements' lengths, T that of the experiment:
+the second term is T times an integral over time.  For integrated stages  T/h |gap|^2 / rho^2  replaces it.
 
-States are searched in z: one that stays positive is z = log(x + floor), one that changes sign is z = x / unit.
-Why, says docs/understand/homotopies.md.
+States are searched in z: z = log(x + floor) for positive states, z = x / unit for others (see
+docs/understand/homotopies.md).
 
-A step is Levenberg's: damping mu on theta and 0.1 mu on z, nothing held but bounds, and the whole of it scaled so that
-no logarithm of a parameter moves by more than 2 and no z by more than 4.
+A step is a Levenberg step with damping mu on theta and 0.1 mu on z; only bounds fix variables.  The whole step is
+scaled so that no logarithm of a parameter changes by more than 2 and no z by more than 4.
 
 Notation
 --------
 u  (n_v,)  theta, then z in place of every state of v
-X  (n_v,)  dv/du, which is x + floor of a logarithm
+X  (n_v,)  dv/du, which is x + floor for a logarithm
 """
 
 from __future__ import annotations
@@ -84,25 +85,25 @@ class SearchCoordinates:
             return np.where(self.logarithmic, np.exp(np.minimum(u, _MAX_LOGARITHM)), self.unit)
 
     def search(self, v: Array) -> Array:
-        """Return u; what may not be negative counts as zero."""
+        """Return u; negative values of positive states count as zero."""
         return self.searched(v, slice(None))
 
     def searched(self, x: Array, indices: slice | Index) -> Array:
-        """Return z of states x that stand at some positions of v."""
+        """Return z of states x at some positions of v."""
         logarithm = np.log(np.maximum(x, 0.0) + np.where(self.logarithmic, self.floor, 1.0)[indices])
         return np.where(self.logarithmic[indices], logarithm, x / self.unit[indices])
 
     def searched_slope(self, x: Array, indices: slice | Index) -> Array:
-        """Return dz/dx there."""
+        """Return dz/dx of states x at some positions of v."""
         shifted_x = np.maximum(x, 0.0) + np.where(self.logarithmic, self.floor, 1.0)[indices]
         return np.where(self.logarithmic[indices], 1.0 / shifted_x, 1.0 / self.unit[indices])
 
 
 class FlatRelaxedProblem:
-    """A staged problem of stages or elements, nothing eliminated, in other coordinates, its equations at a price rho.
+    """Staged problem of stages or elements, nothing eliminated, in other coordinates, its equations with a penalty.
 
-    noise : (K, n_r) per chain, standard deviations in units of what residuals are weighted by.  Unknown ones are fixed
-        here: profiled from the beginning they rise to the deviation of the data, and a constant is stationary
+    noise : (K, n_r) per chain, standard deviations in units of the weights of the residuals.  Unknown ones are fixed:
+        profiled from the beginning they rise to the deviation of the data, and a constant is stationary
     points : (d,), the weights b of the collocation points; empty for integrated stages
     """
 
@@ -121,7 +122,7 @@ class FlatRelaxedProblem:
             self.gap_weights.append(np.repeat(between[:, None], chain.n_s, axis=1))
 
     def value(self, u: Array, evaluation: Evaluation) -> float:
-        """Phi, inf where a stage failed."""
+        """Phi, infinite if a stage failed."""
         if not evaluation.ok:
             return np.inf
         parts = (part for i in range(len(evaluation.values)) for part in self.parts(i, u, evaluation))
@@ -173,7 +174,7 @@ class FlatRelaxedProblem:
 
 @dataclass(frozen=True)
 class HomotopyPath:
-    """Result of a walk through the homotopy stations: v (n_v,), and the number of steps."""
+    """Result of the homotopy: v (n_v,), and the number of steps."""
 
     v: Array
     steps: int
@@ -185,12 +186,12 @@ def run_homotopy(
     start: Array,
     stations: tuple[float, ...] = LONG_RAMP,
 ) -> HomotopyPath:
-    """Go from v (n_v,) at the start through the stations, from one price of the equations to the next.
+    """Continue from v (n_v,) at the start through the stations, with decreasing rho.
 
-    Nothing is eliminated from the ledger's problem; `at_price` makes the soft one from rho.  Which of the stations
-    `LONG_RAMP` and `SHORT_RAMP` finds more depends on the problem, so that a search alternates them.
+    Nothing is eliminated from the ledger's problem; `at_price` builds the relaxed problem for rho.  The better one of
+    `LONG_RAMP` and `SHORT_RAMP` depends on the problem, so that a search alternates them.
 
-    Raises Stopped when the time is over or Ctrl-C was pressed.
+    Raises StopRequested if the time is over or Ctrl-C was pressed.
     """
     coordinates = at_price(stations[0]).coordinates
     u, steps = coordinates.search(start), 0
@@ -203,7 +204,7 @@ def run_homotopy(
 
 
 def _station(ledger: CountingProblem, soft: FlatRelaxedProblem, u: Array, max_steps: int) -> tuple[Array, int]:
-    """Lower Phi at one price; return where to and in how many steps."""
+    """Minimise Phi at one rho; return the end and the number of steps."""
     staged, coordinates = soft.staged, soft.coordinates
     n_theta = staged.layout.n_theta
     lower, upper = coordinates.search(staged.lower), coordinates.search(staged.upper)

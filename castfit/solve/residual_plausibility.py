@@ -20,30 +20,32 @@ ASSUMED_NOISE = 0.065
 LARGE_SQUARE = (2.0, 4.0)
 """Between these: mean square of residuals, in known standard deviations, above which another optimum must be better.
 
-Nobody knows standard deviations better than to a factor of 1.4; twice the noise is no chance, however few the values.
+Standard deviations are rarely known better than to a factor of 1.4; twice the noise is not plausible for any number of
+values.
 """
 
 IMPLAUSIBLE_P_VALUE = 1e-6
-"""That noise alone makes so large a sum of squares."""
+"""Probability of the sum of squares under noise alone, below which residuals are implausible."""
 
 MEDIAN_SQUARE = 0.4549364231195724
-"""Of a normal deviate of variance 1."""
+"""Median of the square of a normal deviate of variance 1."""
 
 MAX_UNEXPLAINED_SIGNAL = 0.04
-"""Mean square of residuals of unknown sigma relative to that of the signal, above which it must."""
+"""Mean square of residuals of unknown sigma, relative to the signal, above which another optimum must be better."""
 
 STATE_ERROR_PER_RTOL = 10.0
-"""Times a relative tolerance: errors of the states."""
+"""Error of the states, relative to the integration tolerance."""
 
 MIN_COUNT_AND_WHITENESS_SD = (20, 2.0)
-"""So many residuals of unknown sigma are noise where neighbours are alike by fewer standard deviations than this.
+"""Number of residuals of unknown sigma from which they may count as noise, and the largest lag-1 correlation of noise.
 
-If those of every output are, nothing is left that another optimum could explain, however much data scatter.
+The correlation is in standard deviations.  If the residuals of every output are noise, another optimum cannot explain
+more, at any scatter of the data.
 """
 
 
 def assumed_sigma(staged: StagedProblem) -> Array:
-    """Guess the unknown sigmas, (n_groups,), before anything is fitted: a fraction of the signal."""
+    """Return assumed values of the unknown sigmas, (n_groups,), before any fit: a fraction of the signal."""
     group = _groups(staged)
     signal = np.concatenate([s.ravel() for s in staged.signal])
     measured = (signal[(group == g) & (signal > 0)] for g in range(staged.layout.n_groups))
@@ -51,13 +53,13 @@ def assumed_sigma(staged: StagedProblem) -> Array:
 
 
 def expected_noise(staged: StagedProblem) -> tuple[Array, ...]:
-    """Guess the standard deviation of every row, (K, n_r) per chain, in units of what it is weighted by."""
-    of_group = np.append(assumed_sigma(staged), 1.0)  # group -1, of known sigma, is the last
+    """Return the assumed standard deviation of every row, (K, n_r) per chain, in units of its weight."""
+    of_group = np.append(assumed_sigma(staged), 1.0)  # group -1, known sigma, is the last
     return tuple(of_group[chain.group] for chain in staged.layout.chains)
 
 
 def signal_in_units(staged: StagedProblem, evaluation: Evaluation) -> tuple[Array, ...]:
-    """Return the typical magnitude of what each row measures, (K, n_r) per chain, in units of the sigmas at a point."""
+    """Return the typical magnitude of the data of each row, (K, n_r) per chain, in units of the sigmas at a point."""
     factors = staged.layout.of_rows(1.0 / evaluation.sigma)
     return tuple(r * of_rows for r, of_rows in zip(staged.signal, factors, strict=True))
 
@@ -69,23 +71,23 @@ def size_square(staged: StagedProblem, evaluation: Evaluation) -> float:
 
 
 def integration_error_square(staged: StagedProblem, evaluation: Evaluation) -> float:
-    """Return the sum of squares of the errors of rows where functions have the accuracy `COARSE_RTOL`."""
+    """Return the sum of squares of the errors of rows, if functions have the accuracy `COARSE_RTOL`."""
     return (STATE_ERROR_PER_RTOL * COARSE_RTOL) ** 2 * size_square(staged, evaluation)
 
 
 def has_implausible_residuals(staged: StagedProblem, evaluation: Evaluation, *, noisy: bool = True) -> bool:
     """Whether residuals at an optimum are so large that another optimum must be better.
 
-    Where sigma is known: their mean square exceeds what n normal deviates reach once in a million times, within
-    `LARGE_SQUARE`: 4 up to twelve values, 2.7 for thirty, 2 from seventy.  Where it is not: they exceed a fifth of the
-    signal, and are not `MIN_COUNT_AND_WHITENESS_SD`, if data may be so `noisy`.  Where some may be outliers, the mean square is what the
-    median says of it.
+    For known sigma: their mean square exceeds the value that n normal deviates exceed with a probability of 1e-6,
+    limited to `LARGE_SQUARE`: 4 up to twelve values, 2.7 for thirty, 2 from seventy.  For unknown sigma: they exceed a
+    fifth of the signal, and are not white (`MIN_COUNT_AND_WHITENESS_SD`), if data may be `noisy`.  With a robust
+    density the mean square is derived from the median.
     """
     return beyond_noise(staged, evaluation) or _beyond_signal(staged, evaluation, noisy=noisy)
 
 
 def beyond_noise(staged: StagedProblem, evaluation: Evaluation) -> bool:
-    """Whether residuals of known sigma are larger than noise is."""
+    """Whether residuals of known sigma are larger than noise."""
     known_masks = [(chain.row_mask & (chain.group < 0)).ravel() for chain in staged.layout.chains]
     squares = (
         np.concatenate(
@@ -97,14 +99,14 @@ def beyond_noise(staged: StagedProblem, evaluation: Evaluation) -> bool:
 
 
 def _beyond_signal(staged: StagedProblem, evaluation: Evaluation, *, noisy: bool) -> bool:
-    """Whether residuals of an unknown sigma are large beside the signal, and no noise."""
+    """Whether residuals of an unknown sigma are large relative to the signal, and not noise."""
     if staged.layout.n_groups == 0:
         return False
     mask = np.concatenate([chain.row_mask.ravel() for chain in staged.layout.chains])
     group = _groups(staged)[mask]
     squares = np.concatenate([r.ravel() for r in rows_in_units(staged.layout, evaluation)])[mask] ** 2
     signals = np.concatenate([s.ravel() for s in staged.signal])[mask] ** 2
-    typical = _by_median if staged.tolerates_failures else np.mean
+    typical = _by_median if staged.tolerates_outliers else np.mean
     groups = range(staged.layout.n_groups)
     large = any(
         float(typical(squares[group == g])) > MAX_UNEXPLAINED_SIGNAL * float(np.mean(signals[group == g]))
@@ -114,7 +116,7 @@ def _beyond_signal(staged: StagedProblem, evaluation: Evaluation, *, noisy: bool
 
 
 def _white(staged: StagedProblem, evaluation: Evaluation) -> bool:
-    """Whether neighbours in time among residuals of unknown sigma are no more alike than those of noise, by output."""
+    """Whether residuals of unknown sigma are as weakly correlated in time as noise, for every output."""
     n_outputs = max(chain.n_r // max(chain.point_times.shape[1], 1) for chain in staged.layout.chains)
     squares, lag_products, n, pairs = np.zeros((4, n_outputs))
     for chain, values in zip(staged.layout.chains, evaluation.values, strict=True):
@@ -134,7 +136,7 @@ def _white(staged: StagedProblem, evaluation: Evaluation) -> bool:
 
 @cache
 def large_square(n: int) -> float:
-    """Return the mean square of n residuals, in known standard deviations, above which they are no noise."""
+    """Return the mean square of n residuals, in known standard deviations, above which they are not noise."""
     min_square, max_square = LARGE_SQUARE
     return float(np.clip(chi2_quantile(n, IMPLAUSIBLE_P_VALUE) / n, min_square, max_square))
 
@@ -145,5 +147,5 @@ def _by_median(squares: Array) -> float:
 
 
 def _groups(staged: StagedProblem) -> Index:
-    """Return the group of every row, padding included, -1 where sigma is known."""
+    """Return the group of every row, padding included; -1 for known sigma."""
     return np.concatenate([chain.group.ravel() for chain in staged.layout.chains])

@@ -49,10 +49,10 @@ class Iteration:
     ----------
     iteration : int
     cost : float
-        What is minimised: half the sum of squared weighted residuals, or a logarithm of it where sigma is unknown.
+        Minimised function: half the sum of squared weighted residuals, or a logarithm of it if sigma is unknown.
     objective, measure : float, str
-        What the result will be told by, and how that is called: "chi2", "-2 log L" or "PEtab's objective"; "... of
-        normal errors" while these stand in for others.
+        Objective of the result, and its name: "chi2", "-2 log L" or "PEtab's objective"; "... of normal errors" while
+        these replace other densities.
     chi2 : float
         The sum of squared weighted residuals; see `Result.chi2`.
     infeasibility : float
@@ -84,11 +84,14 @@ class Iteration:
 
 @dataclass(frozen=True)
 class SolveControl:
-    """When to stop, whom to tell, and where else to begin.
+    """Limits and callbacks of a solve.
 
-    max_time in seconds; callback(Iteration) returns True to stop; second_start() makes another starting point (n_v,),
-    for solvers that get nowhere from the problem's own; rough: what is sought is only a start for something else, so
-    that it is enough if a step promises to lower the cost by less than this fraction of half the squares of all rows.
+    max_time : in seconds
+    callback : called with an `Iteration`; it returns True to stop
+    second_start : function that computes another starting point (n_v,), for solvers that make no progress from the
+        first
+    rough : accuracy of a solve that only provides a start: a predicted decrease below this fraction of the half-square
+        of all rows is sufficient
     """
 
     max_time: float = np.inf
@@ -101,12 +104,14 @@ class SolveControl:
 class Solution:
     """Solution or best point at which a solver ended, whether or not it converged.
 
-    v (n_v,) : the solution, or the best point so far;  detail : what is to be added to the status's sentence
-    active (n_v,) : -1 where the lower bound is active, +1 the upper, 0 neither
+    v (n_v,) : the solution, or the best point so far
+    detail : addition to the sentence of the status
+    active (n_v,) : -1 if the lower bound is active, +1 for the upper, 0 for neither
     evaluations : numbers of "values" and "jacobians" (and "hessians", "gradients" of the cost, "products" of Jacobians,
-        one per stage);  failures : causes of failed ones and their counts
+        one per stage)
+    failures : causes of failed evaluations and their counts
     history : one entry per iteration
-    local : the problem linearized there, where the solver knows it
+    local : the problem linearized at v, if the solver has it
     """
 
     v: Array
@@ -123,7 +128,7 @@ class Solution:
 def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float:
     """Return the largest violation of a constraint.
 
-    Gaps and inner equations count in units of the states' magnitudes, other constraints in their own.
+    Gaps and inner equations are in units of the states' magnitudes, other constraints in their own.
     """
     if not evaluation.ok:
         return np.inf
@@ -150,10 +155,10 @@ def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float
 
 
 class CountingProblem:
-    """A staged problem that counts its evaluations and their failures and remembers the best point.
+    """Staged problem that counts its evaluations and their failures, and stores the best point.
 
-    Solvers evaluate through a ledger, so that nothing is lost when they fail or are interrupted: what evaluates raises
-    Stopped when the time is over or Ctrl-C was pressed.
+    Solvers evaluate through this ledger, so that nothing is lost if they fail or are interrupted: evaluations raise
+    StopRequested if the time is over or Ctrl-C was pressed.
     """
 
     def __init__(
@@ -178,31 +183,31 @@ class CountingProblem:
         self._requested_v: Array | None = None
         self._requested_linear_v: Array | None = None
         self.arrived: LocalProblem | None = None
-        """The local problem that said that an optimum is reached, which whoever judges it need not solve again."""
+        """Local problem at the optimum, which the verification need not solve again."""
         self.began = time.perf_counter()
 
     @cached_property
     def coarse(self) -> CountingProblem:
-        """The ledger of the problem at low accuracy, nothing eliminated; counts and best points are entered here.
+        """Ledger of the problem at low accuracy, nothing eliminated; it adds counts and best points to this ledger.
 
-        What is eliminated is so for the weights of the exact problem, which are not those of softened ones.
+        Elimination uses the weights of the exact problem, which differ from the weights of relaxed problems.
         """
         rough = self.staged.low_accuracy().explicit()
         return self if rough is self.staged else CountingProblem(rough, self.control, self)
 
     @cached_property
     def search(self) -> CountingProblem:
-        """The ledger of the problem at the accuracy of a search far from the solution; it has its own best point."""
+        """Ledger of the problem at search accuracy; it has its own best point."""
         rough = self.staged.low_accuracy()
         return self if rough is self.staged else CountingProblem(rough, self.control, self, is_separate=True)
 
     @property
     def best(self) -> Array | None:
-        """The best point so far; one of a search at lower accuracy is valued anew."""
+        """Best point so far; a point of lower accuracy is evaluated again."""
         search = self.__dict__.get("search", self)
         if search is not self and search._best is not None:
             best_v, search._best, search._best_merit, search._entered = search._best, None, _WORST_MERIT, None
-            with without_deadline():  # one evaluation: cut off, the search's work would be lost
+            with without_deadline():  # one evaluation, without which the search would be lost
                 self._enter(self.evaluate(best_v))
         return self._best
 
@@ -212,7 +217,7 @@ class CountingProblem:
         return time.perf_counter() - self.began
 
     def evaluate(self, v: Array, *, begins: bool = False) -> Evaluation:
-        """Evaluate, reusing the last result at the same point; derivatives follow where something `begins`."""
+        """Evaluate, reusing the last result at the same point; `begins`: derivatives at this point follow."""
         if self._last_evaluation is None or not self._same(self._last_evaluation, v, self._requested_v):
             check_deadline()
             if begins:
@@ -248,7 +253,7 @@ class CountingProblem:
         return evaluation
 
     def _same(self, evaluation: Evaluation, v: Array, requested_v: Array | None) -> bool:
-        """Whether v is a known point: as it is, or as it was asked for before something was eliminated."""
+        """Whether v is the point of an evaluation: as evaluated, or as requested before an elimination."""
         if same_point(evaluation.v, v):
             return True
         return self.staged.eliminated.size > 0 and requested_v is not None and same_point(requested_v, v)
@@ -261,7 +266,7 @@ class CountingProblem:
         self._enter(evaluation)
 
     def _enter(self, evaluation: Evaluation) -> None:
-        """Remember the point if it is the best so far."""
+        """Store the point if it is the best so far."""
         if evaluation.values is self._entered or not evaluation.ok or not np.isfinite(evaluation.cost):
             return
         self._entered = evaluation.values
@@ -299,5 +304,5 @@ class CountingProblem:
 
 
 def _roughness(infeasibility: float) -> float:
-    """Grade continuity in factors of two above 1e-6: among points of one grade the lower cost is the better."""
+    """Grade continuity in factors of two above 1e-6: of two points of one grade, the one of lower cost is better."""
     return float(ceil(log2(max(infeasibility / 1e-6, 1.0)))) if infeasibility < _MAX_INFEASIBILITY else infeasibility

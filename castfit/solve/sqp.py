@@ -3,16 +3,18 @@
     minimise cost(v)   subject to   a - s_0 = 0,  d_k = 0,  x_k - s_{k+1} = 0,  c_k and v within bounds
 
 Each step minimises  1/2 |r + R dv|^2  subject to the linearized constraints and the bounds (castfit.solve.subproblem),
-and is halved until the exact penalty function falls (castfit.solve.step_control.exact_penalty).
+and is halved until the exact penalty function decreases (castfit.solve.step_control.exact_penalty).
 
-Where matching conditions are scalars, h_k = |x_k - s_{k+1}|^2, of which one backward integration per stage gives the
-gradient, these gradients, divided by their vanishing length, are collected into the Jacobian of the vector
-(castfit.solve.matching_jacobian_update).  Where a step promises nothing more, all rows are computed anew to confirm it.
+If matching conditions are scalars, h_k = |x_k - s_{k+1}|^2, one backward integration per stage gives the gradient of
+each.  These gradients, divided by their vanishing length, are collected into the Jacobian of the vector
+(castfit.solve.matching_jacobian_update).  If a step predicts no further decrease, all rows are computed again to
+confirm it.
 
-How it was chosen.  The squares as they stand (Aydogmus and Tor 2018) on the paper's problem, ten draws of noise:
+Alternatives were tested on the problem of Aydogmus and Tor (2018), ten draws of noise.  With the squares themselves,
 CasADi's `sqpmethod` with each of the six QP solvers of its wheel stops at the first trial point that cannot be
-integrated; its line search knows no NaN.  A BFGS method of our own stays at gaps of 3e-4, where multipliers of 1e5
-drown the cost in the penalty; SciPy's SLSQP gets through after about 240 iterations; collected rows take about 12.
+integrated, because its line search does not handle NaN.  A BFGS method stagnates at gaps of 3e-4, where multipliers of
+1e5 make the penalty dominate the cost.  SciPy's SLSQP converges after about 240 iterations; collected rows take about
+12.
 """
 
 from __future__ import annotations
@@ -60,12 +62,12 @@ class Sqp:
     Parameters
     ----------
     scalar : {"rows"}
-        What is made of matching conditions that are scalars (``MultipleShooting("data", derivatives="adjoint",
+        Treatment of scalar matching conditions (``MultipleShooting("data", derivatives="adjoint",
         matching="scalar")``), whose gradients vanish at the solution: divided by their length they are collected into
-        the Jacobian of the vector.  Vectors are what they are.
+        the Jacobian of the vector.  The option has no effect on vectors.
     max_iter : int
     tolerance : float
-        Converged when a full step promises to lower the cost by less than this fraction of half the squares of all
+        The solve converges if the predicted decrease of a full step is below this fraction of the half-square of all
         rows.
 
     Examples
@@ -110,7 +112,7 @@ class Sqp:
         return "SQP"
 
     def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
-        """Solve; never raises for a fit that fails.  A `warm` start needs nothing of its own."""
+        """Solve; a failed fit raises no exception.  A `warm` start is treated like any other."""
         ledger = CountingProblem(staged, control)
         history: list[dict[str, float]] = []
         with with_deadline(control.max_time) as watch:
@@ -153,8 +155,8 @@ class Sqp:
         if not state.confirming:
             iteration = Iteration(state.iteration, linear.cost, weighted_squares(staged.layout, linear), gap, linear.v,
                             ledger.seconds)  # fmt: skip
-            history.append({"iteration": iteration.iteration, "cost": iteration.cost, "infeasibility": gap, "time": iteration.seconds,
-                            "exact": float(state.exact), **state.report})  # fmt: skip
+            history.append({"iteration": iteration.iteration, "cost": iteration.cost, "infeasibility": gap,
+                            "time": iteration.seconds, "exact": float(state.exact), **state.report})  # fmt: skip
             if ledger.control.callback is not None and ledger.control.callback(iteration):
                 return replace(state, status=Status.STOPPED_BY_CALLBACK)
         status = _verdict(ledger, state, step, gap, self.tolerance)
@@ -170,7 +172,7 @@ class Sqp:
         )
         full_step_evaluation = (
             search.trial(step.dv) if is_near else None
-        )  # penalties see little there but errors of integration
+        )  # penalties are dominated by integration errors there
         advance = (
             StepOutcome(full_step_evaluation, 1.0)
             if full_step_evaluation is not None and full_step_evaluation.ok
@@ -180,7 +182,7 @@ class Sqp:
         if new_state is not None:
             report = {"damping": advance.damping, "decrease": step.decrease, **advance.report}
             return replace(new_state, iteration=state.iteration + 1, report=report)
-        if not state.exact:  # collected rows may have led astray
+        if not state.exact:  # collected rows may be inaccurate
             return _confirmed(ledger, state)
         return replace(state, **_stuck(ledger, search, gap))
 
@@ -190,9 +192,10 @@ class _SqpState:
     """State passed from one iteration to the next.
 
     linear : the point, with collected or with exact derivatives of the matching conditions (`exact`)
-    units : the directions of the rows that were collected last
-    confirming : whether the point is looked at for a second time, with exact derivatives
-    idle : iterations near the solution that came no closer;  min_gap_and_decrease : smallest gap and promised decrease so far
+    units : directions of the rows that were collected last
+    confirming : whether the point is linearized a second time, with exact derivatives
+    idle : iterations near the solution without progress
+    min_gap_and_decrease : smallest gap and predicted decrease so far
     """
 
     linear: Linearization
@@ -216,7 +219,7 @@ def _verdict(ledger: CountingProblem, state: _SqpState, step: Step, gap: float, 
         staged, linear, step.decrease, max(tolerance, ledger.control.rough)
     ):
         return Status.CONVERGED
-    if state.exact and state.idle > FALLBACK_THRESHOLDS.idle:
+    if state.exact and state.idle > FALLBACK_THRESHOLDS.max_idle_steps:
         good = (
             gap <= FALLBACK_THRESHOLDS.noisy_gap
             and step.decrease <= FALLBACK_THRESHOLDS.noisy_decrease * linear.informing_square
@@ -226,15 +229,15 @@ def _verdict(ledger: CountingProblem, state: _SqpState, step: Step, gap: float, 
 
 
 def _progress(state: _SqpState, step: Step, gap: float) -> dict[str, Any]:
-    """Count iterations near the solution that come no closer: only errors of integration are left."""
+    """Count iterations near the solution without progress: only integration errors are left."""
     is_near = (
         gap <= FALLBACK_THRESHOLDS.near_gap
         and step.decrease <= FALLBACK_THRESHOLDS.near_decrease * state.linear.informing_square
     )
     least_gap, least_decrease = state.min_gap_and_decrease
     is_closer = (
-        MATCHING_TOLERANCE < gap < FALLBACK_THRESHOLDS.closer * least_gap
-        or step.decrease < FALLBACK_THRESHOLDS.closer * least_decrease
+        MATCHING_TOLERANCE < gap < FALLBACK_THRESHOLDS.min_progress_factor * least_gap
+        or step.decrease < FALLBACK_THRESHOLDS.min_progress_factor * least_decrease
     )
     smallest_progress = (min(gap, least_gap), min(step.decrease, least_decrease))
     return {"idle": state.idle + 1 if is_near and not is_closer else 0, "min_gap_and_decrease": smallest_progress}
@@ -260,7 +263,7 @@ def _relinearized(ledger: CountingProblem, state: _SqpState, advance: StepOutcom
 def _linearized(ledger: CountingProblem, state: _SqpState, v: Array) -> _SqpState:
     """Linearize at v: with all derivatives of the matching conditions, or with one more row of each."""
     staged = ledger.staged
-    if MatchingProducts not in staged.capabilities or state.idle > FALLBACK_THRESHOLDS.idle:
+    if MatchingProducts not in staged.capabilities or state.idle > FALLBACK_THRESHOLDS.max_idle_steps:
         return replace(state, linear=ledger.linearize(v), exact=True, confirming=False)
     layout, scale = staged.layout, staged.scale
     units = unit_directions(layout, ledger.evaluate(v), scale, state.units, state.iteration)
@@ -271,7 +274,7 @@ def _linearized(ledger: CountingProblem, state: _SqpState, v: Array) -> _SqpStat
 
 
 def _confirmed(ledger: CountingProblem, state: _SqpState) -> _SqpState:
-    """Look at the same point again with all derivatives."""
+    """Linearize the same point again with all derivatives."""
     linear = ledger.linearize(state.linear.v)
     if not linear.ok:
         failure = linear.failures[0]
@@ -281,7 +284,7 @@ def _confirmed(ledger: CountingProblem, state: _SqpState) -> _SqpState:
 
 
 def _stuck(ledger: CountingProblem, search: LineSearch, gap: float) -> dict[str, Any]:
-    """Return the status, and a detail, that explain why no step improves the merit."""
+    """Return the status, and a detail, if no step improves the merit."""
     step = search.step
     if gap <= MATCHING_TOLERANCE and step.decrease <= 1e-6 * search.evaluation.informing_square:
         return {"status": Status.ACCEPTABLE}

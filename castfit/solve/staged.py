@@ -1,7 +1,7 @@
 """The contract between transcriptions and solvers: a staged estimation problem.
 
-Every transcription lays an estimation problem out as chains of stages, one chain per experiment, that share
-the estimated quantities theta.  Solvers see this file and arrays, never models or integrators.
+Every transcription converts an estimation problem into chains of stages, one chain per experiment, that share
+the estimated quantities theta.  Solvers depend on this file and arrays only, never on models or integrators.
 
 Notation
 --------
@@ -36,30 +36,31 @@ and the Jacobian of a chain has the pattern (K = 3, A = da/dq)
 Stages of one chain are batched: the first axis of every block is k.  Stages with fewer residuals than n_r are
 padded with rows of zeros; ``Chain.row_mask`` tells measured rows from padding.
 
-The cost is given, the rows r with their Jacobian J are its local model:
+The rows r with their Jacobian J are a local model of the cost:
 
     J^T r = grad cost  exactly,    J^T J = its expected curvature (Fisher's information),
-    cost(v + dv) - cost(v)  ~  1/2 |r + J dv|^2 - 1/2 |r|^2        the promised decrease
+    cost(v + dv) - cost(v)  ~  1/2 |r + J dv|^2 - 1/2 |r|^2        the predicted decrease
 
-Two points are compared by their cost, which may be negative; what is small is said relative to 1/2 |r|^2, which may
-not.
+Two points are compared by their cost, which may be negative; small decreases are relative to 1/2 |r|^2, which is not
+negative.
 
     known sigma      cost = 1/2 |r|^2,                 r = (model - data) / sigma
     unknown sigma    cost = 1/2 n log(SSE / n),        r = (model - data) / sigma^,   sigma^2 = SSE / n
     other densities  cost = -log p(data),              r = L^-1 score,                L L^T the expected curvature
 
 An unknown sigma is common to a *group* of n rows.  It is eliminated in closed form at every point, so that priors weigh
-the same in every unit of the data.  Where sigma^ falls below a floor, the data's resolution, the cost goes on as the
-parabola that touches there, with sigma at the floor: nothing runs away where data are reproduced exactly.
+the same in every unit of the data.  If sigma^ falls below a floor, the resolution of the data, the cost continues
+as the tangent parabola, with sigma at the floor: the cost stays bounded if data are fitted exactly.
 
-What a solver may ask for at a point, one class each; it says what it `takes`, a problem what it `gives`:
+Evaluations at a point, one class each; a solver lists in `takes` what it supports, a problem in `capabilities` what it
+provides:
 
     Evaluation          values of all functions                                 evaluate
     Linearization       and rows with their Jacobian, in blocks                 linearize
     MatchingProducts    and one product per stage of the matching conditions    linearize_along
     GradientEvaluation  and the gradient of the cost                            gradient
     HessianBlocks       the exact Hessian of cost and constraints               hessian
-    DenseRows           rows with their Jacobian where theta alone moves        dense_evaluator
+    DenseRows           rows with their Jacobian if theta is the only variable  dense_evaluator
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ the solution, 0.61 s with 1e-4; as many starts succeed.
 
 
 def read_only_copy(array: Array) -> Array:
-    """Return a copy that nobody can write to."""
+    """Return a copy that cannot be modified."""
     copied = np.array(array)
     copied.flags.writeable = False
     return copied
@@ -106,7 +107,7 @@ def same_point(a: Array, b: Array) -> bool:
 class ChainShape:
     """Structure of one chain: stages, rows and constraints of one experiment.
 
-    theta (n_q,) : positions in theta (and so in v) of the quantities that it depends on
+    theta (n_q,) : positions in theta (and in v) of the quantities on which the chain depends
     n_s, n_w : number of node states per stage, 0 in single shooting, and of inner variables, 0 in shooting
     row_mask (K, n_r) : True where a residual row belongs to a measurement, False where it is padding
     constraint_lower, constraint_upper (K, n_c) : bounds of the path constraints; a padded row has (-inf, inf), an
@@ -131,10 +132,10 @@ class ChainShape:
 
 @dataclass(frozen=True)
 class Specification(ChainShape):
-    """A chain before `build_layout` places its variables; the further fields are those of `Chain`.
+    """Chain before `build_layout` places its variables; the further fields are explained in `Chain`.
 
-    `group` is None if all sigmas are known, `datum_mask` if every row is a measured value of its own, `spread` if none
-    is computed.
+    `group` is None if all sigmas are known, `datum_mask` if every row is a measured value of its own, `spread` if no
+    spread is computed.
     """
 
     group: Index | None = None
@@ -146,13 +147,13 @@ class Specification(ChainShape):
 class Chain(ChainShape):
     """Chain of one experiment: positions of its variables in v, and properties of its rows.
 
-    group (K, n_r) : which unknown sigma a row is divided by; -1 where sigma is known
+    group (K, n_r) : unknown sigma by which a row is divided; -1 if sigma is known
     datum_mask (K, n_r) : True at one row of each measured value; a value whose spread is computed has a second row
-    spread (K, n_r) : which computed spread a row belongs to, by any numbering; -1 where the spread is a number
+    spread (K, n_r) : computed spread of a row, in any numbering; -1 if the spread is a number
     nodes (K, n_s), inner (K, n_w) : positions of the node states and of the inner variables in v
-    constraint_unit (K, n_c) : by what violations of path constraints are measured
-    whitening (K n_r, K n_r) : sparse W where errors depend on each other across stages: rows of an `Evaluation` are
-        W r, the blocks of `Jacobians` those of r
+    constraint_unit (K, n_c) : unit of violations of path constraints
+    whitening (K n_r, K n_r) : sparse W for errors that are correlated across stages: rows of an `Evaluation` are W r,
+        but `Jacobians` contains the derivatives of r
     """
 
     group: Index
@@ -172,7 +173,7 @@ class Chain(ChainShape):
         )
 
     def unwhitened(self, rows: Array) -> Array:
-        """Return W^T times rows (K, n_r, ...) of all stages: what gradients are made of."""
+        """Return W^T times rows (K, n_r, ...) of all stages, for gradients."""
         if self.whitening is None:
             return rows
         return (self.whitening.T @ rows.reshape(self.row_mask.size, -1)).reshape(rows.shape)
@@ -216,7 +217,7 @@ class Chain(ChainShape):
 
 @dataclass(frozen=True)
 class Relations:
-    """Bounds of the relations of quantities: names, lower, upper and unit, (n_h,); unit is as of path constraints."""
+    """Bounds of the relations of quantities: names, lower, upper and unit, (n_h,); unit as of path constraints."""
 
     names: tuple[str, ...] = ()
     lower: Array = field(default_factory=lambda: np.empty(0))
@@ -226,7 +227,7 @@ class Relations:
 
 @dataclass(frozen=True)
 class Layout:
-    """The variables of a staged problem, n_v in all: theta first, with the names of its entries, then the chains.
+    """Variables of a staged problem, n_v in all: theta first, with the names of its entries, then the chains.
 
     group_sizes (n_groups,) : number of rows that share each unknown sigma
     """
@@ -239,12 +240,12 @@ class Layout:
 
     @cached_property
     def correlated(self) -> bool:
-        """Whether errors of any chain depend on each other across stages."""
+        """Whether errors of any chain are correlated across stages."""
         return any(chain.whitening is not None for chain in self.chains)
 
     @cached_property
     def of_theta(self) -> bool:
-        """Whether nothing but theta is a variable, within bounds and nothing else."""
+        """Whether theta is the only variable, with bounds as the only constraints."""
         return self.n_v == self.n_theta and not self.relations.names and not any(chain.n_c for chain in self.chains)
 
     @cached_property
@@ -256,12 +257,12 @@ class Layout:
 
     @property
     def path_units(self) -> Array:
-        """By what violations of the same are measured, (n_c,)."""
+        """Units of violations of path constraints and relations, (n_c,)."""
         return np.concatenate([*(chain.constraint_unit.ravel() for chain in self.chains), self.relations.unit])
 
     @property
     def constrained(self) -> bool:
-        """Whether anything but bounds of variables is constrained."""
+        """Whether there are constraints other than bounds of variables."""
         return bool(np.isfinite(np.concatenate(self.path_limits)).any())
 
     @property
@@ -276,21 +277,21 @@ class Layout:
 
     @cached_property
     def in_one_group(self) -> bool:
-        """Whether all measured rows share one unknown sigma; rows that only fill up are zero."""
+        """Whether all measured rows share one unknown sigma; padding rows are zero."""
         return self.n_groups == 1 and int(self.group_sizes[0]) == sum(int(c.row_mask.sum()) for c in self.chains)
 
     @cached_property
     def grouped(self) -> tuple[Index, tuple[Mask, ...]]:
-        """The groups of all rows that share an unknown sigma, chain by chain, and where these are, (K, n_r) each."""
+        """Groups of all rows that share an unknown sigma, chain by chain, and the mask of these rows, (K, n_r) each."""
         masks = tuple(chain.group >= 0 for chain in self.chains)
         chain_groups = [chain.group[mask] for chain, mask in zip(self.chains, masks, strict=True)]
         return np.concatenate([np.empty(0, dtype=np.intp), *chain_groups]), masks
 
     def of_rows(self, factors: Array) -> list[Array]:
-        """Spread factors of the groups (n_groups,) over the rows, per chain what multiplies (K, n_r); 1 elsewhere."""
+        """Expand factors of the groups (n_groups,) to the rows, (K, n_r) per chain; 1 for other rows."""
         if self.in_one_group:
             return [factors[0]] * len(self.chains)
-        padded_factors = np.append(factors, 1.0)  # group -1, of known sigma, is the last
+        padded_factors = np.append(factors, 1.0)  # group -1, known sigma, is the last
         return [padded_factors[chain.group] for chain in self.chains]
 
     def theta(self, v: Array) -> Array:
@@ -358,7 +359,7 @@ class ChainValues:
     d : (K, n_w)    inner equations
     x : (K, n_s)    state at the end of each stage
     c : (K, n_c)    path constraints
-    excess          what the data cost besides half the squares of their rows, unknown sigmas left out
+    excess          cost of the data besides the half-square of their rows, without unknown sigmas
     """
 
     r: Array
@@ -407,7 +408,7 @@ class Multipliers:
 
 @dataclass(frozen=True)
 class Failure:
-    """A stage that could not be evaluated: which chain and stage, the cause in one word, the detail in words."""
+    """Stage that could not be evaluated: its chain and index, a one-word cause, and a description."""
 
     chain: str
     stage: int
@@ -417,15 +418,15 @@ class Failure:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All chains at one point.  Where `ok` is False the values of failed stages are NaN.
+    """Values of all chains at one point.  If `ok` is False, the values of failed stages are NaN.
 
     prior : (n_prior,) rows that depend on theta alone
     prior_jacobian : (n_prior, n_theta), dense or sparse
     prior_excess : the part of `excess` that belongs to these rows
-    prior_curved : (n_prior,) False where a row's cost is straight: its curvature is only for the solver
-    sigma : (n_groups,) the unknown sigmas at this point, in units of what the data are weighted by
-    excess : what the cost has besides half the squares, such as the logarithms of unknown sigmas
-    surplus : the part of `excess` that stays where unknown sigmas are held: of densities that are not Gaussian
+    prior_curved : (n_prior,) False if the cost of a row is linear: its curvature is only for the solver
+    sigma : (n_groups,) unknown sigmas at this point, in units of the weights of the data
+    excess : cost besides the half-square, such as the logarithms of unknown sigmas
+    surplus : the part of `excess` that remains at constant unknown sigmas: from densities that are not Gaussian
     related : (n_h,) the relations of quantities
     related_jacobian : (n_h, n_theta)
     """
@@ -450,7 +451,7 @@ class Evaluation:
 
     @cached_property
     def half_square(self) -> float:
-        """Half the sum of all squared rows, priors included, never negative; inf where a stage failed."""
+        """Half the sum of all squared rows, priors included, never negative; inf if a stage failed."""
         if not self.ok:
             return np.inf
         total = float(self.prior @ self.prior) + sum(float(np.vdot(c.r, c.r)) for c in self.values)
@@ -470,7 +471,7 @@ class Evaluation:
         return self.half_square + self.excess if self.ok else np.inf
 
     def extended(self, kind: type[_E], **extra_fields: Any) -> _E:
-        """Return the same values as an evaluation of another kind, with its additional fields."""
+        """Return an evaluation of another kind with these values and additional fields."""
         return kind(**{**{name: getattr(self, name) for name in _EVALUATION_FIELDS}, **extra_fields})
 
 
@@ -479,10 +480,10 @@ _EVALUATION_FIELDS = tuple(f.name for f in fields(Evaluation))
 
 @dataclass(frozen=True)
 class Linearization(Evaluation):
-    """An evaluation with the Jacobian blocks of every chain.
+    """Evaluation with the Jacobian blocks of every chain.
 
-    information : returns per chain (K, n_r), by what rows are multiplied so that their products are Fisher's
-        information, or (K, n_r, n_r), by which matrices; None if they are so already
+    information : function that returns per chain the factors (K, n_r), or matrices (K, n_r, n_r), that convert products
+        of rows to Fisher's information; None if no conversion is needed
     """
 
     jacobians: tuple[Jacobians, ...] = ()
@@ -491,11 +492,10 @@ class Linearization(Evaluation):
 
 @dataclass(frozen=True)
 class MatchingProducts(Linearization):
-    """Linearization with products of end-of-stage states with one direction d (K, n_s) per chain instead of full
-    Jacobians.
+    """Linearization with one product per stage instead of the Jacobians of end-of-stage states.
 
-    X_s (K, 1, n_s), X_w (K, 1, n_w) and X_q (K, 1, n_q) are the derivatives of  d . x:  of the scalar condition
-    h_k = |x_k - s_{k+1}|^2  with  d = 2 (x_k - s_{k+1}).
+    X_s (K, 1, n_s), X_w (K, 1, n_w) and X_q (K, 1, n_q) are the derivatives of  d . x  with a direction d (K, n_s) per
+    chain:  of the scalar condition  h_k = |x_k - s_{k+1}|^2  with  d = 2 (x_k - s_{k+1}).
     """
 
 
@@ -508,9 +508,9 @@ class GradientEvaluation(Evaluation):
 
 @dataclass(frozen=True)
 class HessianBlocks:
-    """The Hessian of  sum_g weight_g 1/2 |r_g|^2 + multipliers . constraints,  without priors; all symmetric.
+    """Hessian of  sum_g weight_g 1/2 |r_g|^2 + multipliers . constraints,  without priors; all symmetric.
 
-    Unknown sigmas stay what they are at the point.
+    Unknown sigmas are constant.
 
     chains : per chain (K, m, m) with m = n_s + n_w + n_q and the variables of a stage in the order (s, w, q); and
         (n_q, n_q), the part of the initial state
@@ -525,8 +525,10 @@ class HessianBlocks:
 class DenseRows:
     """All rows of a problem whose only variables are theta.
 
-    v (n_theta,) where;  cost, half_square as of an `Evaluation`;  u (m,) priors and measured rows;  E (m, n_theta)
-    their derivatives
+    v (n_theta,) : the point
+    cost, half_square : as of an `Evaluation`
+    u (m,) : priors and measured rows
+    E (m, n_theta) : their derivatives
     """
 
     v: Array
@@ -540,35 +542,35 @@ class DenseEvaluator(Protocol):
     """Interface for the evaluation of a problem in which theta is the only variable."""
 
     def cost(self, v: Array) -> float | None:
-        """Return the cost at v (n_theta,), None where something cannot be computed."""
+        """Return the cost at v (n_theta,), None if an evaluation fails."""
         ...
 
     def rows(self, v: Array) -> DenseRows | None:
-        """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
+        """Return the rows and their derivatives at v (n_theta,), None if an evaluation fails."""
         ...
 
 
 class StagedProblem(ABC):
-    """A staged estimation problem: layout, bounds, start, and its functions at a point.
+    """Staged estimation problem: layout, bounds, start, and its functions at a point.
 
     lower, upper, scale, start (n_v,) : bounds, typical magnitudes (from data, positive) and starting point
-    signal (K, n_r) per chain : the typical magnitude of what each row measures, in units of what it is weighted by (its
-        standard deviation where that is known); 0 in padded rows
-    least_sigma (n_groups,) : the floors of the unknown sigmas
-    gives : what solvers are to ask for, the best first, of the classes above: `Linearization` alone by default;
-        `GradientEvaluation` where a few integrations give that, whatever the number of quantities; `MatchingProducts`
-        where matching conditions are to be seen as scalars; `HessianBlocks` as well where these can be had
-    least_squares : whether rows are residuals, of which R is the derivative; of other densities only the gradient is
+    signal (K, n_r) per chain : typical magnitude of the data of each row, in units of its weight (its standard
+        deviation if that is known); 0 in padded rows
+    least_sigma (n_groups,) : floors of the unknown sigmas
+    capabilities : evaluations that solvers should use, the best first: `Linearization` alone by default;
+        `GradientEvaluation` if a few integrations give the gradient for any number of quantities; `MatchingProducts`
+        for scalar matching conditions; also `HessianBlocks` if they are available
+    least_squares : whether rows are residuals, of which R is the derivative; for other densities only the gradient is
         exact
-    forgiving : whether some residuals may be large without the model being wrong
-    integrated : whether stages are integrated: then what decays within a stage leaves no trace in any derivative
-    integration_rtol : relative error of the states that is no smooth function of v: the tolerance of an integrator that chooses
-        its steps
-    logarithmic (n_theta,) : which entries of theta are logarithms; empty if none is
-    eliminated : entries of theta that are eliminated: `evaluate` and `linearize` answer with these at their optimum,
-        given all others, which ``Evaluation.v`` says; derivatives are those at that point, by all variables
+    tolerates_outliers : whether some residuals may be large even if the model is correct
+    integrated : whether stages are integrated: then states that decay within a stage leave no trace in any derivative
+    integration_rtol : relative error of the states that is not a smooth function of v: the tolerance of an integrator
+        that chooses its steps
+    logarithmic (n_theta,) : entries of theta that are logarithms; empty if there are none
+    eliminated : entries of theta that are eliminated: `evaluate` and `linearize` return values at their optimum, given
+        all others (see ``Evaluation.v``); derivatives are those at that point, with respect to all variables
 
-    A staged problem is frozen: `restricted` makes another one.
+    A staged problem is frozen: `restricted` returns another one.
     """
 
     layout: Layout
@@ -580,7 +582,7 @@ class StagedProblem(ABC):
     least_sigma: Array
     capabilities: tuple[type, ...] = (Linearization,)
     least_squares: bool = True
-    tolerates_failures: bool = False
+    tolerates_outliers: bool = False
     integrated: bool = False
     integration_rtol: float = 0.0
     logarithmic: Mask = np.empty(0, dtype=np.bool_)
@@ -594,10 +596,10 @@ class StagedProblem(ABC):
     def linearize(self, v: Array) -> Linearization:
         """Return values and Jacobian blocks at v (n_v,)."""
 
-    _expects = False  # derivatives where functions are evaluated next
+    _expects = False  # whether derivatives follow the next evaluation
 
     def expect_derivatives(self) -> None:
-        """Take note that derivatives will be asked for where functions are evaluated next."""
+        """Announce that derivatives will be needed at the next point."""
         self._expects = True
 
     def seconds_to_linearize(self, v: Array) -> float:
@@ -610,7 +612,7 @@ class StagedProblem(ABC):
 
     @property
     def dense_evaluator(self) -> DenseEvaluator | None:
-        """A faster way to the cost, and to rows with their derivatives, where there is one; the same numbers."""
+        """Faster evaluator of the cost, and of rows with derivatives, with the same numbers; None if there is none."""
         return None
 
     def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
@@ -625,13 +627,13 @@ class StagedProblem(ABC):
         )
 
     def gradient(self, v: Array, weight: Array | None = None) -> GradientEvaluation:
-        """Return the values at v with the gradient of  sum_g weight_g 1/2 |r_g|^2, unknown sigmas held."""
+        """Return the values at v with the gradient of  sum_g weight_g 1/2 |r_g|^2  at constant unknown sigmas."""
         raise NotImplementedError(f"{type(self).__name__} has no gradients but those of its Jacobians")
 
     def restricted(
         self, *, lower: Array | None = None, upper: Array | None = None, scale: Array | None = None
     ) -> StagedProblem:
-        """Return the same problem with other bounds or magnitudes (n_v,); it shares the functions."""
+        """Return a copy with other bounds or magnitudes (n_v,) and the same functions."""
         new_problem = copy(self)
         arrays_by_name = {"lower": lower, "upper": upper, "scale": scale}
         for name, array in arrays_by_name.items():
@@ -645,18 +647,18 @@ class StagedProblem(ABC):
 
     @cached_property
     def size_squares(self) -> Array:
-        """Sums of the squares of `data_sizes`, (n_groups + 1,), that of known sigmas last."""
+        """Sums of the squares of `data_sizes`, (n_groups + 1,); known sigmas are last."""
         squares = np.zeros(self.layout.n_groups + 1)
         for chain, size in zip(self.layout.chains, self.data_sizes(), strict=True):
             np.add.at(squares, chain.group, size**2)
         return squares
 
     def low_accuracy(self) -> StagedProblem:
-        """Return the same problem with functions of accuracy `COARSE_RTOL`, if that is faster; layout and start agree."""
+        """Return a copy of accuracy `COARSE_RTOL`, if that is faster; layout and start agree."""
         return self
 
     def explicit(self) -> StagedProblem:
-        """Return the same problem with all of theta as search variables; layout and start agree."""
+        """Return a copy with all of theta as search variables; layout and start agree."""
         return self
 
     def describe_failure(self, v: Array) -> str:
@@ -668,11 +670,11 @@ class StagedProblem(ABC):
         return ""
 
     def times(self, v: Array) -> tuple[Array, ...]:
-        """Return the stage boundaries at v, per chain (K + 1,): those at estimated times move."""
+        """Return the stage boundaries at v, per chain (K + 1,); boundaries at estimated times depend on v."""
         return tuple(chain.times for chain in self.layout.chains)
 
     def node_states(self, v: Array) -> tuple[Array, ...]:
-        """Return the states at the start of every stage, per chain (K, n_x): the nodes, where there are any."""
+        """Return the states at the start of every stage, per chain (K, n_x): the nodes, if there are any."""
         return tuple(v[chain.nodes] for chain in self.layout.chains)
 
     def algebraic_states(self, v: Array) -> tuple[Array, ...]:
@@ -680,9 +682,9 @@ class StagedProblem(ABC):
         return tuple(np.empty((chain.n_stages, 0)) for chain in self.layout.chains)
 
     def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
-        """Return per chain prediction, spread (1 where unknown), and residual of each measured value, (n,) each.
+        """Return per chain prediction, spread (1 if unknown), and residual of each measured value, (n,) each.
 
-        They come by stage, point and output.  Residuals are normalised by spreads, not by sigmas that are eliminated.
+        They are ordered by stage, point and output.  Residuals are normalised by spreads, not by eliminated sigmas.
         """
         raise NotImplementedError(f"{type(self).__name__} has no measured values")
 
@@ -693,16 +695,16 @@ class StagedProblem(ABC):
         weight: Array | None = None,
         related: Array | None = None,
     ) -> HessianBlocks:
-        """Return the exact Hessian at v; `related` (n_h,) multiplies the relations, by default nothing.
+        """Return the exact Hessian at v; `related` (n_h,) multiplies the relations, by default 0.
 
-        weight (n_groups + 1,) is that of the rows of each group, and of those of known sigma; 1 by default.
+        weight (n_groups + 1,) : weight of the rows of each group, and of known sigmas; 1 by default
         """
         raise NotImplementedError(f"{type(self).__name__} has no exact Hessian; use the Gauss-Newton Hessian")
 
     def in_units(self) -> StagedProblem:
-        """Return the problem with the units of its constraints: what they change by over the variables' magnitudes.
+        """Return the problem with units of its constraints: their change over the variables' magnitudes.
 
-        Taken from the derivatives at the start; where these cannot be had units stay.
+        The units follow from the derivatives at the start; without derivatives they do not change.
         """
         if not self.layout.constrained:
             return self
@@ -715,7 +717,7 @@ class StagedProblem(ABC):
 
 
 def _with_units(layout: Layout, linear: Linearization, scale: Array) -> Layout:
-    """Measure constraints by how they change over the magnitudes of their variables, all rows of a kind alike."""
+    """Scale constraints by their change over the magnitudes of their variables, with one unit per kind of row."""
     chains: list[Chain] = []
     for chain, j in zip(layout.chains, linear.jacobians, strict=True):
         by_s, by_w = np.abs(j.C_s) * scale[chain.nodes][:, None], np.abs(j.C_w) * scale[chain.inner][:, None]
@@ -738,9 +740,9 @@ def _power_of_ten(size: Array) -> Array:
 
 
 def name_violated(layout: Layout, evaluation: Evaluation, threshold: float) -> list[tuple[str, float]]:
-    """Name constraints that are violated by more than `threshold` of their units, with by how much, the worst first.
+    """Name constraints that are violated by more than `threshold` of their units, with the amount, the worst first.
 
-    Of one constraint in one experiment only the worst time is named.
+    For one constraint in one experiment only the worst time is named.
     """
     violations: list[tuple[float, str, float]] = []
     for chain, values in zip(layout.chains, evaluation.values, strict=True):
@@ -773,7 +775,7 @@ def gap_of(chain: Chain, evaluation: Evaluation, i: int) -> Array:
 
 
 def rows_in_units(layout: Layout, evaluation: Evaluation, sigma: Array | None = None) -> tuple[Array, ...]:
-    """Return the rows r per chain, (K, n_r), divided by other sigmas (n_groups,); by default by none, as measured."""
+    """Return the rows r per chain, (K, n_r), divided by other sigmas (n_groups,); by default undivided."""
     if layout.n_groups == 0:
         return tuple(values.r for values in evaluation.values)
     ratio = layout.of_rows(evaluation.sigma if sigma is None else evaluation.sigma / sigma)
@@ -791,10 +793,10 @@ def half_square_in_units(layout: Layout, evaluation: Evaluation, sigma: Array) -
 
 
 def weighted_squares(layout: Layout, evaluation: Evaluation, sigma: Array | None = None) -> float:
-    """Return chi2: the sum of squares weighted by known sigmas, priors included; where any is unknown, data alone.
+    """Return chi2: the sum of squares weighted by known sigmas, priors included; without priors if any is unknown.
 
-    Several unknown sigmas count in their own units: squares in different ones cannot be added.  These are each n at its
-    most likely value, so that two points are compared by the sigma (n_groups,) of one of them.
+    Several unknown sigmas count in their own units: squares in different units cannot be added.  Each sum is n at its
+    most likely sigma, so two points are compared with the sigma (n_groups,) of one of them.
     """
     if layout.n_groups == 0 or not evaluation.ok:
         return 2.0 * (evaluation.half_square + evaluation.prior_excess)

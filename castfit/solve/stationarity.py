@@ -1,16 +1,18 @@
-"""Whether a point is stationary, whatever method came there: the last word on "converged".
+"""Check whether a point is stationary, independently of the method that found it.
 
-Methods judge by their own means: a step that is small because directions are held, a function that falls no more, a
-multiplier test in units of their own.  Here the end is judged anew, with nothing held and no column scaled up, in units
-of the search (an e-fold of what is on logarithmic scale), by what the linear model says of it:
+Methods use their own criteria: small steps with regularised directions, a stagnating function, multipliers in their own
+units.  This check uses no regularisation and no column scaling, and units of the search (an e-fold of a logarithm).  It
+applies two criteria to the linear model:
 
-promise   its cost, minimised exactly within the bounds and one unit, falls by nothing beside half the squares.  That is
-          blind along the floor of a sharp valley, where a unit's step is not what the model says
-gradient  |q_j| d_j, bounds that hold apart, is at most a hundredth of the residuals' length |u|, or what errors of the
-          integration leave of it.  That is deaf to what is faint in all directions
+promise   the decrease of its cost, minimised exactly within the bounds and one unit, is negligible relative to the
+          half-square.  This criterion is insensitive along the floor of a sharp valley, where the linear model is not
+          valid over a whole unit
+gradient  |q_j| d_j, without active bounds, is at most a hundredth of the residuals' length |u|, or the effect of
+          integration errors on it.  This criterion is insensitive to directions that are weak everywhere
 
-Where the gradient alone is too large, a few steps without a search go down the sides of the valley (`without_invisible_slopes`): by so
-little that the cost, with its errors of integration, cannot show it, so that no step control would take them.
+If only the gradient is too large, a few steps without a search descend the sides of the valley
+(`without_invisible_slopes`).  The decrease is smaller than the integration errors of the cost, so that no step control
+would accept these steps.
 
 Notation: u (m,) rows, E (m, n) their derivatives, d (n,) units of the search, q = E^T u.
 """
@@ -52,13 +54,13 @@ _MAX_SLOPE_RATIO = 0.8  # Slope after a step, relative to the largest one before
 
 
 def nonstationary_quantities(local: LocalProblem) -> tuple[str, ...]:
-    """Name the quantities along which the cost still falls by more than a solution allows; empty at a solution."""
+    """Name the quantities along which the cost still decreases too much for a solution; empty at a solution."""
     staged, linear = local.staged, local.linearization
     with np.errstate(over="ignore", invalid="ignore"):
         if not local.finite:
-            return ()  # nothing can be told
+            return ()  # no conclusion is possible
         step = local.compute_trust_region_step(1.0)
-        if not is_small_decrease(staged, linear, step.decrease, FALLBACK_THRESHOLDS.stationary):
+        if not is_small_decrease(staged, linear, step.decrease, FALLBACK_THRESHOLDS.max_stationary_decrease):
             share = np.abs(local.gradient * step.dv[local.positions])
         else:
             share = _steepness(local)
@@ -71,10 +73,10 @@ def nonstationary_quantities(local: LocalProblem) -> tuple[str, ...]:
 
 
 def without_invisible_slopes(solution: Solution, local: LocalProblem) -> tuple[Solution, LocalProblem]:
-    """Return a solution without the slopes that no step control sees, as far as a few steps bring that about.
+    """Return a solution without slopes that no step control detects, as far as a few steps allow.
 
-    It is the same where nothing is steep, where more is promised than a solution allows, or no step helps.  `local` is
-    the problem linearized there.
+    The solution is unchanged if nothing is steep, if the predicted decrease is too large for a solution, or if no step
+    helps.  `local` is the problem linearized there.
     """
     staged, linear = local.staged, local.linearization
     n_steps, radius = 0, 1.0
@@ -82,8 +84,10 @@ def without_invisible_slopes(solution: Solution, local: LocalProblem) -> tuple[S
         return solution, local
     with np.errstate(over="ignore", invalid="ignore"):
         steepest = _steepness(local).max(initial=0.0) if local.finite else 0.0
-        if steepest > 1.0 and not is_small_decrease(staged, linear, local.promise, FALLBACK_THRESHOLDS.stationary):
-            return solution, local  # far from any
+        if steepest > 1.0 and not is_small_decrease(
+            staged, linear, local.promise, FALLBACK_THRESHOLDS.max_stationary_decrease
+        ):
+            return solution, local  # not near a solution
         while steepest > 1.0 and n_steps < _MAX_REFINING_STEPS and radius > _MIN_STEP_UNITS:
             step = local.compute_trust_region_step(radius)
             new_linear = staged.linearize(np.clip(linear.v + step.dv, staged.lower, staged.upper))
@@ -104,7 +108,7 @@ def without_invisible_slopes(solution: Solution, local: LocalProblem) -> tuple[S
 def _steepness(local: LocalProblem) -> Array:
     """Return the projected gradient relative to its tolerance, (n_x,); zeros unless theta is the only variable.
 
-    There equations and multipliers are part of the answer, and methods solve for these to the last digit.
+    With further variables, equations and multipliers are part of the solution, and methods solve for them accurately.
     """
     staged, linear = local.staged, local.linearization
     if not _theta_alone(staged):
@@ -126,13 +130,14 @@ def _steepness(local: LocalProblem) -> Array:
 def _theta_alone(staged: StagedProblem) -> bool:
     """Check whether theta is the only variable, bounds are the only constraints, and the cost is a sum of squares.
 
-    Other densities may have kinks: the optimum of Laplace's meets some data exactly, where the slope is anything.
+    Other densities may have kinks: the optimum of Laplace's density fits some data exactly, where the slope is
+    arbitrary.
     """
     return staged.layout.n_v == staged.layout.n_theta and not staged.layout.constrained and staged.least_squares
 
 
 def _length(linear: Evaluation) -> float:
-    """Return |u|, of the rows that tell something."""
+    """Return |u| of the informative rows."""
     return float(np.sqrt(2.0 * max(linear.informing_square, 0.0)))
 
 

@@ -1,12 +1,11 @@
-"""The linearized problem at one point: the bounded Gauss-Newton step, its correction, and its multipliers.
+"""Linearized problem at one point: the bounded Gauss-Newton step, its correction, and its multipliers.
 
     minimise 1/2 |r + J dv|^2   subject to the linearized equations,  lower <= v + dv <= upper,  path constraints
 
-Nodes and inner variables are eliminated (castfit.solve.condensing, or the growth-proof castfit.solve.elimination); what
-is left is a small dense problem (Peifer and Timmer 2007, Eq. 10) in theta, with bounds of nodes as rows.  Of many
-experiments own quantities are eliminated chain by chain (castfit.solve.arrow); then the dense problem is one in
-what they share.  Chains with active constraints along their path, or with nodes at bounds, keep their own quantities
-in it.
+Nodes and inner variables are eliminated (castfit.solve.condensing, or castfit.solve.elimination for growing nodes).
+The result is a small dense problem (Peifer and Timmer 2007, Eq. 10) in theta, with bounds of nodes as rows.  With many
+experiments local quantities are eliminated chain by chain (castfit.solve.arrow); the dense problem then contains the
+shared quantities.  Chains with active path constraints, or with nodes at bounds, keep their local quantities in it.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ EXACT_DATA_RTOL = 1e-10
 """Of the data: what rounding leaves of data that are reproduced exactly."""
 
 RIDGE_FRACTIONS = (1e-8, 1e-15)
-"""What is added to every square of E, scaled by units of the search, in a box; and its part of the sum of these."""
+"""Ridge of a trust-region step: added to every squared column of E in search units, and relative to their sum."""
 
 MIN_COLUMN_NORM_FRACTION = 1e-6
 """Smallest column of E in search units, relative to the largest, that is scaled up fully."""
@@ -81,13 +80,14 @@ class ActiveSet:
 
 @dataclass(frozen=True)
 class Step:
-    """A solution of the linearized problem: the step dv (n_v,) of all variables.
+    """Solution of the linearized problem: the step dv (n_v,) of all variables.
 
-    predicted : cost of the linear model after the full step;  residuals (m,) : its residuals
-    decrease : 1/2 |E x|^2: by how much moving the unknowns lowers the cost of the linear model once the gaps are
-        closed; half a chi-square distance.  Of a step in a box: by how much the cost of the linear model falls in all
+    predicted : cost of the linear model after the full step
+    residuals (m,) : residuals of the linear model after the full step
+    decrease : 1/2 |E x|^2: decrease of the linear model's cost by the unknowns once the gaps are closed; half a
+        chi-square distance.  For a trust-region step: decrease of the linear model's cost in total
     bound_multipliers (n_v,), path_multipliers (n_c,), closure_multipliers (n_e,) : positive at an upper bound
-    feasible : whether the linearized constraints can be met
+    feasible : whether the linearized constraints can be satisfied
     """
 
     dv: Array
@@ -102,7 +102,7 @@ class Step:
 
 
 class LocalProblem:
-    """A staged problem linearized at a point.
+    """Staged problem linearized at a point.
 
     `warm` is the active set of an earlier subproblem.  Singular values of the scaled condensed Jacobian below
     `regularisation` times the largest are enlarged (Eq. 23).
@@ -127,14 +127,14 @@ class LocalProblem:
         self._steps_by_radius: dict[float, Step] = {}
 
     def with_linearization(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
-        """Return the problem at the same point with other bounds or constants of rows; derivatives are the same."""
+        """Return the problem at its point with other bounds or constants of rows and the same derivatives."""
         is_same_point = linearization is self.linearization
         condensed = self.condensed if is_same_point else recondense(self.condensed, linearization)
         return LocalProblem(staged, linearization, regularisation=self._regularisation, condensed=condensed)
 
     @cached_property
     def condensed(self) -> Condensed:
-        """The dense problem that is left."""
+        """Remaining dense problem."""
         return choose(self.staged.layout, self.linearization, self.staged.scale)
 
     @cached_property
@@ -149,9 +149,9 @@ class LocalProblem:
 
     @cached_property
     def column_scale(self) -> Array:
-        """Typical magnitudes of the unknowns, (n_x,): inverse column norms of E where nothing better is known.
+        """Typical magnitudes of the unknowns, (n_x,): inverse column norms of E if nothing better is known.
 
-        Columns of zeros but for rounding do not count as much as those that data see.
+        Columns that are zero up to rounding are scaled less than columns that the data determine.
         """
         return self._by_columns if self.condensed.scale is None else self.condensed.scale
 
@@ -171,7 +171,7 @@ class LocalProblem:
         return units_of_search(self.staged, self.linearization.v)[self.condensed.positions]
 
     def _arrow(self, is_tied: Mask) -> ArrowMatrix:
-        """Return the rows as an arrow, own unknowns of tied chains in its border."""
+        """Return the rows as an arrow, with local unknowns of tied chains in its border."""
         key = is_tied.tobytes()
         if key not in self._arrows:
             from castfit.solve.arrow import arrow
@@ -181,7 +181,7 @@ class LocalProblem:
 
     @cached_property
     def _is_tied(self) -> Mask:
-        """Chains that have nodes which stay unknown, equations along the path, or constraints that were active."""
+        """Chains with nodes that stay unknown, path equations, or constraints that were active."""
         layout = self.staged.layout
         is_tied = np.array([part.e.size > 0 for part in self.condensed.chains], dtype=np.bool_)
         is_pinned = np.zeros(self.condensed.c.size, dtype=np.bool_)
@@ -194,7 +194,7 @@ class LocalProblem:
         return is_tied
 
     def _tie(self, is_tied: Mask, path: Mask) -> None:
-        """Mark the chains that some path constraints and relations (n_c,) depend on by their own unknowns."""
+        """Mark the chains on whose local unknowns some path constraints and relations (n_c,) depend."""
         if not path.any():
             return
         path_rows = self.condensed.path
@@ -209,11 +209,11 @@ class LocalProblem:
 
     @cached_property
     def _tall(self) -> TallFactors:
-        """The rows as a dense matrix, factored; residuals of other points have the same."""
+        """The rows as a dense matrix, factored; residuals of other points share it."""
         return TallFactors(self._E)
 
     def _factored(self, u: Array, damping: Array | None) -> tuple[Array, TallFactors]:
-        """Return residuals u (m,) and rows of the dense problem, with those that hold singular directions or damp."""
+        """Return residuals u (m,) and rows of the dense problem, with the rows of regularisation or damping."""
         tall_factors, held_rows = self._tall, self._regularised_factors
         if damping is not None:
             extra_rows = np.concatenate([self._singular[0], np.diag(damping)])
@@ -223,7 +223,7 @@ class LocalProblem:
 
     @cached_property
     def _regularised_factors(self) -> TallFactors:
-        """The triangle of the rows with those that hold singular directions."""
+        """Triangle of the rows with those that fix singular directions."""
         tall_factors, extra_rows = self._tall, self._singular[0]
         return (
             TallFactors(np.concatenate([tall_factors.R, extra_rows]))
@@ -233,16 +233,16 @@ class LocalProblem:
 
     @cached_property
     def _eliminates(self) -> bool:
-        if self.condensed.n_x <= MAX_DENSE_LOCAL_UNKNOWNS:  # this is no work
+        if self.condensed.n_x <= MAX_DENSE_LOCAL_UNKNOWNS:  # this is cheap
             return False
         return self.condensed.rows.own_count > MAX_DENSE_LOCAL_UNKNOWNS and not self._arrow(self._is_tied).trivial
 
     @cached_property
     def _singular(self) -> tuple[Array, Array, float]:
-        """Rows that hold singular directions (k, n_x), those directions (n_x, k), and the condition number.
+        """Rows that fix singular directions (k, n_x), those directions (n_x, k), and the condition number.
 
-        Closure rows determine directions as well, which E need not see, and so do equal bounds: what counts is E within
-        what they leave free.
+        Closure rows and equal bounds determine directions as well, without rows of E: the rank of E counts within the
+        remaining directions.
         """
         D, n_x = self.column_scale, self._unit.size
         is_fixed, determining_rows = (self.staged.lower == self.staged.upper)[self.positions], self._determining
@@ -254,7 +254,7 @@ class LocalProblem:
             rows = self._tall.R * D @ Z
             deficiency = find_rank_deficiency(rows, threshold=self._regularisation, scale=np.ones(int(Z.shape[1])))
             damping, directions = deficiency.damping @ Z.T / D, Z @ deficiency.directions
-        else:  # by the decomposition that the step needs, too
+        else:  # by the decomposition that the step needs
             deficiency = find_rank_deficiency(self._tall.triangle_factors, threshold=self._regularisation, scale=D)
             damping, directions = deficiency.damping, deficiency.directions
         w = deficiency.singular_values
@@ -270,7 +270,7 @@ class LocalProblem:
 
     @property
     def _pinned(self) -> Index:
-        """Path constraints that determine directions, too: equations, and those that were active before."""
+        """Path constraints that determine directions, too: equations, and constraints that were active before."""
         lower, upper = self.staged.layout.path_limits
         is_pinned = lower == upper
         if self._warm is not None:
@@ -307,17 +307,17 @@ class LocalProblem:
 
     @property
     def condition(self) -> float:
-        """Condition number of the column-scaled condensed Jacobian; an estimate where own unknowns are eliminated."""
+        """Condition number of the column-scaled condensed Jacobian; an estimate if local unknowns are eliminated."""
         return self._hold(self._is_tied).condition if self._eliminates else self._singular[2]
 
     @property
     def held_directions(self) -> int:
-        """Number of singular directions that are held."""
+        """Number of singular directions that are fixed."""
         return self._hold(self._is_tied).count if self._eliminates else self._singular[1].shape[1]
 
     @property
     def finite(self) -> bool:
-        """Whether no number overflowed in condensing, or would when squared; there are steps only then."""
+        """Whether no number overflowed in condensing or would overflow when squared; otherwise there are no steps."""
         return self._finite
 
     @cached_property
@@ -339,7 +339,7 @@ class LocalProblem:
         return self._solve(self.condensed, self.linearization, damping)
 
     def compute_trust_region_step(self, radius: float) -> Step:
-        """Compute the step of least cost of the linear model within `radius` search units.
+        """Compute the step of lowest cost of the linear model within `radius` search units.
 
         Singular directions stay free.
 
@@ -360,7 +360,7 @@ class LocalProblem:
             low, high = ((end - self.linearization.v)[positions] for end in (self.staged.lower, self.staged.upper))
             low, high = np.maximum(low, -max_step) / unit, np.minimum(high, max_step) / unit
             H, c = R.T @ R + ridge * np.eye(unit.size), R.T @ self._tall.project(self._u)
-            with suppress(np.linalg.LinAlgError):  # not positive definite but for rounding
+            with suppress(np.linalg.LinAlgError):  # not positive definite because of rounding
                 guess = active_signs(minimize_in_box(H, c, low, high), low, high)
             if self._is_theta_only and unit.size and not guess.any():
                 interior_step = self._ridged(R, unit, np.sqrt(ridge), (low, high))
@@ -377,7 +377,7 @@ class LocalProblem:
         return step
 
     def _ridged(self, R: Array, unit: Array, root: float, ends: tuple[Array, Array]) -> Step | None:
-        """Return the step of R (k, n), in units of the search, with a ridge; None if an end of the box holds it."""
+        """Return the step of R (k, n), in search units, with a ridge; None if a trust-region bound is active."""
         n, low, high = unit.size, *ends
         Q, T = thin(np.concatenate([R, root * np.eye(n)]))
         x = triangular_solution(T, -(self._tall.project(self._u) @ Q[: len(R)]))
@@ -392,7 +392,7 @@ class LocalProblem:
 
     @property
     def unheld(self) -> LocalProblem:
-        """Same problem with singular directions free.
+        """Problem at this point with singular directions free.
 
         No self-reference is cached: it would delay the release of matrices.
         """
@@ -410,16 +410,15 @@ class LocalProblem:
     def promise(self) -> float:
         """Predicted decrease of the linear model's cost within one unit of the search, with singular directions free.
 
-        What singular directions promise beyond that, data cannot tell from nothing.  Infinite where numbers overflow:
-        nothing is taken for an optimum there.
+        The data do not determine a further decrease along singular directions.  It is infinite if numbers overflow, so
+        that such a point is never accepted as an optimum.
         """
         return self.compute_trust_region_step(1.0).decrease if np.isfinite(self._ridge) else np.inf
 
     def correction(self, evaluation: Evaluation, similar_step: Step | None = None) -> Step | None:
-        """Return the simplified Gauss-Newton step from another point: its values, the matrices of this one (Eq. 15).
+        """Return the simplified Gauss-Newton step from another point, with its values and these matrices (Eq. 15).
 
-        None if numbers overflow on the way.  The search for its active constraints begins with those of a step `similar_step`
-        it.
+        Return None if numbers overflow.  The search for active constraints starts with those of `similar_step`.
         """
         active = None if similar_step is None else similar_step.active
         with np.errstate(over="ignore", invalid="ignore"):
@@ -460,9 +459,9 @@ class LocalProblem:
     ) -> Step:
         """Solve with only those bounds of nodes and inner variables that would be violated otherwise.
 
-        Thousands of bounds are rarely active: solve, look what is violated, add those rows, solve again.  What nothing
-        violates is the solution with all of them.  The same goes for path constraints, and for relations of own
-        quantities, where own unknowns are eliminated.
+        Thousands of bounds are rarely active: solve, add the rows that are violated, and solve again.  A solution
+        without violations solves the full problem.  Path constraints, and relations of local quantities if local
+        unknowns are eliminated, are added in this way as well.
         """
         staged = self.staged
         lower, upper = staged.lower - evaluation.v, staged.upper - evaluation.v
@@ -506,8 +505,8 @@ class LocalProblem:
                 arrow_matrix = self._arrow(is_tied)
                 border_rows = LinearConstraints(rows.g, rows.G[:, arrow_matrix.border], rows.lower, rows.upper)
                 solution = solve(
-                    arrow_matrix.compressed(condensed.u), self._hold(is_tied), lower=limits[0], upper=limits[1], rows=border_rows,
-                    damping=damping, bounds_active=guess, rows_active=guess_rows,
+                    arrow_matrix.compressed(condensed.u), self._hold(is_tied), lower=limits[0], upper=limits[1],
+                    rows=border_rows, damping=damping, bounds_active=guess, rows_active=guess_rows,
                 )  # fmt: skip
             dv = expand(condensed, solution.x)
             active = ActiveSet(np.zeros(evaluation.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
@@ -528,10 +527,10 @@ class LocalProblem:
         residuals = condensed.u + linear_change
         decrease = 0.5 * float(linear_change @ linear_change)
         if reach is not None:
-            # Where bounds hold back, or the box does, the cost would go on falling: by more than the square says.
+            # At active bounds, or at the trust-region bounds, the cost would decrease further: by more than the square.
             decrease = max(decrease, 0.5 * float((condensed.u - residuals) @ (condensed.u + residuals)))
             is_inside = (dv > lower) & (dv < upper) & is_unknown
-            active.variables[is_inside] = 0  # the ends of the box are no bounds
+            active.variables[is_inside] = 0  # trust-region bounds are not active bounds
         bound_multipliers = np.zeros(staged.layout.n_v)
         bound_multipliers[condensed.positions] = solution.bound_multipliers
         bound_multipliers[bound_positions] = solution.row_multipliers[bound_slice]
@@ -552,7 +551,7 @@ class LocalProblem:
 
     @property
     def _is_theta_only(self) -> bool:
-        """Whether nothing but theta varies, within bounds and nothing else, and no unknown is worth eliminating."""
+        """Whether theta is the only variable, with bounds only, and elimination is not worthwhile."""
         return self.staged.layout.of_theta and not self._eliminates
 
     def _of_theta(
@@ -563,9 +562,9 @@ class LocalProblem:
         active: ActiveSet | None = None,
         reach: TrustRegionBounds | None = None,
     ) -> Step:
-        """Solve as `_solve` does where nothing but theta varies; u (m,) are the rows.
+        """Solve as `_solve` does if theta is the only variable; u (m,) are the rows.
 
-        Where no bound held the step that it is like, it is tried first without any.
+        If no bound was active at the similar step, the first attempt is without bounds.
         """
         guess = active or self._warm
         lower, upper = self.staged.lower - evaluation.v, self.staged.upper - evaluation.v
@@ -604,7 +603,7 @@ class LocalProblem:
         return self.column_scale * (coordinates.T @ coordinates.target(rows.project(projected_u)))
 
     def _free_step(self, u: Array, dv: Array, *, is_in_box: bool = False) -> Step:
-        """Return a step that no bound holds, with what it promises in a box if it is one."""
+        """Return a step without active bounds, with its predicted decrease if it is a trust-region step."""
         linear_change = self._E @ dv
         residuals, zero_multipliers = u + linear_change, np.zeros(dv.size)
         square, decrease = 0.5 * float(residuals @ residuals), 0.5 * float(linear_change @ linear_change)
@@ -614,7 +613,7 @@ class LocalProblem:
         return Step(dv, square, decrease, no_active, zero_multipliers, _NO_VALUES, _NO_VALUES, residuals, feasible=True)
 
     def _of_border(self, arrow_matrix: ArrowMatrix, is_tied: Mask) -> Index:
-        """Return the path constraints and relations that own unknowns do not enter which are eliminated."""
+        """Return the path constraints and relations that do not depend on eliminated local unknowns."""
         path_rows = self.condensed.path
         is_in_border = np.zeros(self.condensed.c.size, dtype=np.bool_)
         for i in np.flatnonzero(is_tied | ~arrow_matrix.free).tolist():
@@ -626,9 +625,9 @@ class LocalProblem:
         return self._path[is_in_border[self._path]]
 
     def _ties(self, condensed: Condensed, x: Array, is_tied: Mask, violates_bounds: Mask, path: Index) -> bool:
-        """Tie the chains whose nodes, path constraints or relations a step would violate; tell whether there are any.
+        """Tie the chains whose nodes, path constraints or relations a step would violate; return whether there are any.
 
-        Also where they are tied already, so that more rows are needed.
+        This includes chains that are tied already, which then need more rows.
         """
         needs_repeat = bool(violates_bounds.any())
         for i, chain in enumerate(self.staged.layout.chains) if needs_repeat else ():
@@ -650,8 +649,8 @@ class LocalProblem:
 class DenseProblem(LocalProblem):
     """Local problem with few unknowns and no constraints except bounds: single shooting of small models.
 
-    Nothing is condensed and nothing eliminated: all rows are laid out as a dense matrix, which is factored once.  The
-    step, its correction, the test of convergence and the verdict at the end share that.
+    Nothing is condensed or eliminated: all rows form a dense matrix, which is factored once.  The step, its correction,
+    the convergence test and the final verification share the factors.
     """
 
     @cached_property
@@ -671,12 +670,12 @@ class DenseProblem(LocalProblem):
         return theta_residuals(self.staged.layout, self.linearization)
 
     def with_linearization(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
-        """Return the problem at the same point with other bounds or constants of rows."""
+        """Return the problem at its point with other bounds or constants of rows."""
         return DenseProblem(staged, linearization, regularisation=self._regularisation)
 
     @cached_property
     def _spectrum(self) -> tuple[Array, Array] | None:
-        """V S^-1 U^T of the scaled triangle, and S; None where directions are singular, or bounds fix a quantity."""
+        """V S^-1 U^T of the scaled triangle, and S; None if directions are singular, or bounds fix a quantity."""
         U, S, Vt = self._tall.triangle_factors.svd(self.column_scale)
         if not 0 < S.size == len(Vt) or np.logical_or.reduce(self.staged.lower == self.staged.upper):
             return None
@@ -695,7 +694,7 @@ class DenseProblem(LocalProblem):
 
     @property
     def held_directions(self) -> int:
-        """Number of singular directions that are held."""
+        """Number of singular directions that are fixed."""
         return super().held_directions if self._spectrum is None else 0
 
     @cached_property
@@ -768,7 +767,7 @@ def choose(layout: Layout, linearization: Linearization, scale: Array | None = N
 
 @dataclass(frozen=True)
 class TrustRegionBounds:
-    """A box around a point: how far unknowns may move, their units, which ends are likely to hold them, (n_x,) each."""
+    """Trust region around a point: limits of steps, units, and likely active bounds of unknowns, (n_x,) each."""
 
     max_steps: Array
     unit: Array
@@ -776,9 +775,9 @@ class TrustRegionBounds:
 
 
 def units_of_search(staged: StagedProblem, v: Array) -> Array:
-    """Return one unit of the search for every variable, (n_v,), whatever the units of data, states and time.
+    """Return one unit of the search for every variable, (n_v,), in any units of data, states and time.
 
-    An e-fold of a logarithm; else the width of the bounds, or the magnitude where that is less.
+    An e-fold of a logarithm; otherwise the width of the bounds, or the magnitude if that is smaller.
     """
     n = staged.layout.n_theta
     is_zero = np.zeros(v.size, dtype=np.bool_)
@@ -790,14 +789,14 @@ def units_between(lower: Array, upper: Array, magnitude: Array, is_zero: Mask, l
     """Return the units of the search from bounds and magnitudes (n_v,); `is_zero` marks entries that start at zero."""
     width = upper - lower
     is_bounded = np.isfinite(width) & (width > 0.0)
-    magnitude = np.where(is_zero & is_bounded, np.inf, magnitude)  # the scale of zero is no magnitude
+    magnitude = np.where(is_zero & is_bounded, np.inf, magnitude)  # the scale of zero is not a magnitude
     unit = np.where(is_bounded, np.minimum(width, magnitude), magnitude)
     unit[: logarithmic.size][logarithmic] = 1.0
     return unit
 
 
 def is_small_decrease(staged: StagedProblem, linear: Evaluation, decrease: float, tolerance: float) -> bool:
-    """Check whether a predicted decrease of the cost is below a fraction of half the squares, or below rounding."""
+    """Check whether a predicted decrease of the cost is below a fraction of the half-square, or below rounding."""
     part = tolerance * linear.informing_square
     if decrease <= part:
         return True
@@ -805,7 +804,7 @@ def is_small_decrease(staged: StagedProblem, linear: Evaluation, decrease: float
 
 
 def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
-    """Mark the bounds that hold a variable: those of nonzero multiplier, and fixed variables."""
+    """Mark the active bounds: bounds of nonzero multiplier, and fixed variables."""
     active = np.zeros(v.size, dtype=np.int8)
     tolerance = 1e-7 * np.maximum(staged.scale, np.abs(v))
     active[(multiplier < 0) & (v - staged.lower <= tolerance)] = -1
@@ -830,7 +829,7 @@ def _rows(
 ) -> tuple[LinearConstraints, Index]:
     """Write bounds of the chosen nodes and inner variables, path constraints with their slopes, and closure as rows.
 
-    Also returns the positions in v of the first kind, in the order of their rows.
+    Also return the positions in v of the first kind, in the order of their rows.
     """
     n_x = condensed.n_x
     if not (is_chosen.any() or path.size or condensed.e.size):

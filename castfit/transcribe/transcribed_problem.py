@@ -65,7 +65,7 @@ class TranscribedProblem(StagedProblem):
             self.capabilities = tuple(kind for kind in self.capabilities if kind is not HessianBlocks)
         self.problem, self.layout, self.signal = problem, layout, signal
         self.least_sigma, self._max_sigma = sigma_limits(problem, layout, signal)
-        self.least_squares, self.tolerates_failures = problem.least_squares, problem.forgiving
+        self.least_squares, self.tolerates_outliers = problem.least_squares, problem.forgiving
         self.logarithmic = problem.log
         self._projection = projection_of(problem, theta)
         self.eliminated = self._projection.entries

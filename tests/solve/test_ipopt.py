@@ -353,7 +353,7 @@ def test_callback_sees_every_iteration_and_may_stop():
     assert iterations[0].cost == pytest.approx(staged.evaluate(staged.start).cost)
     assert iterations[-1].infeasibility < iterations[0].infeasibility
     assert all(progress.seconds > 0 for progress in iterations)
-    assert "IPOPT says" not in solution.detail
+    assert "IPOPT returned" not in solution.detail
 
 
 class Fault(Exception):
@@ -513,7 +513,7 @@ def test_every_return_code_becomes_a_status(code, monkeypatch):
     assert solution.iterations == 7
     assert solution.status.sentence
     assert solution.status.success == (expected in (Status.CONVERGED, Status.ACCEPTABLE))
-    assert solution.detail == (f"IPOPT says {code}." if expected is Status.SOLVER_ERROR else "")
+    assert solution.detail == (f"IPOPT returned {code}." if expected is Status.SOLVER_ERROR else "")
     np.testing.assert_array_equal(solution.v, staged.start)
 
 
@@ -550,11 +550,11 @@ def test_wrong_options(options, phrase):
 @pytest.mark.parametrize(
     ("options", "phrase"),
     [
-        ({"mu_strateg": "adaptive"}, "IPOPT refuses an option: No such IPOPT option: mu_strateg"),
-        ({"mu_strategy": "adaptve"}, "IPOPT refuses an option: Invalid options were detected"),
-        ({"tol": -1.0}, "IPOPT refuses an option"),
-        ({"tol": "small"}, "IPOPT refuses an option"),
-        ({"linear_solver": "ma57"}, "IPOPT refuses its options {'linear_solver': 'ma57'}"),
+        ({"mu_strateg": "adaptive"}, "IPOPT rejects an option: No such IPOPT option: mu_strateg"),
+        ({"mu_strategy": "adaptve"}, "IPOPT rejects an option: Invalid options were detected"),
+        ({"tol": -1.0}, "IPOPT rejects an option"),
+        ({"tol": "small"}, "IPOPT rejects an option"),
+        ({"linear_solver": "ma57"}, "IPOPT rejects its options {'linear_solver': 'ma57'}"),
     ],
 )
 def test_options_that_ipopt_refuses(options, phrase):

@@ -182,8 +182,8 @@ def test_singular_directions_are_found_and_held(gain):
     assert free_problem._singular[1].shape == (regularized_problem.condensed.n_x, 0)
     (direction,) = regularized_problem._singular[1].T
     in_theta = regularized_problem.column_scale * direction
-    assert close(in_theta / np.abs(in_theta).max(), np.sign(in_theta[0]) * np.eye(1, regularized_problem.condensed.n_x)[0]
-                 - np.sign(in_theta[0]) * np.eye(1, regularized_problem.condensed.n_x, 1)[0], 1e-6)  # fmt: skip
+    n_x, sign = regularized_problem.condensed.n_x, np.sign(in_theta[0])
+    assert close(in_theta / np.abs(in_theta).max(), sign * (np.eye(1, n_x)[0] - np.eye(1, n_x, 1)[0]), 1e-6)
     assert regularized_problem.condition > 1e9
     step = regularized_problem.direction()
     scaled = step.dv[regularized_problem.condensed.positions] / regularized_problem.column_scale

@@ -1,11 +1,11 @@
-"""The box: a trust region for parameters that are known to decades (single shooting above all).
+"""Trust region for parameters that are known only to an order of magnitude, mainly in single shooting.
 
     minimise   1/2 |u + E x|^2 + 1/2 ridge |x / d|^2      within the bounds and  |x_j| <= Delta d_j
 
-d_j is one unit of the search (`castfit.solve.subproblem.units_of_search`).  The minimum is found exactly; what is
-compared with the promised decrease is the cost itself, with unknown sigmas at their best in every trial.  A step counts
-as good if it falls below the *worst* of the last accepted costs (Grippo, Lampariello and Lucidi 1986).  Why, says
-docs/understand/box.md.
+d_j is one unit of the search (`castfit.solve.subproblem.units_of_search`).  The minimum is computed exactly.  The
+predicted decrease is compared with that of the cost itself, with unknown sigmas at their optimum at every trial point.
+A step is accepted if its cost is below the *worst* of the last accepted costs (Grippo, Lampariello and Lucidi 1986);
+see docs/understand/box.md.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from castfit.solve.subproblem import LocalProblem, Step
 
 @dataclass(frozen=True)
 class TrustRegion(StepControl):
-    """Half the width of the box, in units of the search, follows the ratio of real to promised decrease.
+    """Step control whose radius, in units of the search, follows the ratio of actual to predicted decrease.
 
-    first, most, least : width at the start, at most, and at which the search gives up;  memory : accepted costs of
-    which the worst is compared with;  accepted : least ratio;  good, poor : ratios above which the box is doubled and
-    below which it is halved;  refused : factor after a step that is not accepted;  patience, progress : the search ends
-    where the lowest cost has not fallen by this part of half the squares in so many steps.
+    initial_radius, max_radius : initial and largest radius
+    min_radius : radius at which the search fails
+    memory : number of accepted costs of which the worst is compared
+    accepted : smallest accepted ratio
+    good, poor : ratios above which the radius is doubled and below which it is halved
+    refused : factor on the radius after a rejected step
+    patience, progress : the search ends if the lowest cost has not fallen by the fraction `progress` of the half-square
+        in `patience` steps
     """
 
     initial_radius: float = 1.0
@@ -45,18 +49,18 @@ class TrustRegion(StepControl):
     uses_fallback = False
 
     def step(self, local: LocalProblem, memory: Mapping[str, float]) -> Step:
-        """Return the step within a box of one unit at least: what a smaller one promises says nothing of optima."""
+        """Return the step within a radius of at least one unit: smaller predictions do not indicate an optimum."""
         return local.compute_trust_region_step(max(memory.get("radius", self.initial_radius), 1.0))
 
     def carried(self, memory: Mapping[str, float]) -> Mapping[str, float]:
-        """Return the radius: costs are not compared with those of another accuracy."""
+        """Return the radius; costs are not compared with costs of another accuracy."""
         return {name: value for name, value in memory.items() if name == "radius"}
 
     def advance(self, search: LineSearch) -> StepOutcome:
         """Shrink the trust region until the cost falls by a fraction of the predicted decrease."""
         merit = penalty(search, margin=2.0)
         current_merit = merit(search.evaluation)
-        # Penalties are weighed anew at every point, so that only costs can be compared with earlier ones.
+        # Weights of penalties change at every point, so only costs are compared with earlier ones.
         compares_costs = "back" not in search.memory and not any(c.n_s for c in search.local.staged.layout.chains)
         previous_merits = _remembered(search.memory) if compares_costs else []
         reference = max([current_merit, *previous_merits])

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LineSearch:
-    """One iteration's surroundings.
+    """Context of one iteration for the step control.
 
     local, step : the problem linearized at the current point, and the full Gauss-Newton step there
-    at : the current point
-    memory : what the step control remembered from the last iteration
+    evaluation : the current point
+    memory : values that the step control stored in the last iteration
     """
 
     ledger: CountingProblem
@@ -49,7 +49,7 @@ class LineSearch:
         return sqrt(float(np.add.reduce(square)) / square.size)
 
     def in_units(self, dv: Array) -> Array:
-        """Return these steps (n,) in these units."""
+        """Return the steps (n,) of theta and nodes in units of their magnitudes."""
         chosen, unit = self._measure
         return dv[chosen] / unit
 
@@ -57,7 +57,7 @@ class LineSearch:
     def _measure(self) -> tuple[Index | slice, Array]:
         staged = self.ledger.staged
         unit = np.maximum(np.abs(self.evaluation.v), staged.scale)
-        unit[: staged.logarithmic.size][staged.logarithmic] = 1.0  # the magnitude of a logarithm depends on units
+        unit[: staged.logarithmic.size][staged.logarithmic] = 1.0  # the value of a logarithm depends on units
         if staged.layout.n_v == staged.layout.n_theta and not staged.eliminated.size:
             return slice(None), unit
         chosen = np.delete(outer(staged.layout), staged.eliminated)  # theta comes first
@@ -66,12 +66,13 @@ class LineSearch:
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """Result of a step control: the new point, None if every trial failed.
+    """Result of a step control.
 
-    The damping factor; the memory for the next step.
-
-    `report` holds figures for the history, such as the level function; promise: by how much the next step is expected
-    to lower the cost of the linear model, where that is known.
+    to : the new point, None if every trial failed
+    damping : the damping factor
+    memory : values for the next step
+    report : figures for the history, such as the level function
+    promise : expected decrease of the linear model by the next step, if known
     """
 
     to: Evaluation | None
@@ -82,17 +83,17 @@ class StepOutcome:
 
 
 class StepControl(ABC):
-    """A way to choose how far to go; a point that cannot be evaluated is never accepted.
+    """Method that chooses the step length; a point that cannot be evaluated is never accepted.
 
-    holds : whether directions that data do not determine are to be held while iterating
-    rescued : whether softened problems are a way out where steps get nowhere
+    holds_singular_directions : whether directions that the data do not determine are fixed during the iterations
+    uses_fallback : whether relaxed problems follow if steps make no progress
     """
 
     holds_singular_directions: ClassVar[bool] = True
     uses_fallback: ClassVar[bool] = True
 
     def step(self, local: LocalProblem, memory: Mapping[str, float]) -> Step:
-        """Return the step whose promise tells how far the optimum is: Gauss and Newton's by default."""
+        """Return the step whose predicted decrease tests convergence: by default the Gauss-Newton step."""
         return local.direction()
 
     @abstractmethod
@@ -114,7 +115,7 @@ def outer(layout: Layout) -> Index:
 
 
 def violation_units(layout: Layout, scale: Array) -> list[Array]:
-    """Return by what each `violation` is measured: gaps and inner equations by the magnitudes of states."""
+    """Return the unit of each `violation`: magnitudes of states for gaps and inner equations."""
     chains = [(scale[c.nodes], scale[c.inner], c.constraint_unit) for c in layout.chains]
     return [*(unit for of_chain in chains for unit in of_chain), layout.relations.unit]
 

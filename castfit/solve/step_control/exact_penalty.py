@@ -2,7 +2,7 @@
 
     T(v) = cost(v) + sum_i alpha_i |e_i(v)|,     alpha_i >= |multiplier of e_i|
 
-The decrease of T is compared with what the local model promises, 1/2 |r|^2 + sum_i alpha_i |e_i| - 1/2 |r + J dv|^2.
+The decrease of T is compared with that of the local model, 1/2 |r|^2 + sum_i alpha_i |e_i| - 1/2 |r + J dv|^2.
 
 The e_i are the equations' defects and the violations of path constraints; bounds of variables are never left.
 """
@@ -31,8 +31,9 @@ _MIN_VIOLATION_WEIGHT = 1e-8  # Smallest weight of a violation by one unit.
 class ExactPenalty(StepControl):
     """Backtracking on the penalty function.
 
-    armijo : least part of the predicted decrease;  shortest : damping at which the search gives up;
-    margin : how far the weights exceed the multipliers.
+    armijo : smallest accepted fraction of the predicted decrease
+    shortest : damping at which the search fails
+    margin : factor by which the weights exceed the multipliers
     """
 
     armijo: float = 1e-4
@@ -61,7 +62,7 @@ class ExactPenalty(StepControl):
 def penalty(search: LineSearch, *, margin: float) -> Callable[[Evaluation], float]:
     """Return the penalty function whose weights exceed the multipliers of the linearized problem."""
     layout = search.ledger.staged.layout
-    if layout.of_theta:  # there is nothing to violate
+    if layout.of_theta:  # there are no constraints
         return lambda evaluation: evaluation.cost if evaluation.ok else np.inf
     units = violation_units(layout, search.ledger.staged.scale)
     weights = [

@@ -39,7 +39,7 @@ class Hemker(StepControl):
             trial = search.trial(factor * steepest)
             if trial.cost <= current_cost:
                 return StepOutcome(trial, factor, {}, {"level": trial.cost})
-            # S' may be huge: the factor S/(S + S') then shortens by orders of magnitude at once, but never to nothing.
+            # If S' is huge, the factor S/(S + S') shortens the step by orders of magnitude, but never to zero.
             trial_square = max(half_square_in_units(search.ledger.staged.layout, trial, search.evaluation.sigma), 0.0)
             factor *= max(S / (S + trial_square), 1e-3) if np.isfinite(trial_square) else 0.1
         return StepOutcome(None, factor)

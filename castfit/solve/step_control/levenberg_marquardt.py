@@ -1,9 +1,8 @@
-"""Levenberg-Marquardt: the condensed step is held back by a multiple of the scaled unknowns, not shortened.
+"""Levenberg-Marquardt: a multiple of the scaled unknowns damps the condensed step, instead of a step length.
 
     minimise 1/2 |u + E x|^2 + 1/2 mu |D x|^2,    D_j = |E_j|  (Marquardt 1963)
 
-The multiple follows the gain ratio between the real and the predicted decrease of the l1 penalty function
-(Nielsen 1999).
+The multiple follows the ratio of actual to predicted decrease of the l1 penalty function (Nielsen 1999).
 """
 
 from __future__ import annotations
@@ -19,8 +18,10 @@ from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE_RTOL, pen
 class LevenbergMarquardt(StepControl):
     """Nielsen's rule.
 
-    first : initial mu;  most : mu at which the search gives up;  armijo : least part of the predicted decrease;
-    margin : how far the penalty's weights exceed the multipliers.
+    initial_mu : initial damping
+    max_mu : damping at which the search fails
+    armijo : smallest accepted fraction of the predicted decrease
+    margin : factor by which the weights of the penalty exceed the multipliers
     """
 
     initial_mu: float = 1e-3

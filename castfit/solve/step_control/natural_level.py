@@ -22,8 +22,10 @@ _MIN_DAMPING = 1e-5  # Smallest damping; shorter steps are tried only to leave p
 class NaturalLevel(StepControl):
     """Parameters of the procedure, with the values that the paper recommends.
 
-    eta_0 : curvature aimed at;  eta_2 : curvature tolerated;  tau : damping above which a full step is taken;
-    tau_min : smallest damping.
+    eta_0 : target curvature
+    eta_2 : tolerated curvature
+    tau : damping above which a full step is taken
+    tau_min : smallest damping
     """
 
     eta_0: float = 1.0
@@ -39,13 +41,13 @@ class NaturalLevel(StepControl):
             trial = search.trial(dv)
             return StepOutcome(trial if trial.ok else None, 1.0, search.memory, {"level": 0.0})
         omega = search.memory.get("omega")
-        # Without a curvature from before the full step is tried first: the corrector shortens it at once if need be.
+        # Without an earlier curvature the full step is tried first: the corrector shortens it if necessary.
         factor = 1.0 if omega is None else self._predicted(self.eta_0 / max(omega * length, 1e-300))
         while True:
             trial = search.trial(factor * dv)
             simplified_step = search.local.correction(trial, search.step) if trial.ok else None
             size = np.inf if simplified_step is None else search.norm(simplified_step.dv - (1 - factor) * dv)
-            # A step as long as its square underflows moves nothing; a norm that overflows is no measure.
+            # A step whose square underflows has no effect; a norm that overflows cannot be compared.
             if simplified_step is None or not np.isfinite(size) or not 0.0 < (factor * length) ** 2 < np.inf:
                 factor *= 0.5 if factor > self.tau_min else 0.1
                 if factor < _MIN_DAMPING:
@@ -56,7 +58,7 @@ class NaturalLevel(StepControl):
                 report = {"level": search.norm(simplified_step.dv) ** 2, "omega": omega}
                 promise = simplified_step.decrease if factor == 1.0 else np.inf
                 return StepOutcome(trial, factor, {"omega": omega}, report, promise)
-            # A jump back to 1, as step 2 of the paper's algorithm has it, could repeat what was just refused.
+            # A jump back to 1, as in step 2 of the paper's algorithm, could repeat a rejected step.
             factor = max(self.eta_0 / (omega * length), self.tau_min)  # Eq. 21
 
     def _predicted(self, mu: float) -> float:

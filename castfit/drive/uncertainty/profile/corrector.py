@@ -257,7 +257,7 @@ class CorrectorContext:
     def _solved(self, fixed_problem: StagedProblem, cost_tolerance: float, *, thorough: bool) -> Solution:
         # Of what promises more than that solvers think twice.
         tolerance, seconds_left = (
-            min(self._rough(fixed_problem, cost_tolerance), 0.1 * FALLBACK_THRESHOLDS.stationary),
+            min(self._rough(fixed_problem, cost_tolerance), 0.1 * FALLBACK_THRESHOLDS.max_stationary_decrease),
             max(self.deadline - time.time(), 1e-3),
         )
         solver = self.solver

@@ -43,7 +43,7 @@ class ModifiedStagedProblem(StagedProblem):
         self.inner, self.change = inner, change
         self.layout, self.signal, self.least_sigma = inner.layout, inner.signal, inner.least_sigma
         self.lower, self.upper, self.scale, self.start = inner.lower, inner.upper, inner.scale, inner.start
-        self.least_squares, self.tolerates_failures = inner.least_squares, inner.tolerates_failures
+        self.least_squares, self.tolerates_outliers = inner.least_squares, inner.tolerates_outliers
         self.integrated, self.integration_rtol, self.eliminated = (
             inner.integrated,
             inner.integration_rtol,

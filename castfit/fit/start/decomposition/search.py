@@ -152,9 +152,9 @@ class _BlockSearch:
     def run(self, generator: np.random.Generator) -> None:
         """Screen random starts and fit the best, until several fits agree.
 
-        The first starts have usual magnitudes.  Test: the pathway of three enzymes, with bounds from 1e-12 to 1e3.  From
-        the best of 400 starts of usual magnitudes, 12 of 12 fits reach the optimum of the last block; from starts anywhere
-        within the bounds, 1 of 12 does.
+        The first starts have usual magnitudes.  In the pathway of three enzymes, with bounds from 1e-12 to 1e3, the
+        best of 400 such starts lead 12 of 12 fits to the optimum of the last block; starts anywhere within the bounds
+        lead 1 of 12 fits there.
         """
         problem, fit_costs = self._staged.problem, list[float]()
         fixed_starts: list[Array] = [self.best]
