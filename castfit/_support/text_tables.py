@@ -59,6 +59,19 @@ def format_to_error(value: float, error: float) -> str:
     return f"{value:.{digits}g}"
 
 
+def format_interval(interval: tuple[float, float], value: float, separator: str = ", ") -> str:
+    """Write both ends of an interval about a value, each to the third digit of half its distance from the value.
+
+    An end of another magnitude than the value, as on a logarithmic scale, keeps two digits of its own.  Return "-" if
+    an end is not known.
+    """
+    if np.isnan(interval).any():
+        return "-"
+    widths = (min(0.5 * abs(end - value), 10.0 * abs(end) or np.inf) for end in interval)
+    ends = separator.join(format_to_error(end, width) for end, width in zip(interval, widths, strict=True))
+    return f"[{ends}]" if separator == ", " else ends
+
+
 def format_or_never(value: float, form: str) -> str:
     """Write a number, or a word for infinity."""
     return format(value, form) if np.isfinite(value) else "never"

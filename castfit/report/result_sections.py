@@ -11,7 +11,7 @@ import numpy as np
 
 from castfit import plots
 from castfit._support.status import CastfitError
-from castfit._support.text_tables import format_to_error
+from castfit._support.text_tables import format_interval, format_to_error
 from castfit.plots._canvas import objective_symbol, off_pyplot
 from castfit.report.figures import figure, framed
 from castfit.report.markup import Content, Markup, joined, tag
@@ -173,8 +173,8 @@ def estimated(result: Result) -> list[tuple[str, Estimate]]:
 
 
 def interval(estimate: Estimate) -> str:
-    """Write an interval with as many digits as the standard error deserves."""
-    return f"[{', '.join(format_to_error(end, estimate.standard_error) for end in estimate.interval)}]"
+    """Write the confidence interval of an estimate."""
+    return format_interval(estimate.interval, estimate.value)
 
 
 def _whisker(value: float, low: float, high: float) -> Markup:

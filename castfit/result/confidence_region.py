@@ -29,7 +29,7 @@ from castfit._support.public_names import public
 from castfit._support.renamed import renamed_attribute
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes, suggest
-from castfit._support.text_tables import TextTable, format_to_error
+from castfit._support.text_tables import TextTable, format_interval, format_to_error
 from castfit.result.covariance import quantile
 from castfit.result.identifiability import POOR_INTERVAL_FRACTION, REPORTED_CORRELATION
 from castfit.result.parameter_combinations import format_combination, mixture, rounded_direction, three_digits
@@ -569,10 +569,4 @@ def _weights(axis: Axis) -> str:
 
 
 def _interval(ends: tuple[float, float], value: float) -> str:
-    low, high = ends
-    if np.isnan(low) or np.isnan(high):
-        return "-"
-    if np.isinf(high):
-        return "no limits"
-    reach = max(abs(high - value), abs(value - low))
-    return f"[{format_to_error(low, reach)}, {format_to_error(high, reach)}]"
+    return "no limits" if np.isinf(ends[1]) else format_interval(ends, value)

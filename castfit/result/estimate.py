@@ -12,7 +12,7 @@ from castfit._support.public_names import public
 from castfit._support.renamed import renamed_attribute
 from castfit._support.reprs import one_line
 from castfit._support.status import InputError
-from castfit._support.text_tables import format_to_error
+from castfit._support.text_tables import format_interval, format_to_error
 
 if TYPE_CHECKING:
     from typing import Any
@@ -82,9 +82,8 @@ class Estimate(float):
         unit = f" {self.unit}" if self.unit else ""
         if not np.isfinite(error):
             return one_line(f"{self.name} = {value:.6g}{unit} ({self.verdict})")
-        low, high = (format_to_error(end, error) for end in self.interval)
         level = f"{100 * self.confidence_level:g} %"
-        spread = f"{format_to_error(value, error)} ± {error:.2g}{unit}, {level} interval [{low}, {high}]"
+        spread = f"{format_to_error(value, error)} ± {error:.2g}{unit}, {level} interval {format_interval(self.interval, value)}"
         return one_line(f"{self.name} = {spread} ({self.verdict})")
 
     __str__ = float.__repr__  # as a number, where it is put into text

@@ -23,7 +23,7 @@ from castfit._support.arrays import Array
 from castfit._support.json_codec import decode_object, rebuild_fields, to_jsonable
 from castfit._support.reprs import join_limited, one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
-from castfit._support.text_tables import TabularReport, TextTable, format_to_error
+from castfit._support.text_tables import TabularReport, TextTable, format_interval, format_to_error
 from castfit._support.views import views
 from castfit._support.whole_files import write_atomically
 from castfit.problem.fingerprint import describe_differences, question
@@ -561,9 +561,7 @@ class PathResult(TabularReport):
             (">std. error", lambda e: blank_if_unknown(e, f"{e.standard_error:.3g}")),
             (
                 f"{100 * self.confidence_level:g} % interval",
-                lambda e: blank_if_unknown(
-                    e, " to ".join(format_to_error(end, e.standard_error) for end in e.interval)
-                ),
+                lambda e: blank_if_unknown(e, format_interval(e.interval, e.value, " to ")),
             ),
             ("", lambda e: "" if e.verdict == "determined" else e.verdict),
         )

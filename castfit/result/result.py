@@ -30,7 +30,7 @@ from castfit._support.records import dataclass
 from castfit._support.renamed import accept_old_names
 from castfit._support.reprs import join_limited, one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
-from castfit._support.text_tables import align_columns, format_to_error
+from castfit._support.text_tables import align_columns, format_interval, format_to_error
 from castfit._support.views import views
 from castfit._support.whole_files import write_atomically
 from castfit.densities.noise.correlation import CorrelationEstimates
@@ -965,9 +965,10 @@ def _table(result: Result, contradicts_model: bool, *, show_all: bool = False) -
             shown_labels.add(label)
             continue
         error, verdict = result.standard_errors[name], result.identifiability[name]
-        low, high = (format_to_error(end, error) for end in intervals[name])
         absent = "inf" if error > 0 else "-"
-        deviation, interval = (f"{error:.2g}", f"[{low}, {high}]") if np.isfinite(error) else (absent, absent)
+        deviation, interval = (
+            (f"{error:.2g}", format_interval(intervals[name], value)) if np.isfinite(error) else (absent, absent)
+        )
         remark = verdict.sentence + (" (log scale)" if log else "")
         unit = "" if compiled_problem is None else compiled_problem.unit(name)
         rows.append((f"{name} ({unit})" if unit else name, format_to_error(value, error), deviation, interval, remark))
@@ -986,8 +987,8 @@ def _sigma_row(result: Result, name: str) -> tuple[str, ...]:
     value, error = result.sigmas[name], result.sigma_errors[name]
     if not (np.isfinite(error) and value > 0.0):
         return name, f"{value:.4g}", "-", "-", "noise, eliminated"
-    low, high = (format_to_error(end, error) for end in _sigma_interval(result, name))
-    return name, format_to_error(value, error), f"{error:.2g}", f"[{low}, {high}]", "noise, eliminated"
+    interval = format_interval(_sigma_interval(result, name), value)
+    return name, format_to_error(value, error), f"{error:.2g}", interval, "noise, eliminated"
 
 
 def _sigma_interval(result: Result, name: str) -> tuple[float, float]:

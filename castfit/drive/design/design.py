@@ -43,7 +43,7 @@ from castfit.drive.design.discrimination import Discrimination, optimize_discrim
 from castfit.drive.design.exact import optimize_counts
 from castfit.drive.design.interior_point import CandidatePool, DesignGoal, RelaxedDesign, optimize_weights
 from castfit.drive.design.knowledge import UNKNOWN_DEVIATION, DesignInformation, build_design_information
-from castfit.drive.design.proposal import Design, compute_deviations, build_remarks
+from castfit.drive.design.proposal import Design, build_remarks, compute_deviations
 from castfit.drive.design.purchases import CandidateSelection, build_selection
 from castfit.drive.design.simple_schedules import EQUIDISTANT, build_simple_designs
 from castfit.drive.design.times_between import shift_times

@@ -38,8 +38,8 @@ from castfit.drive.design.knowledge import (
     DesignInformation,
     build_design_information,
     censoring_share,
-    information_rows,
     information_factors,
+    information_rows,
     transform_slope,
 )
 from castfit.drive.design.simple_schedules import build_simple_designs

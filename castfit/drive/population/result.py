@@ -17,7 +17,7 @@ from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names
 from castfit._support.reprs import join_limited, one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
-from castfit._support.text_tables import TextTable, format_to_error
+from castfit._support.text_tables import TextTable, format_interval, format_to_error
 from castfit._support.views import views
 from castfit.drive.run.run_result import RunResult
 from castfit.problem.parameter_map import natural_value
@@ -445,7 +445,7 @@ class MixedEffectsResult(RunResult):
             (">rel. error", lambda e: show_if_finite(e, f"{100 * e.relative_error:.3g} %")),
             (
                 f"{100 * self.confidence_level:g} % interval",
-                lambda e: show_if_finite(e, " to ".join(format_to_error(end, e.standard_error) for end in e.interval)),
+                lambda e: show_if_finite(e, format_interval(e.interval, e.value, " to ")),
             ),
             (">shrinkage", lambda e: shrinks.get(e.name, "")),
             ("", lambda e: "at its bound" if e.at_bound else ""),

@@ -31,7 +31,7 @@ from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes
-from castfit._support.text_tables import TabularReport, TextTable, format_to_error
+from castfit._support.text_tables import TabularReport, TextTable, format_interval, format_to_error
 from castfit.drive.run.run_result import SavedResult, build_columns
 from castfit.drive.search.multistart.sampling import draw
 from castfit.drive.uncertainty.draws import DrawsResult
@@ -273,7 +273,9 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
         for name in self._table_names[0]:
             value = self.result.values[name]
             error, linear = self.standard_errors[name], self.result.standard_errors[name]
-            cells = [_interval(pairs[name], error) for pairs in intervals]
+            cells = [
+                format_interval(pairs[name], value) if np.isfinite(pairs[name]).all() else "-" for pairs in intervals
+            ]
             rows.append(
                 (name, format_to_error(value, error), f"{self.bias[name]:.2g}", _error(error), _error(linear), *cells)
             )
@@ -342,13 +344,6 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
 
 def _error(value: float) -> str:
     return f"{value:.3g}" if np.isfinite(value) else "inf" if value > 0 else "-"
-
-
-def _interval(pair: tuple[float, float], error: float) -> str:
-    if not np.isfinite(pair).all():
-        return "-"
-    low, high = (format_to_error(end, error) for end in pair)
-    return f"[{low}, {high}]"
 
 
 def _growth(old_width: float, new_width: float) -> str:

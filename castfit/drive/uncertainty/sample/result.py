@@ -15,7 +15,7 @@ from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import Status
-from castfit._support.text_tables import align_columns, format_to_error
+from castfit._support.text_tables import align_columns, format_interval, format_to_error
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.draws import DrawsResult
 from castfit.result.residuals import groups
@@ -234,8 +234,9 @@ class SampleResult(DrawsResult):
             draws = self.values[name]
             spread = float(np.std(draws)) if draws.size else np.nan
             mean = float(np.mean(draws)) if draws.size else np.nan
-            cells = ["-" if not np.isfinite(p).all() else f"[{format_to_error(p[0], spread)}, {format_to_error(p[1], spread)}]"
-                     for p in (intervals[name], linear[name])]  # fmt: skip
+            cells = [
+                "-" if not np.isfinite(p).all() else format_interval(p, mean) for p in (intervals[name], linear[name])
+            ]
             value = format_to_error(self.result.values[name], spread)
             figures = (f"{self.r_hat[name]:.3f}", f"{self.effective[name]:.0f}")
             rows.append((name, value, format_to_error(mean, spread), f"{spread:.3g}", *cells, *figures))
