@@ -41,7 +41,7 @@ from castfit.fit.start.search_problem import search_problem_of
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problems import load
 
-from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
+from .table import Kind, Report, collect_rows, number_mistakes, record, unknown_mistakes
 
 PARTLY_OBSERVED = ("lorenz", "fitzhugh_nagumo", "lotka_volterra_log", "goodwin", "repressilator", "cascade")
 OTHERS = ("lotka_volterra_michalik", "stat5", "alpha_pinene")
@@ -298,7 +298,7 @@ def shown_ablation(rows: Sequence[AblationRow]) -> tuple[TextTable | str, ...]:
     for case in cases:
         head = f">{case.partition('_')[0] if case[0].isupper() else case}"
         columns.append((head, partial(cell, case=case)))
-    columns.append((">all", lambda method: _cell(_together(rows, method))))
+    columns.append((">all", lambda method: _cell(_sum_up(rows, method))))
     methods = list(dict.fromkeys(row.method for row in rows))
     words = [f"{method}: {INGREDIENTS[method].words}" for method in methods]
     return TextTable.from_items(methods, *columns, title="ablation: hits, CPU seconds a hit"), "", *words
@@ -308,7 +308,7 @@ def _cell(row: AblationRow | None) -> str:
     return "-" if row is None else f"{row.hits}/{len(row.runs)} {_hits_per(row)}"
 
 
-def _together(rows: Sequence[AblationRow], method: str) -> AblationRow:
+def _sum_up(rows: Sequence[AblationRow], method: str) -> AblationRow:
     return AblationRow("", method, tuple(run for row in rows if row.method == method for run in row.runs))
 
 
@@ -337,10 +337,10 @@ def _report(name: str, progress: Progress, **options: Any) -> Report:
         problems = (*PARTLY_OBSERVED, *(_PETAB if "folder" in options else ()))
         defaults = {"starts": 20, "problems": problems, "max_time": 120.0, "methods": ("default",)}
         arguments: dict[str, Any] = {**defaults, **options}
-        rows, status = collected(run_ablation(to_the_end=True, progress=progress, **arguments))
+        rows, status = collect_rows(run_ablation(to_the_end=True, progress=progress, **arguments))
         sections = shown_estimate(rows)
     else:
-        rows, status = collected(run_ablation(progress=progress, **options))
+        rows, status = collect_rows(run_ablation(progress=progress, **options))
         sections = shown_ablation(rows)
     records = [{**asdict(row), "hits": row.hits, "cpu": row.cpu} for row in rows]
     return Report(sections, record(name, records, castfit=cf.__version__, **status))

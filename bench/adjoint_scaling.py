@@ -80,10 +80,10 @@ class AdjointScaling:
         """Per method and n_x the parameters from which a gradient, and a Jacobian, takes less time backwards."""
         out: dict[tuple[str, int], tuple[float, float]] = {}
         for method, n_x in dict.fromkeys((t.method, t.n_x) for t in self.timings):
-            own = [t for t in self.timings if (t.method, t.n_x) == (method, n_x)]
-            n_p = np.array([t.n_p for t in own], dtype=float)
-            one = _crossing(n_p, np.array([t.forward / t.adjoint for t in own]))
-            out[method, n_x] = one, _crossing(n_p, np.array([t.forward_all / t.vector for t in own]))
+            matching_timings = [t for t in self.timings if (t.method, t.n_x) == (method, n_x)]
+            n_p = np.array([t.n_p for t in matching_timings], dtype=float)
+            one = _crossing(n_p, np.array([t.forward / t.adjoint for t in matching_timings]))
+            out[method, n_x] = one, _crossing(n_p, np.array([t.forward_all / t.vector for t in matching_timings]))
         return out
 
 
@@ -120,34 +120,34 @@ def adjoint_scaling(
     progress : callable, optional
     """
     generator = np.random.default_rng(rng)
-    found: list[AdjointTiming] = []
+    timings: list[AdjointTiming] = []
     for n_x in states:
         for n_p in parameters:
             progress(f"{NAME}: {n_x} states, {n_p} parameters")
             x0, p = generator.uniform(0.5, 1.5, (1, n_x)), generator.uniform(0.1, 1.0, (1, n_p))
             lanes = Lanes(np.zeros(1), np.full(1, _HORIZON_LENGTH), x0, p, np.zeros((1, 1, 0, 4)), np.zeros((1, 0)))
-            found += [_timed(method, lanes, repetitions) for method in methods]
-    return AdjointScaling(tuple(found))
+            timings += [_timed(method, lanes, repetitions) for method in methods]
+    return AdjointScaling(tuple(timings))
 
 
 def _timed(method: str, lanes: Lanes, repetitions: int) -> AdjointTiming:
     n_x, n_p = lanes.x0.shape[1], lanes.p.shape[1]
     options = IntegratorOptions(method, watch_sensitivities=method != "esdirk")  # whose directions follow the steps
     integrator = Integrator(network(n_x, n_p).system, [1.0], options)
-    at = integrator.values(lanes, keep=True)
-    every, of_p = np.eye(n_x)[None, :, None], np.eye(n_p)[None]
-    total = every.sum(axis=1, keepdims=True)
+    trajectories = integrator.values(lanes, keep=True)
+    all_directions, of_p = np.eye(n_x)[None, :, None], np.eye(n_p)[None]
+    total = all_directions.sum(axis=1, keepdims=True)
 
     def forward(directions: int) -> Callable[[], Sensitivities]:
         dx0, dp = np.zeros((1, n_x, directions)), np.zeros((1, n_p, directions))
         dp[:, :, directions - n_p :] = of_p
         dx0[:, :, : directions - n_p] = np.eye(n_x)[:, : directions - n_p]
-        return lambda: integrator.sensitivities(lanes, at, dx0, dp)
+        return lambda: integrator.sensitivities(lanes, trajectories, dx0, dp)
 
     simulation = _median_time(lambda: integrator.values(lanes), 2 * repetitions)
     some = n_x * (1 + n_p) <= _MAX_SENSITIVITY_EQUATIONS
     ahead = forward(n_p)().dx[0, 0].sum(axis=0) if some else np.full(n_p, np.nan)
-    error = np.abs(integrator.adjoint(lanes, at, total).p[0, 0] - ahead).max() / np.abs(ahead).max()
+    error = np.abs(integrator.adjoint(lanes, trajectories, total).p[0, 0] - ahead).max() / np.abs(ahead).max()
 
     def relative(action: Callable[[], object], equations: float) -> float:
         return _median_time(action, repetitions) / simulation if equations <= _MAX_SENSITIVITY_EQUATIONS else np.nan
@@ -158,9 +158,9 @@ def _timed(method: str, lanes: Lanes, repetitions: int) -> AdjointTiming:
         n_p,
         simulation,
         forward=relative(forward(n_p), n_x * (1 + n_p)),
-        adjoint=relative(lambda: integrator.adjoint(lanes, at, total), n_x + n_p),
+        adjoint=relative(lambda: integrator.adjoint(lanes, trajectories, total), n_x + n_p),
         forward_all=relative(forward(n_p + n_x), n_x * (1 + n_p + n_x)),
-        vector=relative(lambda: integrator.adjoint(lanes, at, every), n_x * (n_x + n_p)),
+        vector=relative(lambda: integrator.adjoint(lanes, trajectories, all_directions), n_x * (n_x + n_p)),
         error=float(error),
     )
 
@@ -177,8 +177,8 @@ def _median_time(action: Callable[[], object], repetitions: int) -> float:
 
 def _crossing(n_p: Array, ratio: Array) -> float:
     """Return where a ratio passes 1, by interpolation in logarithms; 0 if it is larger from the beginning."""
-    known = np.isfinite(ratio)
-    x, y = np.log(n_p[known]), np.log(ratio[known])
+    is_finite = np.isfinite(ratio)
+    x, y = np.log(n_p[is_finite]), np.log(ratio[is_finite])
     if not y.size or y[-1] <= 0.0:
         return np.inf
     below = np.flatnonzero(y <= 0.0)
@@ -210,18 +210,18 @@ def draw_derivatives(
     figure = new_figure(6.4, 3.8)
     axes = figure.subplots()
     tidy(axes)
-    drawn = [t for t in timings if t.method == timings[0].method]
-    for colour, n_x in zip(_COLOURS, dict.fromkeys(t.n_x for t in drawn), strict=False):
-        own = [t for t in drawn if t.n_x == n_x]
-        n_p = np.array([t.n_p for t in own], dtype=float)
-        forward = np.array([t.forward for t in own], dtype=float)
-        adjoint = np.array([t.adjoint for t in own], dtype=float)
+    method_timings = [t for t in timings if t.method == timings[0].method]
+    for colour, n_x in zip(_COLOURS, dict.fromkeys(t.n_x for t in method_timings), strict=False):
+        size_timings = [t for t in method_timings if t.n_x == n_x]
+        n_p = np.array([t.n_p for t in size_timings], dtype=float)
+        forward = np.array([t.forward for t in size_timings], dtype=float)
+        adjoint = np.array([t.adjoint for t in size_timings], dtype=float)
         axes.plot(n_p, forward, color=colour, linewidth=1.4, linestyle="--")
         axes.plot(n_p, adjoint, color=colour, linewidth=1.8, label=f"{n_x} states")
-        known = np.isfinite(adjoint)
-        where = crossovers[own[0].method, n_x][0]
+        is_finite = np.isfinite(adjoint)
+        where = crossovers[size_timings[0].method, n_x][0]
         if n_p[0] <= where <= n_p[-1]:
-            height = _interpolated(where, n_p[known], adjoint[known])
+            height = _interpolated(where, n_p[is_finite], adjoint[is_finite])
             axes.plot([where], [height], "o", color=colour, markersize=5)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -242,11 +242,11 @@ def _interpolated(where: float, x: Array, y: Array) -> float:
 
 def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None) -> Report:
     raise_if_mistakes(NAME, number_mistakes(seed=seed))
-    found = adjoint_scaling(rng=seed, progress=progress)
+    scaling = adjoint_scaling(rng=seed, progress=progress)
     if plot is not None:
-        draw_derivatives(found.timings, found.crossovers, plot)
+        draw_derivatives(scaling.timings, scaling.crossovers, plot)
     sheet = TextTable.from_items(
-        found.timings,
+        scaling.timings,
         ("method", lambda t: t.method),
         (">states", lambda t: f"{t.n_x}"),
         (">parameters", lambda t: f"{t.n_p}"),
@@ -259,15 +259,17 @@ def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None) 
         title="Time of derivatives in simulations",
     )
     crossings = TextTable.from_items(
-        found.crossovers.items(),
+        scaling.crossovers.items(),
         ("method", lambda item: item[0][0]),
         (">states", lambda item: f"{item[0][1]}"),
         (">gradient by adjoint pays from", lambda item: _from(item[1][0])),
         (">Jacobian by adjoint pays from", lambda item: _from(item[1][1])),
         title="Parameters from which backward integration takes less time",
     )
-    rows = [vars(t) for t in found.timings]
-    crossovers = [{"method": method, "n_x": n_x, "from": of} for (method, n_x), of in found.crossovers.items()]
+    rows = [vars(t) for t in scaling.timings]
+    crossovers = [
+        {"method": method, "n_x": n_x, "from": crossing} for (method, n_x), crossing in scaling.crossovers.items()
+    ]
     return Report((sheet, "", crossings), record(NAME, rows, seed=seed, crossovers=crossovers))
 
 

@@ -119,7 +119,7 @@ def _exact() -> Mapping[str, Array]:
     return simulate(_model(), _TRUE, _TIMES, initial={"x": 0.4, "y": 1.0})
 
 
-def drawn(rng: np.random.Generator) -> Problem:
+def draw_problem(rng: np.random.Generator) -> Problem:
     """Draw the paper's data, ten values of both states with a standard deviation of 0.05."""
     data = {n: _exact()[n] + _DATA_SIGMA * rng.standard_normal(_TIMES.size) for n in ("x", "y")}
     experiment = Experiment(data, time=_TIMES, sigma=_DATA_SIGMA, initial={"x": 0.4, "y": 1.0})
@@ -161,21 +161,21 @@ def adjoint_table(
     seeds = np.random.SeedSequence(seed).spawn(draws)
     cases = [(name, s) for name in names for s in seeds]
     tasks = deque((k, (*case, max_time)) for k, case in enumerate(cases))
-    found: dict[int, AdjointTrial] = {}
+    trials: dict[int, AdjointTrial] = {}
     with WorkerPool(workers) as pool:
         for k, outcome in pool.run(_trial, tasks):
-            found[k] = (
+            trials[k] = (
                 outcome
                 if isinstance(outcome, AdjointTrial)
                 else AdjointTrial(False, lost_task_status(outcome)[0], (), 0, 0, np.nan)
             )
-            progress(f"{NAME}: {len(found)} of {len(cases)} fits, the last by {cases[k][0]}")
-    return tuple(_row(name, [found[n * draws + i] for i in range(draws)]) for n, name in enumerate(names))
+            progress(f"{NAME}: {len(trials)} of {len(cases)} fits, the last by {cases[k][0]}")
+    return tuple(_row(name, [trials[n * draws + i] for i in range(draws)]) for n, name in enumerate(names))
 
 
 def _trial(name: str, seed: np.random.SeedSequence, max_time: float) -> AdjointTrial:
     """Fit one draw, without any help from other starts or methods."""
-    problem = drawn(np.random.default_rng(seed))
+    problem = draw_problem(np.random.default_rng(seed))
     reference = fit(problem, _VECTOR, GaussNewton(), start=_TRUE)
     with cpu_clock():
         result = fit(problem, *METHODS[name], second_start=False, retry=False, max_time=max_time)

@@ -71,7 +71,7 @@ class Scatter:
 
     def __call__(self, problem: Problem, *, seed: int, workers: int, budget: Budget) -> SearchTrace:
         """Search."""
-        found = scatter_search(
+        result = scatter_search(
             problem,
             SingleShooting(INTEGRATOR),
             rng=seed,
@@ -82,9 +82,9 @@ class Scatter:
             vtr=ObjectiveMeasure.from_problem(problem).at_height(budget.vtr),
             **self.options,
         )
-        height = found.merit.height_at  # as the other methods are told of
-        history = tuple(replace(m, objective=height(m.objective)) for m in found.history)
-        return SearchTrace(history, tuple(height(s.end) for s in found.searches), found.simulations, found.time)
+        height = result.merit.height_at  # as the other methods are told of
+        history = tuple(replace(m, objective=height(m.objective)) for m in result.history)
+        return SearchTrace(history, tuple(height(s.end) for s in result.searches), result.simulations, result.time)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def flow(x: Array) -> tuple[Array, Array]:
     return z[:, 0], z[:, 1:]
 
 
-def drawn(rng: np.random.Generator) -> tuple[Array, Array]:
+def simulate_draw(rng: np.random.Generator) -> tuple[Array, Array]:
     """Draw states (n, 3) and measured pressures (n,), from the first step on."""
     x, states = _TRUTH, list[Any]()
     for _ in range(_STEPS):
@@ -64,7 +64,7 @@ def drawn(rng: np.random.Generator) -> tuple[Array, Array]:
 
 def extended_filter(pressure: Array, *, clipped: bool) -> Array:
     """Return the means of an extended Kalman filter; `clipped` ones have negative concentrations set to 0."""
-    x, cov, h, found = _PRIOR, _SPREAD**2 * np.eye(3), np.full(3, _PRESSURE_PER_CONCENTRATION), list[Any]()
+    x, cov, h, means = _PRIOR, _SPREAD**2 * np.eye(3), np.full(3, _PRESSURE_PER_CONCENTRATION), list[Any]()
     with np.errstate(all="ignore"):
         for value in pressure:
             x, slope = flow(x)
@@ -72,15 +72,15 @@ def extended_filter(pressure: Array, *, clipped: bool) -> Array:
             gain = cov @ h / (h @ cov @ h + _DEVIATION**2)
             x, cov = x + gain * (value - h @ x), cov - np.outer(gain, h @ cov)
             x = np.maximum(x, 0.0) if clipped else x
-            found.append(x)
-    return np.array(found)
+            means.append(x)
+    return np.array(means)
 
 
 def known_reactor(pressure: Array) -> cf.PathResult:
     """Return the model with all parameters known, as a result."""
     x, w = cf.symbols("a b c"), cf.symbols("wa wb wc")
-    first, second = _K[0] * x[0] - _K[1] * x[1] * x[2], _K[2] * x[1] ** 2 - _K[3] * x[2]
-    right = (-first, first - 2 * second, first + second)
+    first_rate, second_rate = _K[0] * x[0] - _K[1] * x[1] * x[2], _K[2] * x[1] ** 2 - _K[3] * x[2]
+    right = (-first_rate, first_rate - 2 * second_rate, first_rate + second_rate)
     noise = _NOISE / np.sqrt(_STEP)
     model = cf.Model(
         {state: f + noise * n for state, f, n in zip(x, right, w, strict=True)},
@@ -89,34 +89,36 @@ def known_reactor(pressure: Array) -> cf.PathResult:
     initial = {n: cf.Normal(m, _SPREAD) for n, m in zip("abc", _PRIOR.tolist(), strict=True)}
     time = _STEP * np.arange(1, pressure.size + 1)
     experiment = cf.Experiment({"pressure": pressure}, time, sigma=_DEVIATION, start=0, initial=initial)
-    found: Any = cf.fit(cf.Problem(model, experiment))
-    return found
+    result: Any = cf.fit(cf.Problem(model, experiment))
+    return result
 
 
 def horizon_means(result: cf.PathResult, pressure: Array, horizon: int) -> Array:
     """Return the states after each step of a moving horizon with concentrations that are not negative."""
-    now = cf.moving_horizon(result, horizon, bounds={n: (0.0, np.inf) for n in "abc"})
-    steps = [now.step(_STEP * (k + 1), {"pressure": value}) for k, value in enumerate(pressure.tolist())]
+    observer = cf.moving_horizon(result, horizon, bounds={n: (0.0, np.inf) for n in "abc"})
+    steps = [observer.step(_STEP * (k + 1), {"pressure": value}) for k, value in enumerate(pressure.tolist())]
     return np.array([list(step.states.values()) for step in steps])
 
 
 def rows(draws: int, seed: int) -> list[FigureRow]:
     """Return what each estimator ends at, and from when on it stays near the truth, by medians of all draws."""
-    result, errors, least = None, dict[str, list[Any]](), list[float]()
+    result, errors, min_concentrations = None, dict[str, list[Any]](), list[float]()
     for i in range(draws):
-        states, pressure = drawn(np.random.default_rng([seed, i]))
+        states, pressure = simulate_draw(np.random.default_rng([seed, i]))
         result = known_reactor(pressure[:2]) if result is None else result
-        found = {
+        means_by_method = {
             "extended Kalman filter": extended_filter(pressure, clipped=False),
             "the same, clipped at 0": extended_filter(pressure, clipped=True),
             "moving horizon 10": horizon_means(result, pressure, 10),
             "moving horizon 20": horizon_means(result, pressure, 20),
         }
-        least.append(float(found["extended Kalman filter"].min()))
-        for name, means in found.items():
+        min_concentrations.append(float(means_by_method["extended Kalman filter"].min()))
+        for name, means in means_by_method.items():
             errors.setdefault(name, []).append(np.sqrt(np.mean((means - states) ** 2, axis=1)))
     note = f"root mean square of three states, median of {draws} draws"
-    out = [FigureRow(CASE, "least concentration of the extended filter", float(np.median(least)), -1.5, note)]
+    out = [
+        FigureRow(CASE, "least concentration of the extended filter", float(np.median(min_concentrations)), -1.5, note)
+    ]
     for (name, each), end, when in zip(errors.items(), (0.51, 88, 0.004, 0.004), (30, 30, 4.3, 2.6), strict=True):
         median = np.median(each, axis=0)
         late = _STEP * (1.0 + np.flatnonzero(np.append(True, ~(median < _CONVERGED_ERROR)))[-1])

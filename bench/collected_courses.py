@@ -23,19 +23,19 @@ def difference(loaded: LoadedProblem, folder: Path, name: str) -> float:
         return nan
     rows = list(csv.DictReader(table.read_text(encoding="utf-8-sig").splitlines(), delimiter="\t"))
     condition = next((c for c in (rows[0] if rows else ()) if c.startswith("simulationCondition")), "")
-    theirs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    reference_values: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in rows:
         if row.get("time") and row.get("simulation"):
-            key = (_plain(row["observableId"]), row.get(condition, ""))
-            theirs.setdefault(key, []).append((float(row["time"]), float(row["simulation"])))
-    worst = 0.0 if theirs else nan
+            key = (_strip_name(row["observableId"]), row.get(condition, ""))
+            reference_values.setdefault(key, []).append((float(row["time"]), float(row["simulation"])))
+    worst = 0.0 if reference_values else nan
     for m, value in zip(loaded.tables.measurements, simulated(loaded).tolist(), strict=True):
-        at = theirs.get((_plain(m.observable), m.experiment.partition(" after ")[0]), [])
-        near = [v for t, v in at if t == m.time or abs(t - m.time) <= _SAME_TIME * max(1.0, abs(t))]
-        off = min((abs(v - value) for v in near), default=inf)
+        candidates = reference_values.get((_strip_name(m.observable), m.experiment.partition(" after ")[0]), [])
+        matching_values = [v for t, v in candidates if t == m.time or abs(t - m.time) <= _SAME_TIME * max(1.0, abs(t))]
+        off = min((abs(v - value) for v in matching_values), default=inf)
         worst = max(worst, off / max(abs(value), _MIN_MAGNITUDE))
     return worst
 
 
-def _plain(observable: str) -> str:
+def _strip_name(observable: str) -> str:
     return observable.removeprefix("observable_")

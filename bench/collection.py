@@ -37,7 +37,7 @@ from .cpu_clock import cpu_clock, cpu_timed
 from .gradients import SmoothObjective
 from .nominal_table import nominal_sheet, run_nominal, verdict
 from .peers import PEERS, Peer, interpreter_mistakes, live
-from .table import Kind, Report, collected, number_mistakes, record
+from .table import Kind, Report, collect_rows, number_mistakes, record
 
 if TYPE_CHECKING:
     from castfit.drive.search.portfolio.result import PortfolioProgress
@@ -174,11 +174,11 @@ def run_collection(
     InputError
         For a folder without problems, and unknown names.
     """
-    paths = _found(folder, problems, interpreter_mistakes(pypesto))
+    paths = _find_problems(folder, problems, interpreter_mistakes(pypesto))
     return (_entry(n, p, starts, seed, max_time, tolerance, pypesto, progress) for n, p in paths.items())
 
 
-def _found(folder: str | Path, problems: Sequence[str] | None, mistakes: Sequence[str] = ()) -> dict[str, Path]:
+def _find_problems(folder: str | Path, problems: Sequence[str] | None, mistakes: Sequence[str] = ()) -> dict[str, Path]:
     """Return the problems of a folder whose names begin so.
 
     Raises InputError: with what is wrong besides.
@@ -444,7 +444,7 @@ def _run(
         ]
     raise_if_mistakes(f"bench {name}", mistakes)
     if nominal:
-        entries, status = collected(run_nominal(_found(folder, problems), REFERENCES, progress))
+        entries, status = collect_rows(run_nominal(_find_problems(folder, problems), REFERENCES, progress))
         lines = [f"{e.problem}: {e.trouble}" for e in entries if e.trouble]
         fine = sum(verdict(e) == "as it must be" for e in entries)
         lines.insert(0, f"{fine} of {len(entries)} are as they must be")
@@ -452,7 +452,7 @@ def _run(
             name, [asdict(e) for e in entries], castfit=cf.__version__, folder=str(folder), **status
         )
         return Report((nominal_sheet(entries), "", *lines), nominal_record)
-    rows, status = collected(
+    rows, status = collect_rows(
         run_collection(
             folder, problems=problems, starts=starts, seed=seed, max_time=max_time, tolerance=tolerance,
             pypesto=pypesto, progress=progress,

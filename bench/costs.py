@@ -29,7 +29,7 @@ from .cpu_clock import cpu_timed
 from .library import machine
 from .many_experiments import many_experiments, one_long_experiment
 from .sizes import mass_action, reaction
-from .table import Kind, Report, collected, record
+from .table import Kind, Report, collect_rows, record
 from .textbook import QUESTIONS
 from .textbook_models import MODELS
 
@@ -150,7 +150,7 @@ def table(rows: Sequence[IterationCost], counts: dict[str, Any]) -> dict[str, An
 
 
 def _run(name: str, progress: Progress, folder: str | None = None) -> Report:
-    rows, status = collected(run_costs(progress))
+    rows, status = collect_rows(run_costs(progress))
     coefficients_table = table(rows, iterations(progress))
     if folder is not None and not status:
         (Path(folder) / MEASURED_COSTS_PATH.name).write_text(

@@ -65,13 +65,13 @@ def design(kind: str) -> tuple[Problem, Mapping[str, float], float | None]:
     extra: dict[str, Any] = {}
     if kind == "counts":
         data = {n: np.round(exact[n]) for n in ("predators", "prey")}
-        said: dict[str, Any] = {"noise": Poisson()}
+        experiment_options: dict[str, Any] = {"noise": Poisson()}
     else:
         data = {n: exact[n] for n in ("x", "y")}
-        said = {"sigma": None} if kind == "unknown sigma" else {"noise": dict(_relative())}
+        experiment_options = {"sigma": None} if kind == "unknown sigma" else {"noise": dict(_relative())}
         if kind == "relative errors":
             extra = {"c": Parameter(0.1, scale="log")}
-    experiment = Experiment(data, time=_TIMES, initial={"x": 0.4, "y": 1.0}, **said)
+    experiment = Experiment(data, time=_TIMES, initial={"x": 0.4, "y": 1.0}, **experiment_options)
     problem = Problem(_model(), experiment, parameters={**dict.fromkeys(_TRUE, 0.9), **extra})
     truth = {**_TRUE, "c": _RELATIVE} if extra else _TRUE
     return problem, truth, _SIGMA if kind == "unknown sigma" else None
@@ -90,14 +90,14 @@ def run_kind(kind: str, *, samples: int = _N_TRIALS, seed: int = 0, **options: A
 def _run(name: str, progress: Progress, seed: int = 0, starts: int = _N_TRIALS, workers: int = 1) -> Report:
     raise_if_mistakes("coverage", number_mistakes(seed=seed, trials=starts))
 
-    def told(kind: str) -> CoverageResult:
+    def run_with_progress(kind: str) -> CoverageResult:
         def callback(now: Any) -> None:
             progress(f"lotka_volterra, {kind}: {now.sentence('data sets')}")
 
         return run_kind(kind, samples=starts, seed=seed, workers=workers, callback=callback)
 
-    rows = [(f"lotka_volterra, {kind}", told(kind)) for kind in KINDS]
-    shares = [{n: c.share for n, c in found.quantities.items()} for _, found in rows]
+    rows = [(f"lotka_volterra, {kind}", run_with_progress(kind)) for kind in KINDS]
+    shares = [{n: c.share for n, c in coverage.quantities.items()} for _, coverage in rows]
     sheet = TextTable.from_items(
         zip(rows, shares, strict=True),
         ("problem", lambda r: r[0][0]),
@@ -107,17 +107,17 @@ def _run(name: str, progress: Progress, seed: int = 0, starts: int = _N_TRIALS, 
         ("other ends", lambda r: ", ".join(f"{count} {end}" for end, count in r[0][1].failures.items())),
         title=f"Intervals of nominal {100 * rows[0][1].confidence_level:g} % that contain the truth",
     )
-    kept = [
+    records = [
         {
             "name": name,
-            "level": found.confidence_level,
-            "fitted": found.fitted,
-            "ends": found.failures,
-            "quantities": {n: vars(c) for n, c in found.quantities.items()},
+            "level": coverage.confidence_level,
+            "fitted": coverage.fitted,
+            "ends": coverage.failures,
+            "quantities": {n: vars(c) for n, c in coverage.quantities.items()},
         }
-        for name, found in rows
+        for name, coverage in rows
     ]
-    return Report((sheet,), record(name, kept, trials=starts, seed=seed))
+    return Report((sheet,), record(name, records, trials=starts, seed=seed))
 
 
 KIND = Kind(lambda: (NAME,), ("starts", "seed", "workers"), _run, lambda name: "how often intervals contain the truth")

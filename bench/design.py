@@ -395,7 +395,7 @@ def _run_of(concentration: Any, heat: Any, **options: Any) -> dict[str, Any]:
     return {"T": design.chosen["run"]["T"].tolist(), "log10 det": -design.value / np.log(10), "seconds": seconds}
 
 
-def alone() -> None:
+def run_alone() -> None:
     """Print what one start of the reactor costs, as JSON, in an interpreter that has done nothing else."""
     sys.stdout.write(json.dumps(_run_of(cf.choose(1, 5), cf.choose(300, 700, pieces=8), starts=1)) + "\n")
 

@@ -66,9 +66,9 @@ class ReferenceMethod:
 
         unit (n,) as in `Lanes`; dx0 (n_x, n_d), dp (n_p, n_d) are the directions.
         """
-        asked = start, duration, y, p, unit, grid, dx0, dp
-        path, astray = self._path(*asked, heeded=False)
-        return replace(path, dx=self._path(*asked, heeded=True)[0].dx) if astray else path
+        path_arguments = start, duration, y, p, unit, grid, dx0, dp
+        path, astray = self._path(*path_arguments, heeded=False)
+        return replace(path, dx=self._path(*path_arguments, heeded=True)[0].dx) if astray else path
 
     def _path(
         self, start: float, duration: float, y: Array, p: Array, unit: Array, grid: Array, dx0: Array, dp: Array,
@@ -78,7 +78,7 @@ class ReferenceMethod:
         method, control, n_x = self.method, self.control, self.n_x
         order, b_error = method.embedded_order + 1, method.error
         self._p, self._D = p, duration
-        tau, before, rejected, rate, astray = 0.0, 1.0, False, 0.5, False
+        tau, previous_error, rejected, rate, astray = 0.0, 1.0, False, 0.5, False
         few, strict = (_FEW_OUTPUTS, 1.0) if method.gamma else (0, _EXPLICIT_ERROR_FACTOR)
         x: list[Array] = []
         dx: list[Array] = []
@@ -86,8 +86,8 @@ class ReferenceMethod:
         f, J, P = self._at(start, y)
         dy, k = dx0, np.concatenate([f[:n_x], y[n_x:]])  # k, dk: the first stage's rates
         dk = (J @ np.vstack([dy, self._algebraic(J, P, dy, dp)]) + P @ dp)[:n_x]
-        given, unit = unit, np.maximum(unit, _MAGNITUDE_FRACTION * np.abs(y))
-        most = np.abs(y)
+        user_unit, unit = unit, np.maximum(unit, _MAGNITUDE_FRACTION * np.abs(y))
+        largest_values = np.abs(y)
         h = self._first_step(start, y, k, unit)
         while len(x) < grid.size:
             proposed, left = h, 1.0 - tau
@@ -108,16 +108,16 @@ class ReferenceMethod:
             if error > 1.0:
                 h, rejected = h * min(max(0.2, 0.9 * error ** (-1 / order)), 0.9), True
                 continue
-            dY, dK, last = self._differentiate(start, tau, to, h, Y, dy, dk, dp)
+            dY, dK, last_dk = self._differentiate(start, tau, to, h, Y, dy, dk, dp)
             allowed = self._weight(unit[:n_x, None], np.maximum(np.abs(dy), np.abs(dY[-1])))
             e = H * _weighted(b_error, dK)
             watch = strict * control.watch
-            most = error if heeded else max(1.0, control.watch * control.relative ** (-1 / 3))
+            largest_values = error if heeded else max(1.0, control.watch * control.relative ** (-1 / 3))
             worst = watch * float((np.abs(e) / allowed).max(initial=0.0))
-            if worst > most:  # what is stiff is damped
-                e = _solve(last, np.vstack([e, np.zeros((y.size - n_x, e.shape[1]))]))[:n_x]
+            if worst > largest_values:  # what is stiff is damped
+                e = _solve(last_dk, np.vstack([e, np.zeros((y.size - n_x, e.shape[1]))]))[:n_x]
                 worst = watch * float((np.abs(e) / allowed).max(initial=0.0))
-            error, astray = max(error, worst) if heeded else error, astray or worst > most
+            error, astray = max(error, worst) if heeded else error, astray or worst > largest_values
             if error > 1.0:
                 h, rejected = h * min(max(0.2, 0.9 * error ** (-1 / order)), 0.9), True
                 continue
@@ -128,12 +128,12 @@ class ReferenceMethod:
                 x.append(self._between(th, y[:n_x], Y[-1, :n_x], H * K[:, :n_x]))
                 dx.append(self._between(th, dy, dY[-1], H * dK))
             y, dy, k, dk, tau = Y[-1], dY[-1], K[-1], dK[-1], to
-            most = np.maximum(most, np.abs(y))
-            unit = np.maximum(given, _MAGNITUDE_FRACTION * most)
+            largest_values = np.maximum(largest_values, np.abs(y))
+            unit = np.maximum(user_unit, _MAGNITUDE_FRACTION * largest_values)
             small = max(error, 1e-10)
-            factor = 0.9 * small ** (-0.7 / order) * before ** (0.4 / order)
+            factor = 0.9 * small ** (-0.7 / order) * previous_error ** (0.4 / order)
             factor = min(1.0 if rejected else 6.0, max(0.2, factor))
-            before, rejected = small, False
+            previous_error, rejected = small, False
             grown = h * factor
             h = max(grown, proposed) if h < proposed * (1 - 1e-9) and factor >= 1.0 else grown
         return ReferencePath(np.array(x), np.array(dx), np.array(steps)), astray
@@ -163,7 +163,7 @@ class ReferenceMethod:
         self, time: float, r: Array, g: float, k: Array, M: Array, weight: Array, rate: float
     ) -> tuple[Array, Array, float]:
         """Solve  Y_x = r + g K,  K = f(Y),  0 = g(Y)  with the matrix of the step; k holds guesses of K and z."""
-        n_x, allowed, before, rate = self.n_x, self.control.newton, 0.0, rate**0.8
+        n_x, allowed, previous_norm, rate = self.n_x, self.control.newton, 0.0, rate**0.8
         y = np.concatenate([r + g * k[:n_x], k[n_x:]])
         for it in range(_MAX_NEWTON_ITERATIONS):
             f = self._at(time, y)[0]
@@ -172,7 +172,7 @@ class ReferenceMethod:
             y = np.concatenate([r + g * k[:n_x], k[n_x:]])
             size = self._norm(change, weight)
             if it > 0:
-                ratio = size / before
+                ratio = size / previous_norm
                 if ratio >= 0.9:
                     if size <= max(allowed, 1e-14 / self.control.relative):
                         return y, k, rate
@@ -183,7 +183,7 @@ class ReferenceMethod:
                     raise NotSolved
             if size == 0.0 or rate / (1 - rate) * size <= allowed:
                 return y, k, rate
-            before = size
+            previous_norm = size
         raise NotSolved
 
     def _differentiate(
@@ -194,17 +194,17 @@ class ReferenceMethod:
         H = h * self._D
         g = H * method.gamma
         dY, dK = np.zeros((s, *S.shape)), np.zeros((s, *S.shape))
-        dY[0], dK[0], last = S, dK1, np.empty(0)
+        dY[0], dK[0], last_dk = S, dK1, np.empty(0)
         for i in range(1, s):
             _, J, P = self._at(start + self._D * (to if i == s - 1 else tau + method.c[i] * h), Y[i])
             R = S + H * _weighted(method.a[i, :i], dK[:i])
-            by_p, last = P @ dp, self._matrix(J, g)
+            by_p, last_dk = P @ dp, self._matrix(J, g)
             if g == 0.0:
                 dY[i], dK[i] = R, J @ R + by_p
                 continue
-            dY[i] = _solve(last, np.vstack([R + g * by_p[:n_x], by_p[n_x:]]))[:n_x]
+            dY[i] = _solve(last_dk, np.vstack([R + g * by_p[:n_x], by_p[n_x:]]))[:n_x]
             dK[i] = (dY[i] - R) / g
-        return dY, dK, last
+        return dY, dK, last_dk
 
     def _between(self, th: float, y0: Array, y1: Array, HK: Array) -> Array:
         """Return the continuous extension at th in [0, 1]; HK (s, ...) are the rates times the step."""
@@ -231,14 +231,14 @@ class ReferenceMethod:
         n_x, D = self.n_x, abs(self._D)
         weight = self._weight(unit, np.abs(y))[:n_x]
         size, rate = self._norm(y[:n_x], weight), D * self._norm(K1[:n_x], weight)
-        near = 1e-6 if size < 1e-5 or rate < 1e-5 else 0.01 * size / rate
-        h = min(near, 1e-6 if self._timed else 1.0)
+        probe_step = 1e-6 if size < 1e-5 or rate < 1e-5 else 0.01 * size / rate
+        h = min(probe_step, 1e-6 if self._timed else 1.0)
         ahead = np.concatenate([y[:n_x] + h * self._D * K1[:n_x], y[n_x:]])
         f = self._at(start + self._D * h, ahead)[0][:n_x]
         bend = D * self._norm(f - K1[:n_x], weight) / h if np.isfinite(f).all() else 0.0
-        most = max(bend, rate)
+        largest_rate = max(bend, rate)
         order = self.method.embedded_order + 1
-        return min(100 * h, max(1e-6, 1e-3 * h) if most <= 1e-15 else (0.01 / most) ** (1 / order))
+        return min(100 * h, max(1e-6, 1e-3 * h) if largest_rate <= 1e-15 else (0.01 / largest_rate) ** (1 / order))
 
     def _at(self, t: float, y: Array) -> tuple[Array, Array, Array]:
         """Return (f, g) (n,) and its derivatives by (x, z) and p."""

@@ -43,18 +43,20 @@ class SmoothObjective(Objective):
         Of several steps the one is taken from which the next differs least: longer ones meet curvature, shorter ones
         rounding.  By how much it differs is the uncertainty.
         """
-        both = np.array([self._difference(theta, j) for j in range(theta.size)]).reshape(-1, 2)
-        return both[:, 0], both[:, 1]
+        estimates = np.array([self._difference(theta, j) for j in range(theta.size)]).reshape(-1, 2)
+        return estimates[:, 0], estimates[:, 1]
 
     def _difference(self, theta: Array, j: int) -> tuple[float, float]:
-        found: list[float] = []
+        estimates: list[float] = []
         for step in _STEPS:
             size = step * max(1.0, abs(float(theta[j])))
             unit = np.where(np.arange(theta.size) == j, size, 0.0)
-            near, far = (self.value(theta + k * unit) - self.value(theta - k * unit) for k in (1, 2))
-            found.append((8 * near - far) / (12 * size))
+            near_difference, far_difference = (
+                self.value(theta + k * unit) - self.value(theta - k * unit) for k in (1, 2)
+            )
+            estimates.append((8 * near_difference - far_difference) / (12 * size))
         with np.errstate(invalid="ignore"):
-            change = np.abs(np.diff(found))
+            change = np.abs(np.diff(estimates))
         change = np.where(np.isfinite(change), change, np.inf)
         best = int(np.argmin(change))
-        return found[1 + best], float(change[best])
+        return estimates[1 + best], float(change[best])

@@ -29,21 +29,21 @@ def main() -> None:
     import optimistix
 
     jax.config.update("jax_enable_x64", True)
-    asked, repeats = json.load(sys.stdin), int(sys.argv[1])
-    times, data, y0, start, exact = (jnp.array(asked[k]) for k in ("times", "data", "initial", "start", "exact"))
+    question, repeats = json.load(sys.stdin), int(sys.argv[1])
+    times, data, y0, start, exact = (jnp.array(question[k]) for k in ("times", "data", "initial", "start", "exact"))
 
     def rates(t: Any, y: Any, p: Any) -> Any:
         return jnp.array([-p[0] * y[0] + p[1] * y[0] * y[1], p[2] * y[1] - p[3] * y[0] * y[1]])
 
     def residuals(p: Any, tolerance: Any) -> Any:
-        found = diffrax.diffeqsolve(
+        solution = diffrax.diffeqsolve(
             diffrax.ODETerm(rates), diffrax.Tsit5(), 0.0, times[-1], None, y0, p, saveat=diffrax.SaveAt(ts=times),
             stepsize_controller=diffrax.PIDController(rtol=tolerance, atol=tolerance), adjoint=diffrax.ForwardMode(),
             max_steps=4096,
         )  # fmt: skip
-        return (found.ys - data).ravel()
+        return (solution.ys - data).ravel()
 
-    def both(p: Any, tolerance: Any) -> Any:
+    def residuals_and_jacobian(p: Any, tolerance: Any) -> Any:
         def twice(q: Any) -> Any:
             r = residuals(q, tolerance)
             return r, r
@@ -54,9 +54,9 @@ def main() -> None:
     values, tolerance, error = jax.jit(residuals), 0.0, 0.0
     for tolerance in TOLERANCES:
         error = float(jnp.abs(values(start, tolerance) - (exact - data).ravel()).max())
-        if error <= asked["error"]:
+        if error <= question["error"]:
             break
-    linearized = jax.jit(both)
+    linearized = jax.jit(residuals_and_jacobian)
     solver = optimistix.LevenbergMarquardt(rtol=1e-6, atol=1e-6)
 
     def fitted(p: Any, t: Any) -> Any:
@@ -67,8 +67,8 @@ def main() -> None:
     answer = {
         "tolerance": tolerance,
         "error": error,
-        "linearized": _least(lambda: jax.block_until_ready(linearized(start, tolerance)), repeats),
-        "fit": _least(lambda: jax.block_until_ready(fit(start, tolerance)), repeats),
+        "linearized": _least_seconds(lambda: jax.block_until_ready(linearized(start, tolerance)), repeats),
+        "fit": _least_seconds(lambda: jax.block_until_ready(fit(start, tolerance)), repeats),
         "estimates": [float(v) for v in found],
         "iterations": int(steps),
         "versions": {m.__name__: m.__version__ for m in (jax, diffrax, optimistix)},
@@ -76,7 +76,7 @@ def main() -> None:
     json.dump(answer, sys.stdout)
 
 
-def _least(call: Any, repeats: int) -> float:
+def _least_seconds(call: Any, repeats: int) -> float:
     """Return CPU milliseconds, the least of several."""
     call()
     out = float("inf")

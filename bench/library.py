@@ -110,20 +110,20 @@ def run_library(
     mistakes += [f"starts is {starts}; give at least 1"] if starts < 1 else []
     mistakes += [f"seed is {seed}; give a number that is not negative"] if seed < 0 else []
     mistakes += [] if max_time > 0 else [f"max_time is {max_time}; give a positive number of seconds"]
-    wanted = problems.names() if names is None else tuple(names)
-    mistakes += [f"there is no problem '{n}': {suggest(n, problems.names())}" for n in wanted
+    chosen_names = problems.names() if names is None else tuple(names)
+    mistakes += [f"there is no problem '{n}': {suggest(n, problems.names())}" for n in chosen_names
                  if n not in problems.names()]  # fmt: skip
     raise_if_mistakes(NAME, mistakes)
 
     def entries() -> Iterator[LibraryEntry]:
-        for name in wanted:
+        for name in chosen_names:
             benchmark = problems.load(name)
             streams = np.random.SeedSequence(seed).spawn(starts - 1)
-            drawn = [benchmark.draw_start(np.random.default_rng(stream)) for stream in streams]
+            random_starts = [benchmark.draw_start(np.random.default_rng(stream)) for stream in streams]
             for method in chosen:
                 progress(f"{NAME}: {name}, {method}")
-                own = benchmark.starts.get(method.partition("/")[0], benchmark.starts["reference"])
-                yield _entry(benchmark, method, [own, *drawn], max_time)
+                reference_start = benchmark.starts.get(method.partition("/")[0], benchmark.starts["reference"])
+                yield _entry(benchmark, method, [reference_start, *random_starts], max_time)
 
     return entries()
 
@@ -136,8 +136,8 @@ def _entry(benchmark: Any, method: str, starts: Sequence[Mapping[str, float]], m
     for i, start in enumerate(starts):
         result, took = _timed(benchmark, method, start, max_time)
         if i == 0:  # again, now that everything is built
-            result, again = _timed(benchmark, method, start, max_time)
-            building, took = max(took - again, 0.0), again
+            result, seconds = _timed(benchmark, method, start, max_time)
+            building, took = max(took - seconds, 0.0), seconds
         cpu += took
         if isinstance(result, str):
             ends.append(result)
@@ -185,8 +185,8 @@ def machine() -> str:
     """Return the processor, as far as the system tells it, the system, and the version of Python."""
     name = platform.processor() or platform.machine()
     try:
-        told = (line.partition(":") for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines())
-        name = next((value.strip() for key, _, value in told if key.strip() == "model name"), name)
+        fields = (line.partition(":") for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines())
+        name = next((value.strip() for key, _, value in fields if key.strip() == "model name"), name)
     except OSError:
         pass
     return f"{name}, {platform.system()}, Python {platform.python_version()}"
@@ -194,14 +194,14 @@ def machine() -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the table with the castfit on the path: ``FILE [MAX_TIME [PROBLEM ...]]``."""
-    file, *rest = arguments
-    limit = float(rest[0]) if rest else MAX_TIME
-    names = rest[1:] or None
-    found: list[LibraryEntry] = []
+    file, *other_arguments = arguments
+    limit = float(other_arguments[0]) if other_arguments else MAX_TIME
+    names = other_arguments[1:] or None
+    entries: list[LibraryEntry] = []
     for entry in run_library(names=names, max_time=limit, progress=lambda text: print(text, file=sys.stderr)):  # noqa: T201
-        found.append(entry)
+        entries.append(entry)
         Path(file).write_text(
-            json.dumps(record(found, starts=1, seed=0, max_time=limit), indent=2) + "\n", encoding="utf-8"
+            json.dumps(record(entries, starts=1, seed=0, max_time=limit), indent=2) + "\n", encoding="utf-8"
         )
 
 

@@ -20,7 +20,7 @@ from castfit._support.status import raise_if_mistakes
 from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 
-from .table import Kind, Report, collected, number_mistakes, record
+from .table import Kind, Report, collect_rows, number_mistakes, record
 
 NAME = "network"
 N_SPECIES = 1396  # number of species of the default network
@@ -53,8 +53,8 @@ def network(species: int, rng: np.random.Generator) -> tuple[str, int]:
     reactions: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     for i in range(species):
         reactions.append(((i,), ((i + 1) % species,)))  # modification, a ring so that nothing is lost
-        others = rng.choice(species, _PER_SPECIES, replace=False)
-        for j, k in zip(others[:-1].tolist(), others[1:].tolist(), strict=True):
+        neighbours = rng.choice(species, _PER_SPECIES, replace=False)
+        for j, k in zip(neighbours[:-1].tolist(), neighbours[1:].tolist(), strict=True):
             reactions.append(((i, j), (k,)) if i not in (j, k) else ((i,), (k if k != i else j,)))
     constants = 10.0 ** rng.uniform(-1.5, 0.0, len(reactions))
     parts = [
@@ -73,9 +73,9 @@ def network(species: int, rng: np.random.Generator) -> tuple[str, int]:
     for j, (reactants, products) in enumerate(reactions):
         sides = "".join(
             f"<listOf{side}>"
-            + "".join(f'<speciesReference species="s{i}" stoichiometry="1" constant="true"/>' for i in of)
+            + "".join(f'<speciesReference species="s{i}" stoichiometry="1" constant="true"/>' for i in indices)
             + f"</listOf{side}>"
-            for side, of in (("Reactants", reactants), ("Products", products))
+            for side, indices in (("Reactants", reactants), ("Products", products))
         )
         factors = "".join(f"<ci>s{i}</ci>" for i in reactants)
         law = f"<math {math}><apply><times/><ci>cell</ci><ci>k{j}</ci>{factors}</apply></math>"
@@ -97,19 +97,19 @@ def timed_network(species: int, seed: int) -> NetworkRow:
     free = {n: cf.Parameter(v, lower=1e-6, upper=1e3, scale="log") for n, v in loaded.parameters.items() if n != "cell"}
     shooting = cf.SingleShooting(derivatives="adjoint")
 
-    def posed() -> Any:
+    def build_problem() -> Any:
         problem = cf.Problem(loaded.model, experiment, parameters={"cell": cf.Parameter(1.0, fixed=True), **free})
         return shooting.transcribe(problem, problem.guess)
 
-    staged, posing = _timed(posed)
+    staged, posing = _timed(build_problem)
     v = staged.start
     shift = 1e-4 * rng.standard_normal(v.size) / np.sqrt(v.size)
     _, first_value = _timed(lambda: staged.evaluate(v))
     ahead, value = _timed(lambda: staged.evaluate(v + shift))
     behind = staged.evaluate(v - shift)
-    found, first_gradient = _timed(lambda: staged.gradient(v))
+    cost_gradient, first_gradient = _timed(lambda: staged.gradient(v))
     _, gradient = _timed(lambda: staged.gradient(v + shift))
-    slope, between = float(found.gradient @ shift), 0.5 * (ahead.cost - behind.cost)
+    slope, between = float(cost_gradient.gradient @ shift), 0.5 * (ahead.cost - behind.cost)
     off = abs(slope - between) / max(abs(between), 1e-300)
     return NetworkRow(
         species, reactions, len(loaded.parameters), loading, posing, first_value, value, first_gradient, gradient, off
@@ -118,8 +118,8 @@ def timed_network(species: int, seed: int) -> NetworkRow:
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
     began = time.process_time()
-    found = call()
-    return found, time.process_time() - began
+    value = call()
+    return value, time.process_time() - began
 
 
 def _run(name: str, progress: Progress, *, species: int = N_SPECIES, seed: int = 1) -> Report:
@@ -131,7 +131,7 @@ def _run(name: str, progress: Progress, *, species: int = N_SPECIES, seed: int =
         progress(f"{NAME}: {species} species")
         yield timed_network(species, seed)
 
-    rows, more = collected(run())
+    rows, status = collect_rows(run())
     sheet = TextTable.from_items(
         rows,
         ("species", lambda row: str(row.species)),
@@ -146,7 +146,7 @@ def _run(name: str, progress: Progress, *, species: int = N_SPECIES, seed: int =
         ("off a difference by", lambda row: f"{row.difference:.1e}"),
         title=f"{name}: a generated network from SBML, CPU seconds",
     )
-    return Report((sheet,), record(name, [asdict(row) for row in rows], seed=seed, **more))
+    return Report((sheet,), record(name, [asdict(row) for row in rows], seed=seed, **status))
 
 
 KIND = Kind(

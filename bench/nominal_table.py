@@ -96,33 +96,35 @@ def _entry(name: str, path: Path, reference: float, progress: Callable[[str], ob
     theta = nominal_theta(loaded)
     progress(f"{name}: objective")
     try:
-        found = Objective(problem, problem.guess).evaluate(theta).negative_log_likelihood
+        computed_value = Objective(problem, problem.guess).evaluate(theta).negative_log_likelihood
     except CastfitError as error:
         return NominalEntry(name, *size, loading, reference=reference, trouble=str(error))
     error = np.nan
     if size[1] * size[2] <= _MAX_GRADIENT_SIZE:
         progress(f"{name}: gradient")
-        at = theta if np.isfinite(theta).all() else np.array(problem.guess)
+        point = theta if np.isfinite(theta).all() else np.array(problem.guess)
         objective, rng = SmoothObjective(problem, problem.guess, accurate(1e-10)), np.random.default_rng(1)
         for k in range(_POINTS):
-            error = along(objective, at if k == 0 else at + _AROUND * rng.uniform(-1.0, 1.0, at.size))
+            error = differentiate_along(
+                objective, point if k == 0 else point + _AROUND * rng.uniform(-1.0, 1.0, point.size)
+            )
             if np.isfinite(error):
                 break
         else:
             error = np.inf
-    return NominalEntry(name, *size, loading, found, reference, error)
+    return NominalEntry(name, *size, loading, computed_value, reference, error)
 
 
 def nominal_theta(loaded: LoadedProblem) -> Array:
     """Return the nominal values of the table in search scale (n_theta,), those too that lie outside of their bounds."""
-    problem, said = loaded.problem, {row.name: row.nominal for row in loaded.tables.parameters}
+    problem, nominal_values = loaded.problem, {row.name: row.nominal for row in loaded.tables.parameters}
     guesses = problem.to_natural(problem.guess)
-    natural = [g if (v := said[n]) is None else v for n, g in zip(problem.names, guesses, strict=True)]
+    natural = [g if (v := nominal_values[n]) is None else v for n, g in zip(problem.names, guesses, strict=True)]
     with np.errstate(divide="ignore"):
         return problem.to_search(np.array(natural, dtype=float))
 
 
-def along(objective: SmoothObjective, theta: Array) -> float:
+def differentiate_along(objective: SmoothObjective, theta: Array) -> float:
     """Return the largest difference of the gradient from central differences along random directions.
 
     It is relative to the largest derivative along them, or 1; of several steps the best counts, as far as neighbouring
@@ -134,15 +136,15 @@ def along(objective: SmoothObjective, theta: Array) -> float:
     worst, size = 0.0, 1.0
     for _ in range(_N_DIRECTIONS):
         direction = rng.uniform(-1.0, 1.0, theta.size)
-        found: list[float] = []
+        derivatives: list[float] = []
         for step in _STEPS:
-            near, far = (
+            near_difference, far_difference = (
                 objective.value(theta + k * step * direction) - objective.value(theta - k * step * direction)
                 for k in (1, 2)
             )
-            found.append((8 * near - far) / (12 * step))
-        change = np.abs(np.diff(found))
-        best = found[1 + int(np.argmin(np.where(np.isfinite(change), change, np.inf)))]
+            derivatives.append((8 * near_difference - far_difference) / (12 * step))
+        change = np.abs(np.diff(derivatives))
+        best = derivatives[1 + int(np.argmin(np.where(np.isfinite(change), change, np.inf)))]
         exact = float(gradient @ direction)
         if not np.isfinite(best):
             return np.nan
@@ -170,5 +172,5 @@ def verdict(entry: NominalEntry) -> str:
     """Say what is not as it must be."""
     if entry.trouble:
         return "not read"
-    wrong = [("loads slowly", entry.loads), ("objective", entry.agrees), ("gradient", entry.right)]
-    return ", ".join(what for what, fine in wrong if fine is False) or "as it must be"
+    checks = [("loads slowly", entry.loads), ("objective", entry.agrees), ("gradient", entry.right)]
+    return ", ".join(label for label, fine in checks if fine is False) or "as it must be"

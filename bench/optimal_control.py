@@ -69,19 +69,19 @@ def rows(rockit: str | None, progress: Callable[[str], object]) -> Iterator[Plan
 
 def _rockit(python: str, name: str) -> dict[str, float]:
     script = Path(__file__).with_name("rockit_problems.py")
-    found = subprocess.run([python, str(script), name], capture_output=True, encoding="utf-8", check=False)
+    process = subprocess.run([python, str(script), name], capture_output=True, encoding="utf-8", check=False)
     raise_if_mistakes(
-        NAME, [] if found.returncode == 0 else [f"rockit ended with: {found.stderr.strip().splitlines()[-1:]}"]
+        NAME, [] if process.returncode == 0 else [f"rockit ended with: {process.stderr.strip().splitlines()[-1:]}"]
     )
-    return json.loads(found.stdout.strip().splitlines()[-1])
+    return json.loads(process.stdout.strip().splitlines()[-1])
 
 
 def run(_: str, progress: Callable[[str], object] = lambda text: None, *, rockit: str | None = None) -> Report:
     """Solve all problems, and beside them those that rockit is asked for."""
-    found = list(rows(rockit, progress))
-    ratios = [row.seconds / row.rockit for row in found if np.isfinite(row.rockit)]
+    table_rows = list(rows(rockit, progress))
+    ratios = [row.seconds / row.rockit for row in table_rows if np.isfinite(row.rockit)]
     sheet = TextTable.from_items(
-        found,
+        table_rows,
         ("problem", lambda row: row.problem),
         ("transcription", lambda row: row.transcription),
         (">reference", lambda row: f"{row.reference:.9g}"),
@@ -95,10 +95,10 @@ def run(_: str, progress: Callable[[str], object] = lambda text: None, *, rockit
         title="Optimal control",
     )
     mean = float(np.exp(np.mean(np.log(ratios)))) if ratios else np.nan
-    said = [f"CPU time over rockit's: geometric mean {mean:.3f}, greatest {max(ratios):.3f}"] if ratios else []
+    sentences = [f"CPU time over rockit's: geometric mean {mean:.3f}, greatest {max(ratios):.3f}"] if ratios else []
     return Report(
-        (sheet, *said),
-        record(NAME, [replace_nonfinite(asdict(row)) for row in found], mean_ratio=replace_nonfinite(mean)),
+        (sheet, *sentences),
+        record(NAME, [replace_nonfinite(asdict(row)) for row in table_rows], mean_ratio=replace_nonfinite(mean)),
     )
 
 

@@ -71,26 +71,28 @@ class TableResult:
                     {"horizon": h.horizon, "iterations": h.iterations, "chi2": h.chi2, **h.estimates}
                     for h in self.courses[row["method"]]
                 ]
-        stopped = {} if self.stopped is None else {"stopped": self.stopped.value}
-        return record(self.table.name, rows, seed=self.seed, best=self.best, **stopped)
+        status_entry = {} if self.stopped is None else {"stopped": self.stopped.value}
+        return record(self.table.name, rows, seed=self.seed, best=self.best, **status_entry)
 
     @property
     def shown(self) -> tuple[TextTable | str, ...]:
         """The paper's rows, then ours; of a table with one start also the courses of the fits."""
         cases = map(_case, self.table.cases[0])
-        after = _EQUIVALENT if any(np.isfinite(row.equivalent_iterations) for row in self.rows) else ()
-        ours = TextTable.from_items(self.rows, ("ours", lambda row: row.method), *cases, *COUNTS, *after)
+        further_columns = _EQUIVALENT if any(np.isfinite(row.equivalent_iterations) for row in self.rows) else ()
+        castfit_table = TextTable.from_items(
+            self.rows, ("ours", lambda row: row.method), *cases, *COUNTS, *further_columns
+        )
         words = (legend(case.descriptions) for case in self.cases[:1])
-        stopped = [] if self.stopped is None else [self.stopped.sentence]
+        status_lines = [] if self.stopped is None else [self.stopped.sentence]
         courses = (_course(method, course) for method, course in self.courses.items())
         return (
             reported(self.table.name, self.table.source, self.table.paper),
             "",
-            ours,
+            castfit_table,
             "",
             *words,
             count_correct(*self.best, merit=self.cases[0].merit if self.cases else None),
-            *stopped,
+            *status_lines,
             *courses,
         )
 
@@ -171,41 +173,48 @@ def run_table(
         mistakes.append(f"starts is {count}; the table has a single start, '{table.start}'")
     raise_if_mistakes(table.name, mistakes)
 
-    drawn = {} if seed is None else {"rng": seed}
+    seed_entry = {} if seed is None else {"rng": seed}
     rows: list[MethodRow] = []
     cases: list[ComparisonResult] = []
-    stopped: Status | None = None
+    stop_status: Status | None = None
     try:
         for case in table.cases:
-            benchmark = load(table.problem, **case, **drawn)
-            what = ", ".join([table.name, *(f"{k} = {v}" for k, v in case.items())])
-            own = None if table.start is None else [benchmark.starts[table.start]]
+            benchmark = load(table.problem, **case, **seed_entry)
+            label = ", ".join([table.name, *(f"{k} = {v}" for k, v in case.items())])
+            table_starts = None if table.start is None else [benchmark.starts[table.start]]
             with cpu_clock(workers):
-                found = compare(
+                comparison = compare(
                     benchmark.problem,
                     _chosen(names, benchmark, table.tolerance if tolerance is None else tolerance),
-                    starts=own or drawn_starts(benchmark.draw_start, count, seed or 0),
+                    starts=table_starts or drawn_starts(benchmark.draw_start, count, seed or 0),
                     reference=_optimum(benchmark),
                     workers=workers,
                     fit_max_time=max_time,
-                    callback=progress_callback(what, count * len(names), progress),
+                    callback=progress_callback(label, count * len(names), progress),
                 )
-            cases.append(found)
-            rows += [replace(row, case=case) for row in found.rows]
-            if found.stopped is not None:
-                stopped = found.stopped
+            cases.append(comparison)
+            rows += [replace(row, case=case) for row in comparison.rows]
+            if comparison.stopped is not None:
+                stop_status = comparison.stopped
                 break
     except KeyboardInterrupt:
-        stopped = Status.INTERRUPTED
-    return TableResult(table, seed, tuple(rows), tuple(found.best_objective for found in cases), tuple(cases), stopped)
+        stop_status = Status.INTERRUPTED
+    return TableResult(
+        table,
+        seed,
+        tuple(rows),
+        tuple(case_comparison.best_objective for case_comparison in cases),
+        tuple(cases),
+        stop_status,
+    )
 
 
 def _chosen(names: Sequence[str], benchmark: Benchmark, tolerance: float | None) -> dict[str, Method]:
-    found = table_methods(names, benchmark, [])
+    methods = table_methods(names, benchmark, [])
     if tolerance is None:
-        return found
+        return methods
     options = replace(INTEGRATOR, relative_tolerance=tolerance, absolute_tolerance=1e-2 * tolerance)
-    return {name: integrated(method, options) for name, method in found.items()}
+    return {name: integrated(method, options) for name, method in methods.items()}
 
 
 def _optimum(benchmark: Benchmark) -> float:
@@ -215,13 +224,13 @@ def _optimum(benchmark: Benchmark) -> float:
     result = fit(benchmark.problem, method, start=benchmark.reference.parameters)
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
-    known = ObjectiveMeasure.from_problem(benchmark.problem).at_height(benchmark.reference.objective)
-    return min(result.objective, known) if result.success else known
+    reference_objective = ObjectiveMeasure.from_problem(benchmark.problem).at_height(benchmark.reference.objective)
+    return min(result.objective, reference_objective) if result.success else reference_objective
 
 
 def _run(name: str, progress: Progress, **options: Any) -> Report:
-    found = run_table(tables()[name], progress=progress, **options)
-    return Report(found.shown, found.record())
+    result = run_table(tables()[name], progress=progress, **options)
+    return Report(result.shown, result.record())
 
 
 KIND = Kind(lambda: tables(), (*COMMON, "tolerance"), _run, lambda name: tables()[name].source)

@@ -59,8 +59,8 @@ class Peer:
     @property
     def ratio(self) -> float | None:
         """The time of castfit's gradient, with its value, over that of AMICI's, both in pyPESTO."""
-        ours, theirs = (self.castfit.get(name) for name in ("gradient", "amici_gradient"))
-        return None if ours is None or not theirs else ours / theirs
+        castfit_gradient, amici_gradient = (self.castfit.get(name) for name in ("gradient", "amici_gradient"))
+        return None if castfit_gradient is None or not amici_gradient else castfit_gradient / amici_gradient
 
 
 PEERS = {
@@ -110,26 +110,26 @@ def live(interpreter: str, problem: Path, best: float, margin: float, starts: in
         command = [interpreter, str(file), str(problem.absolute()), f"{compiled}/model", str(starts), str(seed)]
         home = str(Path(castfit.__file__).parents[1])
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [*command, str(limit), home], capture_output=True, encoding="utf-8", env=environment, check=False,
                 timeout=_COMPILE_SECONDS + 10.0 * limit,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             return Peer(trouble=shorten(str(error), 200))
     try:
-        found: dict[str, Any] = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(process.stdout)
     except ValueError:
-        said = [line for line in done.stderr.splitlines() if line.strip()][-_N_ERROR_LINES:]
-        return Peer(trouble=shorten(" ".join(said) or f"it ended with {done.returncode}", 300))
-    values = [v for v in found["values"] if v is not None]
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+        error_lines = [line for line in process.stderr.splitlines() if line.strip()][-_N_ERROR_LINES:]
+        return Peer(trouble=shorten(" ".join(error_lines) or f"it ended with {process.returncode}", 300))
+    values = [v for v in answer["values"] if v is not None]
+    versions = ", ".join(f"{name} {version}" for name, version in answer["versions"].items())
     return Peer(
         sum(v <= best + margin for v in values) if starts else None,
-        sum(found["seconds"]) if starts else None,
-        found["value"],
-        found["gradient"],
-        len(found["values"]),
-        found["nominal"],
+        sum(answer["seconds"]) if starts else None,
+        answer["value"],
+        answer["gradient"],
+        len(answer["values"]),
+        answer["nominal"],
         versions,
-        castfit=found.get("castfit", {}),
+        castfit=answer.get("castfit", {}),
     )

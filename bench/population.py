@@ -48,8 +48,8 @@ class PopulationRun:
     @property
     def distances(self) -> dict[str, float]:
         """By how many standard errors estimates exceed the truth."""
-        found, errors = self.result.values, self.result.standard_errors
-        return {n: (found[n] - value) / errors[n] for n, value in self.truth.items()}
+        estimates, errors = self.result.values, self.result.standard_errors
+        return {n: (estimates[n] - value) / errors[n] for n, value in self.truth.items()}
 
     @property
     def shown(self) -> TextTable:
@@ -66,10 +66,15 @@ class PopulationRun:
 def simulated(individuals: int, rng: int | np.random.Generator) -> Problem:
     """Draw individuals and their data, by the closed form."""
     generator = np.random.default_rng(rng)
-    own = {n: TRUTH[n] * np.exp(OMEGA[n] * generator.standard_normal(individuals)) for n in TRUTH}
+    individual_values = {n: TRUTH[n] * np.exp(OMEGA[n] * generator.standard_normal(individuals)) for n in TRUTH}
     doses = generator.choice(DOSES, individuals)
-    ka, ke = own["ka"][:, None], (own["CL"] / own["V"])[:, None]
-    exact: Array = doses[:, None] * ka / (own["V"][:, None] * (ka - ke)) * (np.exp(-ke * TIMES) - np.exp(-ka * TIMES))
+    ka, ke = individual_values["ka"][:, None], (individual_values["CL"] / individual_values["V"])[:, None]
+    exact: Array = (
+        doses[:, None]
+        * ka
+        / (individual_values["V"][:, None] * (ka - ke))
+        * (np.exp(-ke * TIMES) - np.exp(-ka * TIMES))
+    )
     data = exact + SIGMA * generator.standard_normal(exact.shape)
     gut, blood, k, CL, V = symbols("gut blood ka CL V")
     model = Model({gut: -k * gut, blood: k * gut - CL / V * blood}, parameters=[k, CL, V], outputs={"conc": blood / V})
@@ -105,14 +110,24 @@ def population_run(
 def _run(name: str, progress: Progress, seed: int = 0, workers: int = 1, max_time: float = np.inf) -> Report:
     raise_if_mistakes("bench", number_mistakes(seed=seed, workers=workers, max_time=max_time))
     progress(name)
-    found = population_run(int(name.removeprefix(_PREFIX)), rng=seed, workers=workers, max_time=max_time)
-    took = f"{found.wall:.1f} s, {found.cpu:.1f} s of CPU, {found.result.sweeps} sweeps over all individuals"
+    population_result = population_run(int(name.removeprefix(_PREFIX)), rng=seed, workers=workers, max_time=max_time)
+    took = f"{population_result.wall:.1f} s, {population_result.cpu:.1f} s of CPU, {population_result.result.sweeps} sweeps over all individuals"
     rows = [
-        {"name": n, "truth": value, "estimate": found.result.values[n], "error": found.result.standard_errors[n]}
-        for n, value in found.truth.items()
+        {
+            "name": n,
+            "truth": value,
+            "estimate": population_result.result.values[n],
+            "error": population_result.result.standard_errors[n],
+        }
+        for n, value in population_result.truth.items()
     ]
-    said = {"success": found.result.success, "wall": found.wall, "cpu": found.cpu, "sweeps": found.result.sweeps}
-    return Report((found.shown, f"{found.result.message} {took}"), record(name, rows, **said))
+    entry = {
+        "success": population_result.result.success,
+        "wall": population_result.wall,
+        "cpu": population_result.cpu,
+        "sweeps": population_result.result.sweeps,
+    }
+    return Report((population_result.shown, f"{population_result.result.message} {took}"), record(name, rows, **entry))
 
 
 KIND = Kind(

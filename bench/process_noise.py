@@ -47,8 +47,8 @@ NILE = np.array([
 
 def fitted(problem: cf.Problem) -> cf.PathResult:
     """Fit a problem with noises."""
-    found: Any = cf.fit(problem)
-    return found
+    result: Any = cf.fit(problem)
+    return result
 
 
 def nile() -> cf.Problem:
@@ -160,13 +160,13 @@ def known_likelihoods(seed: int) -> list[FigureRow]:
         FigureRow("Nile", "variance of the level", result.values["s"] ** 2, 1469.1, "Durbin and Koopman"),
     ]
     case, rng = ornstein_uhlenbeck(), np.random.default_rng(seed)
-    dense, _, every = replace(case, step=0.05, count=801).simulated(rng)
+    dense, _, states = replace(case, step=0.05, count=801).simulated(rng)
     chosen = np.sort(rng.choice(np.arange(1, dense.size), 199, replace=False))
-    times, values = np.append(0.0, dense[chosen]), np.append(every[0], every[chosen])
+    times, values = np.append(0.0, dense[chosen]), np.append(states[0], states[chosen])
     result = fitted(case.problem(times, values))
-    given = times, values, case.initial["x"]
+    filter_arguments = times, values, case.initial["x"]
     exact: Any = optimize.minimize(
-        exact_ornstein_uhlenbeck, result.y, args=given, method="BFGS", options={"gtol": 1e-8}
+        exact_ornstein_uhlenbeck, result.y, args=filter_arguments, method="BFGS", options={"gtol": 1e-8}
     )
     rows.append(FigureRow(case.name, "log L at its maximum", result.log_likelihood, -float(exact.fun), "closed form"))
     for name, value in zip(("theta", "s", "sigma(x)"), np.exp(exact.x).tolist(), strict=True):
@@ -199,9 +199,9 @@ def beside_particles(seed: int) -> list[FigureRow]:
     """Compare Laplace's approximation, and its correction by importance sampling, with particle filters."""
     case, rng = van_der_pol(), np.random.default_rng(seed)
     times, _, values = (part[:101] for part in case.simulated(rng))
-    found = [particle_likelihood(case, times, values, _PARTICLES, rng) for _ in range(_FILTERS)]
-    error = float(np.std(found, ddof=1)) / _FILTERS**0.5
-    mean = float(np.log(np.mean(np.exp(np.array(found) - found[0]))) + found[0])
+    likelihoods = [particle_likelihood(case, times, values, _PARTICLES, rng) for _ in range(_FILTERS)]
+    error = float(np.std(likelihoods, ddof=1)) / _FILTERS**0.5
+    mean = float(np.log(np.mean(np.exp(np.array(likelihoods) - likelihoods[0]))) + likelihoods[0])
     experiment = cf.Experiment(
         {"x": values}, time=times, sigma=case.sigma,
         initial={n: cf.Normal(m, d) for n, (m, d) in case.initial.items()},
@@ -233,12 +233,12 @@ def simulated_fits(case: NoisyModel, sets: int, seed: int, progress: Callable[[s
             inside[name] += low <= truth[name] <= high
         for j, name in enumerate(case.initial):
             band = result.path(name)
-            at = np.searchsorted(band.times, times - 1e-9)
-            path.append(float(np.mean((band.lower[at] <= states[:, j]) & (states[:, j] <= band.upper[at]))))
-    ended = sets - failed
-    note = f"of {ended} fits that converged, of {sets}"
+            indices = np.searchsorted(band.times, times - 1e-9)
+            path.append(float(np.mean((band.lower[indices] <= states[:, j]) & (states[:, j] <= band.upper[indices]))))
+    n_finished = sets - failed
+    note = f"of {n_finished} fits that converged, of {sets}"
     rows = [
-        FigureRow(case.name, f"intervals of {n} that hold {truth[n]:g}, %", 100.0 * k / max(ended, 1), 95.0, note)
+        FigureRow(case.name, f"intervals of {n} that hold {truth[n]:g}, %", 100.0 * k / max(n_finished, 1), 95.0, note)
         for n, k in inside.items()
     ]
     rows.append(FigureRow(case.name, "the path in its bands, %", 100.0 * float(np.mean(path or [np.nan])), 95.0, note))
@@ -254,8 +254,8 @@ def speed(seed: int) -> list[FigureRow]:
         problem = case.problem(long, np.resize(np.concatenate([values, values[::-1]]), count))
         likelihood = PathLikelihood(*marginal(problem.posed), [case.step])
         y = np.append(likelihood.problem.guess, np.log(case.sigma))
-        found = likelihood.evaluate(y, None)
-        starts = [mode.start for mode in found.modes]
+        evaluation = likelihood.evaluate(y, None)
+        starts = [mode.start for mode in evaluation.modes]
         each = 1e6 * cpu_timed(partial(likelihood.evaluate, y + 1e-3, starts))[1] / count
         rows.append(FigureRow(case.name, f"microseconds a node, {count} nodes", each, 100.0, "log L and gradient"))
     return rows
@@ -263,13 +263,13 @@ def speed(seed: int) -> list[FigureRow]:
 
 def online(seed: int) -> list[FigureRow]:
     """Measure steps of a moving horizon: three states, a pressure, twelve times the data of `batch_reactor`."""
-    _, pressure = batch_reactor.drawn(np.random.default_rng(seed))
+    _, pressure = batch_reactor.simulate_draw(np.random.default_rng(seed))
     result, rows = batch_reactor.known_reactor(pressure), list[FigureRow]()
     for horizon in (10, 20):
         for words, iterations in (("", 10), ("one iteration, ", 1)):
-            now, seconds = cf.moving_horizon(result, horizon, iterations=iterations), list[float]()
+            observer, seconds = cf.moving_horizon(result, horizon, iterations=iterations), list[float]()
             for k, value in enumerate(np.resize(pressure, _N_HORIZON_STEPS).tolist()):
-                seconds.append(1e3 * cpu_timed(partial(now.step, 0.25 * (k + 1), {"pressure": value}))[1])
+                seconds.append(1e3 * cpu_timed(partial(observer.step, 0.25 * (k + 1), {"pressure": value}))[1])
             figure = f"milliseconds a step, {words}horizon {horizon}"
             rows.append(FigureRow("batch reactor", figure, float(np.median(seconds[50:])), 2.0, "median"))
     return rows

@@ -17,8 +17,8 @@ def cpu_seconds() -> float:
     resource = _resource()
     if resource is None:
         return sum(os.times()[:4])
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(of.ru_utime + of.ru_stime for of in used)
+    used = (resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def peak_memory() -> float:

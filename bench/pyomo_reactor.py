@@ -25,21 +25,21 @@ def seconds() -> float:
 
 def main() -> None:
     """Print the design as JSON."""
-    begun = seconds()
+    start_seconds = seconds()
     design = DesignOfExperiments(
         ReactorExperiment(data=_KNOWN, nfe=10, ncp=3), fd_formula="central", step=1e-3, objective_option="determinant",
         scale_constant_value=1, scale_nominal_param_value=True, L_diagonal_lower_bound=1e-7, solver=None, tee=False,
     )  # fmt: skip
     design.run_doe()
-    took = seconds() - begun
-    found = design.results
-    value = float(np.linalg.slogdet(np.array(found["FIM"]))[1] / np.log(10))
-    first, *heat = [float(v) for v in found["Experiment Design"]]
+    took = seconds() - start_seconds
+    results = design.results
+    value = float(np.linalg.slogdet(np.array(results["FIM"]))[1] / np.log(10))
+    first_value, *heat = [float(v) for v in results["Experiment Design"]]
     solver = pyomo.environ.SolverFactory("ipopt")
     ipopt = f"{'.'.join(map(str, solver.version()[:3]))} at {solver.executable()}"
-    told = {"CA0": first, "T": heat, "log10 det": value, "seconds": took, "version": pyomo.version.version}
-    told |= {"ipopt": ipopt}
-    sys.stdout.write(json.dumps(told) + "\n")
+    answer = {"CA0": first_value, "T": heat, "log10 det": value, "seconds": took, "version": pyomo.version.version}
+    answer |= {"ipopt": ipopt}
+    sys.stdout.write(json.dumps(answer) + "\n")
 
 
 if __name__ == "__main__":

@@ -43,12 +43,12 @@ def read(path):
     import yaml
 
     with open(path, encoding="utf-8") as file:
-        said = yaml.safe_load(file)
-    if str(said.get("format_version", "")).startswith("2"):
+        settings = yaml.safe_load(file)
+    if str(settings.get("format_version", "")).startswith("2"):
         return petab.v2.Problem.from_yaml(path)
-    for each in said["problems"]:
+    for each in settings["problems"]:
         each.pop("visualization_files", None)
-    return petab.v1.Problem.from_yaml(said, base_path=os.path.dirname(os.path.abspath(path)))
+    return petab.v1.Problem.from_yaml(settings, base_path=os.path.dirname(os.path.abspath(path)))
 
 
 def accurate(objective, x):
@@ -67,7 +67,7 @@ def accurate(objective, x):
     return value, slope
 
 
-def beside(importer, problem, nominal, path, home):
+def compare_objectives(importer, problem, nominal, path, home):
     """Evaluate castfit's objective in pyPESTO's problem, in turns with AMICI's; tell why that cannot be done."""
     import numpy as np
 
@@ -76,36 +76,41 @@ def beside(importer, problem, nominal, path, home):
         import castfit
 
         objective = castfit.petab.to_pypesto(path)
-        ours = importer.create_problem(objective=objective).objective
+        castfit_objective = importer.create_problem(objective=objective).objective
     except Exception as error:  # whatever keeps it from that is told
         return {"trouble": f"{type(error).__name__}: {error}"[:200]}
-    theirs = problem.objective
+    amici_objective = problem.objective
     took = {(name, order): [] for name in ("castfit", "amici") for order in (0, 1)}
     failed = 0
     for k in range(2 * N_REPEATS + 1):  # the first one builds what is built once
         for order in (0, 1):
-            for name, of in (("castfit", ours), ("amici", theirs)):
+            for name, objective_ in (("castfit", castfit_objective), ("amici", amici_objective)):
                 x = nominal + 1e-9 * (2 * k + order + 1)
                 began = seconds()
-                answer = of(x, sensi_orders=(0, 1)[: order + 1])
+                answer = objective_(x, sensi_orders=(0, 1)[: order + 1])
                 spent = 1e3 * (seconds() - began)
                 if np.isfinite(answer[0] if order else answer):
                     took[name, order] += [spent] if k else []
                 else:
                     failed += name == "amici"  # what ends early takes no time that counts
     median = {key: float(np.median(of)) if of else None for key, of in took.items()}
-    found = {"value": median["castfit", 0], "gradient": median["castfit", 1]}
-    found |= {"amici_value": median["amici", 0], "amici_gradient": median["amici", 1], "amici_failed": failed}
-    answers = [("", ours(nominal, sensi_orders=(0, 1))), ("amici_", theirs(nominal, sensi_orders=(0, 1)))]
-    exact, exact_slope = accurate(theirs, nominal)
-    found["nominal"] = float(answers[0][1][0])
+    comparison = {"value": median["castfit", 0], "gradient": median["castfit", 1]}
+    comparison |= {"amici_value": median["amici", 0], "amici_gradient": median["amici", 1], "amici_failed": failed}
+    answers = [
+        ("", castfit_objective(nominal, sensi_orders=(0, 1))),
+        ("amici_", amici_objective(nominal, sensi_orders=(0, 1))),
+    ]
+    exact, exact_slope = accurate(amici_objective, nominal)
+    comparison["nominal"] = float(answers[0][1][0])
     if np.isfinite(exact):
-        for of, (at, slope) in answers:
+        for objective_, (at, slope) in answers:
             if not np.isfinite(at):
                 continue
-            found[f"{of}off"] = float(abs(at - exact) / max(1.0, abs(exact)))
-            found[f"{of}gradient_off"] = float(np.abs(slope - exact_slope).max() / max(1.0, np.abs(exact_slope).max()))
-    return found
+            comparison[f"{objective_}off"] = float(abs(at - exact) / max(1.0, abs(exact)))
+            comparison[f"{objective_}gradient_off"] = float(
+                np.abs(slope - exact_slope).max() / max(1.0, np.abs(exact_slope).max())
+            )
+    return comparison
 
 
 def measured(path, folder, starts, seed, limit, home):
@@ -117,20 +122,20 @@ def measured(path, folder, starts, seed, limit, home):
     import pypesto.optimize as optimize
     from pypesto.petab import PetabImporter
 
-    found: dict = {"versions": {"pypesto": pypesto.__version__, "amici": amici.__version__}}
+    answer: dict = {"versions": {"pypesto": pypesto.__version__, "amici": amici.__version__}}
     importer = PetabImporter(read(path), output_folder=folder, model_name="castfit_peer")
     problem = importer.create_problem()
     objective = problem.objective
     petab = importer.petab_problem  # version 2 has no scales
     nominal = petab.x_nominal_free_scaled if hasattr(petab, "x_nominal_free_scaled") else petab.x_nominal_free
     nominal = np.asarray(nominal, dtype=float)
-    found["nominal"] = float(objective(nominal))
-    moved = [nominal + 1e-9 * k for k in range(1, N_REPEATS + 1)]
-    points = iter(moved)
-    found["value"] = timed(lambda: objective(next(points)))
-    points = iter(moved)
-    found["gradient"] = timed(lambda: objective(next(points), sensi_orders=(1,)))
-    found["castfit"] = beside(importer, problem, nominal, path, home)
+    answer["nominal"] = float(objective(nominal))
+    shifted_points = [nominal + 1e-9 * k for k in range(1, N_REPEATS + 1)]
+    points = iter(shifted_points)
+    answer["value"] = timed(lambda: objective(next(points)))
+    points = iter(shifted_points)
+    answer["gradient"] = timed(lambda: objective(next(points), sensi_orders=(1,)))
+    answer["castfit"] = compare_objectives(importer, problem, nominal, path, home)
     rng_starts = np.random.default_rng(seed)
     lower, upper = np.asarray(problem.lb), np.asarray(problem.ub)
     values, took = [], []
@@ -143,8 +148,8 @@ def measured(path, folder, starts, seed, limit, home):
         result = optimizer.minimize(problem, x0=x0, id=str(k), history_options=pypesto.HistoryOptions())
         took.append(seconds() - began)
         values.append(float(result.fval) if result.fval is not None and np.isfinite(result.fval) else None)
-    found.update(values=values, seconds=took)
-    return found
+    answer.update(values=values, seconds=took)
+    return answer
 
 
 if __name__ == "__main__":

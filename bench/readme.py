@@ -24,7 +24,7 @@ from .adjoint_scaling import adjoint_scaling
 from .coverage import run_kind
 from .many_experiments import timed
 from .paper_tables import run_table
-from .table import Kind, Report, collected, record, unknown_mistakes
+from .table import Kind, Report, collect_rows, record, unknown_mistakes
 from .textbook import run_textbook
 
 NAME = "readme"
@@ -57,8 +57,8 @@ def _textbook(table: str, method: str, starts: int) -> Callable[[], str]:
             for row in run_textbook(table, methods=with_best, starts=starts, seed=20, max_time=20.0)
             if row.method == method
         ]
-        found, runs = sum(row.hits for row in rows), sum(len(row.runs) for row in rows)
-        return f"{found} of {runs}, {sum(row.cpu for row in rows):.0f} s"
+        n_hits, runs = sum(row.hits for row in rows), sum(len(row.runs) for row in rows)
+        return f"{n_hits} of {runs}, {sum(row.cpu for row in rows):.0f} s"
 
     return measure
 
@@ -77,11 +77,11 @@ def _ratio_to_ipopt() -> str:
     for name in ("alpha_pinene", "stat5", "lotka_volterra", "bellman", "gasoil", "methanol"):
         problem = load(name).problem
         for transcription in (cf.SingleShooting(), cf.MultipleShooting(10), cf.Collocation()):
-            ours, theirs = (
+            castfit_seconds, ipopt_seconds = (
                 statistics.median(cf.fit(problem, transcription, solver, max_time=60).time for _ in range(3))
                 for solver in (cf.GaussNewton(), cf.Ipopt())
             )
-            ratios.append(theirs / ours)
+            ratios.append(ipopt_seconds / castfit_seconds)
     return f"{min(ratios):.1f} to {max(ratios):.0f} times, median {statistics.median(ratios):.1f}"
 
 
@@ -101,8 +101,8 @@ def _population() -> str:
     """Theophylline's log-likelihood, and the CPU seconds of the fit."""
     benchmark = load("theophylline")
     began = time.process_time()
-    found = cf.mixed_effects(benchmark.problem, benchmark.population)
-    return f"log L {-found.neg2loglik / 2:.2f}, {time.process_time() - began:.1f} s"
+    result = cf.mixed_effects(benchmark.problem, benchmark.population)
+    return f"log L {-result.neg2loglik / 2:.2f}, {time.process_time() - began:.1f} s"
 
 
 def _adjoint() -> str:
@@ -153,9 +153,9 @@ def measured(names: Sequence[str], progress: Progress) -> Iterator[RepeatedClaim
 
 
 def _run(name: str, progress: Progress, problems: Sequence[str] | None = None) -> Report:
-    known = [claim.name for claim in CLAIMS]
-    raise_if_mistakes(NAME, unknown_mistakes("claim", problems or (), known))
-    rows, stopped = collected(measured(problems or known, progress))
+    claim_names = [claim.name for claim in CLAIMS]
+    raise_if_mistakes(NAME, unknown_mistakes("claim", problems or (), claim_names))
+    rows, status = collect_rows(measured(problems or claim_names, progress))
     sheet = TextTable.from_items(
         rows,
         ("what", lambda row: row.name),
@@ -163,7 +163,7 @@ def _run(name: str, progress: Progress, problems: Sequence[str] | None = None) -
         ("now", lambda row: row.now),
         (">CPU s", lambda row: f"{row.cpu:.0f}"),
     )
-    return Report((sheet,), record(NAME, [asdict(row) for row in rows], castfit=cf.__version__, **stopped))
+    return Report((sheet,), record(NAME, [asdict(row) for row in rows], castfit=cf.__version__, **status))
 
 
 KIND = Kind(lambda: (NAME,), ("problems",), _run, lambda name: "every figure of the README, in one run")

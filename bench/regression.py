@@ -14,7 +14,7 @@ from castfit._support.text_tables import Column, TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 
 from .library import MAX_TIME, NAME, LibraryEntry, record, run_library
-from .table import Kind, Report, collected
+from .table import Kind, Report, collect_rows
 
 
 def earlier(path: str) -> dict[tuple[str, str], LibraryEntry]:
@@ -28,21 +28,21 @@ def earlier(path: str) -> dict[tuple[str, str], LibraryEntry]:
     try:
         content: Any = json.loads(Path(path).read_text(encoding="utf-8"))
         rows: list[dict[str, Any]] = [{**row, "ends": tuple(row["ends"])} for row in content["rows"]]
-        found = [LibraryEntry(**row) for row in rows]
+        entries = [LibraryEntry(**row) for row in rows]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        what = f"'{path}' holds no such table ({type(error).__name__}: {error})"
-        raise InputError("--against", [f"{what}; give a file that castfit bench {NAME} --json wrote"]) from error
-    return {(entry.problem, entry.method): entry for entry in found}
+        message = f"'{path}' holds no such table ({type(error).__name__}: {error})"
+        raise InputError("--against", [f"{message}; give a file that castfit bench {NAME} --json wrote"]) from error
+    return {(entry.problem, entry.method): entry for entry in entries}
 
 
-def shown(
+def build_tables(
     entries: Sequence[LibraryEntry], before: Mapping[tuple[str, str], LibraryEntry] | None = None
 ) -> tuple[TextTable | str, ...]:
     """Return one row per problem and method, with an earlier table the ratios to it, and sums."""
-    known = before or {}
+    earlier_entries = before or {}
 
     def old(entry: LibraryEntry) -> LibraryEntry | None:
-        return known.get((entry.problem, entry.method))
+        return earlier_entries.get((entry.problem, entry.method))
 
     since: tuple[Column[LibraryEntry], ...] = (
         (">before", lambda e: f"{o.success}, {o.correct}" if (o := old(e)) else ""),
@@ -62,27 +62,29 @@ def shown(
         *(since if before is not None else ()),
         ("ends", lambda e: ", ".join(dict.fromkeys(end for end in e.ends if end != "converged"))[:60]),
     )
-    return sheet, "", *_sums(entries, known)
+    return sheet, "", *_sums(entries, earlier_entries)
 
 
 def _sums(entries: Sequence[LibraryEntry], before: Mapping[tuple[str, str], LibraryEntry]) -> list[str]:
     """Say what stands below the table: sums, and what changed since an earlier one."""
     fits = sum(entry.starts for entry in entries)
-    found, correct = sum(entry.success for entry in entries), sum(entry.correct for entry in entries)
-    out = [f"{fits} fits: {found} succeed, {correct} in the reference optimum; {_seconds(entries):.1f} s of CPU time"]
+    n_successes, correct = sum(entry.success for entry in entries), sum(entry.correct for entry in entries)
+    out = [
+        f"{fits} fits: {n_successes} succeed, {correct} in the reference optimum; {_seconds(entries):.1f} s of CPU time"
+    ]
     pairs = [(entry, before[key]) for entry in entries if (key := (entry.problem, entry.method)) in before]
     if not pairs:
         return out
-    both = [(new, old) for new, old in pairs if new.correct == old.correct > 0]
+    comparable_pairs = [(new, old) for new, old in pairs if new.correct == old.correct > 0]
     out.append(
         f"before: {sum(old.success for _, old in pairs)} succeed, {sum(old.correct for _, old in pairs)} in the "
         f"reference optimum; {_seconds(old for _, old in pairs):.1f} s"
     )
-    if both:
+    if comparable_pairs:
         out.append(
-            f"where both find the optimum ({len(both)} rows), geometric mean of new / old: "
-            f"iterations {_mean(new.iterations / old.iterations for new, old in both if old.iterations):.3f}, "
-            f"CPU {_mean(new.cpu / old.cpu for new, old in both):.3f}"
+            f"where both find the optimum ({len(comparable_pairs)} rows), geometric mean of new / old: "
+            f"iterations {_mean(new.iterations / old.iterations for new, old in comparable_pairs if old.iterations):.3f}, "
+            f"CPU {_mean(new.cpu / old.cpu for new, old in comparable_pairs):.3f}"
         )
     changed = [(new, old) for new, old in pairs if new.correct != old.correct]
     return out + [
@@ -111,10 +113,10 @@ def _report(
     methods: Sequence[str] | None = None,
     **options: Any,
 ) -> Report:
-    before = None if against is None else earlier(against)
-    found, stopped = collected(run_library(names=problems, methods=methods, progress=progress, **options))
-    kept = {"starts": 1, "seed": 0, "max_time": MAX_TIME, **options, **stopped}
-    return Report(shown(found, before), record(found, **kept))
+    earlier_entries = None if against is None else earlier(against)
+    entries, status = collect_rows(run_library(names=problems, methods=methods, progress=progress, **options))
+    options_record = {"starts": 1, "seed": 0, "max_time": MAX_TIME, **options, **status}
+    return Report(build_tables(entries, earlier_entries), record(entries, **options_record))
 
 
 KIND = Kind(

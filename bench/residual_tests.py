@@ -87,26 +87,28 @@ class JudgedDraws:
     shown: float
 
 
-def judged(name: str, draw: Draw, n: int, outputs: int, k: int, draws: int, rng: np.random.Generator) -> JudgedDraws:
+def run_tests(name: str, draw: Draw, n: int, outputs: int, k: int, draws: int, rng: np.random.Generator) -> JudgedDraws:
     """Judge draws of residuals."""
-    along = np.linspace(-1.0, 1.0, n)
-    Q = np.linalg.qr(np.vander(along, k))[0] if k else np.zeros((n, 0))
+    covariate = np.linspace(-1.0, 1.0, n)
+    Q = np.linalg.qr(np.vander(covariate, k))[0] if k else np.zeros((n, 0))
     hat: Array = np.kron(np.eye(outputs), Q).astype(np.float64)
     names = np.repeat([f"y{j}" for j in range(outputs)], n)
     table: dict[str, Any] = {
         "experiment": np.full(names.size, "experiment 1"),
         "output": names,
-        "time": np.tile(along, outputs),
+        "time": np.tile(covariate, outputs),
         "replicate": np.zeros(names.size, dtype=int),
-        "prediction": np.tile(along + 2.0, outputs),
+        "prediction": np.tile(covariate + 2.0, outputs),
     }
     grades: list[set[str]] = []
     for _ in range(draws):
         e = np.stack([(draw if j == 0 else noise)(rng, n) for j in range(outputs)])
         r = (e - (e @ Q) @ Q.T).ravel()
-        now = {**table, "normalised": r, "value": table["prediction"] - r}
-        found = diagnose(now, dof=r.size - k * outputs, is_sigma_known=False, hat=hat, by_experiment=False)
-        grades.append({check.grade for checks in found.outputs.values() for check in checks.checks.values()})
+        table_of_draw = {**table, "normalised": r, "value": table["prediction"] - r}
+        diagnostics = diagnose(
+            table_of_draw, dof=r.size - k * outputs, is_sigma_known=False, hat=hat, by_experiment=False
+        )
+        grades.append({check.grade for checks in diagnostics.outputs.values() for check in checks.checks.values()})
     shares = (float(np.mean([bool(g & claims) for g in grades])) for claims in ({SHOWN, SUSPECTED}, {SHOWN}))
     return JudgedDraws(name, n, outputs, k, *shares)
 
@@ -120,7 +122,7 @@ def run(
     for name, draw, sizes in _CASES:
         for n, outputs, k in sizes:
             progress(f"{name}: n = {n}, {outputs} outputs")
-            rows.append(judged(name, draw, n, outputs, k, starts, np.random.default_rng(seed)))
+            rows.append(run_tests(name, draw, n, outputs, k, starts, np.random.default_rng(seed)))
     sheet = TextTable.from_items(
         rows,
         ("residuals", lambda row: row.residuals),

@@ -15,7 +15,7 @@ def build(name):
     from casadi import cos, exp, sin, sqrt
     from rockit import DirectCollocation, FreeTime, Ocp
 
-    def made(T, states, pieces, order=0):
+    def make_problem(T, states, pieces, order=0):
         ocp = Ocp(T=T)
         x = [ocp.state() for _ in states]
         u = ocp.control(order=order) if order else ocp.control()
@@ -26,18 +26,18 @@ def build(name):
         return ocp, x, u
 
     if name == "van_der_pol":
-        ocp, (x0, x1), u = made(10, (0, 1), 20)
+        ocp, (x0, x1), u = make_problem(10, (0, 1), 20)
         rates, cost = ((1 - x1**2) * x0 - x1 + u, x0), ocp.integral(x0**2 + x1**2 + u**2)
         ocp.subject_to((u <= 1) >= -1)
         ocp.subject_to(x1 >= -0.25)
     elif name == "bryson_denham":
-        ocp, (x, v), u = made(1, (0, 1), 60, 1)
+        ocp, (x, v), u = make_problem(1, (0, 1), 60, 1)
         rates, cost = (v, u), ocp.integral(u**2) / 2
         ocp.subject_to(x <= 1 / 9)
         ocp.subject_to(ocp.at_tf(x) == 0)
         ocp.subject_to(ocp.at_tf(v) == -1)
     elif name == "brachistochrone":
-        ocp, (x, y, v), u = made(FreeTime(1.0), (0, 0, 0), 30, 1)
+        ocp, (x, y, v), u = make_problem(FreeTime(1.0), (0, 0, 0), 30, 1)
         rates, cost = (v * sin(u), v * cos(u), 9.81 * cos(u)), ocp.T
         ocp.subject_to(ocp.T >= 0.1)
         ocp.subject_to((u <= 3.2) >= 0)
@@ -46,7 +46,7 @@ def build(name):
         for s, guess in ((u, 0.8), (x, 2 * ocp.t), (y, 2 * ocp.t), (v, 6 * ocp.t)):
             ocp.set_initial(s, guess)
     elif name == "goddard":
-        ocp, (h, v, m), u = made(FreeTime(0.2), (1, 0, 1), 200)
+        ocp, (h, v, m), u = make_problem(FreeTime(0.2), (1, 0, 1), 200)
         rates = (v, (u - 310 * v**2 * exp(-500 * (h - 1))) / m - 1 / h**2, -2 * u)
         cost = -ocp.at_tf(h)
         ocp.subject_to((ocp.T <= 1) >= 0.05)
@@ -56,45 +56,45 @@ def build(name):
         for s, guess in ((h, 1.0), (v, 0.05), (m, 0.8), (u, 1.75)):
             ocp.set_initial(s, guess)
     elif name == "rayleigh":
-        ocp, (x1, x2), u = made(4.5, (-5, -5), 200)
+        ocp, (x1, x2), u = make_problem(4.5, (-5, -5), 200)
         rates, cost = (x2, -x1 + x2 * (1.4 - 0.14 * x2**2) + 4 * u), ocp.integral(u**2 + x1**2)
         ocp.subject_to((u <= 1) >= -1)
         ocp.subject_to(ocp.at_tf(x1) == 0)
         ocp.subject_to(ocp.at_tf(x2) == 0)
     elif name == "batch_yield":
-        ocp, (a, b), u = made(1, (1, 0), 100, 1)
+        ocp, (a, b), u = make_problem(1, (1, 0), 100, 1)
         rates, cost = (-(u + u**2 / 2) * a, u * a), -ocp.at_tf(b)
         ocp.subject_to((u <= 5) >= 0)
         ocp.set_initial(u, 1.0)
         ocp.set_initial(a, 1.0)
     elif name == "catalyst":
-        ocp, (a, b), u = made(1, (1, 0), 200)
+        ocp, (a, b), u = make_problem(1, (1, 0), 200)
         rates, cost = (u * (10 * b - a), u * (a - 10 * b) - (1 - u) * b), ocp.at_tf(a) + ocp.at_tf(b) - 1
         ocp.subject_to((u <= 1) >= 0)
         ocp.set_initial(a, 1.0)
     elif name == "fishing":
-        ocp, (x0, x1), u = made(12, (0.5, 0.7), 300)
+        ocp, (x0, x1), u = make_problem(12, (0.5, 0.7), 300)
         rates = (x0 - x0 * x1 - 0.4 * x0 * u, -x1 + x0 * x1 - 0.2 * x1 * u)
         cost = ocp.integral((x0 - 1) ** 2 + (x1 - 1) ** 2)
         ocp.subject_to((u <= 1) >= 0)
         ocp.set_initial(x0, 0.5)
         ocp.set_initial(x1, 0.7)
     elif name == "double_integrator":
-        ocp, (x, v), u = made(FreeTime(3.0), (0, 0), 50)
+        ocp, (x, v), u = make_problem(FreeTime(3.0), (0, 0), 50)
         rates, cost = (v, u), ocp.T
         ocp.subject_to(ocp.T >= 0.1)
         ocp.subject_to((u <= 1) >= -1)
         ocp.subject_to(ocp.at_tf(x) == 1)
         ocp.subject_to(ocp.at_tf(v) == 0)
     elif name == "batch_temperature":
-        ocp, (a, b), u = made(1, (1, 0), 100)
+        ocp, (a, b), u = make_problem(1, (1, 0), 100)
         k1, k2 = 4000 * exp(-2500 / u), 620000 * exp(-5000 / u)
         rates, cost = (-k1 * a**2, k1 * a**2 - k2 * b), -ocp.at_tf(b)
         ocp.subject_to((u <= 398) >= 298)
         ocp.set_initial(u, 348)
         ocp.set_initial(a, 0.5)
     elif name == "park_ramirez":
-        ocp, x, u = made(15, (0, 0, 1, 5, 1), 150)
+        ocp, x, u = make_problem(15, (0, 0, 1, 5, 1), 150)
         g3 = 21.87 * x[3] / ((x[3] + 0.4) * (x[3] + 62.5))
         g1, g2, dilution = 4.75 * g3 / (0.12 + g3), x[3] / (0.1 + x[3]) * exp(-5 * x[3]), u / x[4]
         rates = (
@@ -106,7 +106,7 @@ def build(name):
         for s, guess in zip([*x, u], (1, 1, 2, 0.1, 1 + 0.5 * ocp.t, 0.5), strict=True):
             ocp.set_initial(s, guess)
     elif name == "lee_ramirez":
-        ocp, x, u = made(10, (1, 0.1, 40, 0, 0, 1, 0), 100)
+        ocp, x, u = make_problem(10, (1, 0.1, 40, 0, 0, 1, 0), 100)
         w = ocp.control()
         g = x[2] / (14.35 + x[2] * (1 + x[2] / 111.5))
         growth, making = g * (x[5] + x[6] * 0.22 / (0.22 + x[4])), 0.233 * g * (0.0005 + x[4]) / (0.022 + x[4])
@@ -124,7 +124,7 @@ def build(name):
         for s, guess in zip([*x, u, w], (*shapes, 0.1, 0.1), strict=True):
             ocp.set_initial(s, guess)
     else:
-        ocp, (x,), u = made(1, (1,), 100, 1)
+        ocp, (x,), u = make_problem(1, (1,), 100, 1)
         rates, cost = (u,), ocp.integral(x * sqrt(1 + u**2))
         ocp.subject_to(ocp.integral(sqrt(1 + u**2)) == 4)
         ocp.subject_to(ocp.at_tf(x) == 3)

@@ -29,7 +29,7 @@ from castfit._support.time_limit import StopRequested, check_deadline, with_dead
 from castfit.drive.search.compare.benchmarks import Progress
 
 from .cpu_clock import cpu_clock
-from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
+from .table import Kind, Report, collect_rows, number_mistakes, record, unknown_mistakes
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -140,7 +140,7 @@ def run_case(folder: Path, max_time: float = MAX_TIME) -> SuiteRow:
     try:
         with cpu_clock(), with_deadline(max_time):
             case = SuiteCase.read(folder)
-            found = case.found(cf.sbml.load(case.model))
+            simulated = case.found(cf.sbml.load(case.model))
             check_deadline()  # what ends too late is not done either
     except InputError as refusal:
         return row("refused", reason="; ".join(refusal.problems))
@@ -150,16 +150,18 @@ def run_case(folder: Path, max_time: float = MAX_TIME) -> SuiteRow:
         return row("wrong", reason=f"{type(error).__name__}: {error}")
     allowed = float(case.settings["absolute"]) + float(case.settings["relative"]) * np.abs(case.expected)
     with np.errstate(invalid="ignore"):
-        off = np.where(found == case.expected, 0.0, np.abs(found - case.expected) / allowed)
-    off[np.isnan(found) & np.isnan(case.expected)] = 0.0
+        off = np.where(simulated == case.expected, 0.0, np.abs(simulated - case.expected) / allowed)
+    off[np.isnan(simulated) & np.isnan(case.expected)] = 0.0
     off[np.isnan(off)] = np.inf
     worst = float(off.max(initial=0.0))
     if worst <= 1.0:
         return row("right", worst)
-    at, column = np.unravel_index(int(off.argmax()), off.shape)
-    there, asked = found[at, column], case.expected[at, column]
-    said = f"{case.columns[column]} is {there:.6g} at t = {case.times[at]:g}, not {asked:.6g}"
-    return row("wrong", worst, said)
+    time_index, column = np.unravel_index(int(off.argmax()), off.shape)
+    simulated_value, expected_value = simulated[time_index, column], case.expected[time_index, column]
+    message = (
+        f"{case.columns[column]} is {simulated_value:.6g} at t = {case.times[time_index]:g}, not {expected_value:.6g}"
+    )
+    return row("wrong", worst, message)
 
 
 def _run(
@@ -170,19 +172,19 @@ def _run(
     problems: Sequence[str] | None = None,
     max_time: float = MAX_TIME,
 ) -> Report:
-    there = bool(folder) and Path(folder).is_dir()
-    mistakes = [] if there else ["name the folder that holds a folder of each case: --folder FOLDER"]
-    known = cases_in(folder) if there else []
-    mistakes += ["the folder holds no case NNNNN with its settings and results"] if there and not known else []
-    mistakes += unknown_mistakes("case", problems or (), known) if known else []
+    has_folder = bool(folder) and Path(folder).is_dir()
+    mistakes = [] if has_folder else ["name the folder that holds a folder of each case: --folder FOLDER"]
+    cases = cases_in(folder) if has_folder else []
+    mistakes += ["the folder holds no case NNNNN with its settings and results"] if has_folder and not cases else []
+    mistakes += unknown_mistakes("case", problems or (), cases) if cases else []
     raise_if_mistakes(f"bench {name}", mistakes + number_mistakes(max_time=max_time))
 
     def run() -> Iterator[SuiteRow]:
-        for case in problems or known:
+        for case in problems or cases:
             progress(f"{NAME}: {case}")
             yield run_case(Path(folder) / case, max_time)
 
-    rows, more = collected(run())
+    rows, status = collect_rows(run())
     counts = Counter(row.outcome for row in rows)
     share = (counts["refused"] + counts["wrong"]) / max(len(rows), 1)
     sheet = TextTable.from_items(
@@ -194,14 +196,14 @@ def _run(
         ("why", lambda row: shorten(row.reason, _MAX_REASON_LENGTH)),
         title=f"{name}: what is not right",
     )
-    told = (
+    sentence = (
         f"{len(rows)} time courses: {counts['right']} right, {counts['refused']} refused by name, {counts['wrong']} "
         f"wrong; {100 * share:.1f} % not right.  {sum(row.seconds for row in rows):.0f} CPU s, the longest "
         f"{max((row.seconds for row in rows), default=0.0):.1f} s"
     )
-    shown = (sheet, "", told) if share else (told,)
+    blocks = (sheet, "", sentence) if share else (sentence,)
     return Report(
-        shown, record(name, [asdict(row) for row in rows], folder=str(folder), castfit=cf.__version__, **more)
+        blocks, record(name, [asdict(row) for row in rows], folder=str(folder), castfit=cf.__version__, **status)
     )
 
 

@@ -130,8 +130,8 @@ def _slope(stages: Sequence[int], seconds: Sequence[float]) -> float:
 
 def _run(name: str, progress: Progress, seed: int = 0) -> Report:
     progress(name)
-    found = condensing_scaling(rng=seed)
-    return Report((found.shown,), record(name, [vars(found) | {"slopes": found.slopes}]))
+    scaling = condensing_scaling(rng=seed)
+    return Report((scaling.shown,), record(name, [vars(scaling) | {"slopes": scaling.slopes}]))
 
 
 KIND = Kind(lambda: ("condensing-scaling",), ("seed",), _run, lambda name: "time of a condensed step by stages")

@@ -64,11 +64,15 @@ def fit_by_scipy(problem: Problem, start: dict[str, float], max_time: float) -> 
 
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = solve_ivp(slope, (0.0, times[-1]), initial, "LSODA", times, rtol=tolerance, atol=1e-3 * tolerance)
-        if not found.success or not np.isfinite(found.y).all():
+            solution = solve_ivp(
+                slope, (0.0, times[-1]), initial, "LSODA", times, rtol=tolerance, atol=1e-3 * tolerance
+            )
+        if not solution.success or not np.isfinite(solution.y).all():
             return np.full(data.size, _FAILED_RESIDUAL)
-        seen = np.array([np.ravel(measured(t, x, [], p, [])) for t, x in zip(times, found.y.T, strict=True)]).T
-        return np.ravel((seen - data) / sigma[:, None])
+        predictions = np.array(
+            [np.ravel(measured(t, x, [], p, [])) for t, x in zip(times, solution.y.T, strict=True)]
+        ).T
+        return np.ravel((predictions - data) / sigma[:, None])
 
     limits = [problem.parameters[name] for name in names]
     bounds = np.log([[float(p.lower) for p in limits], [float(p.upper) for p in limits]])

@@ -29,7 +29,7 @@ from castfit.problems import Benchmark, PaperRow, load
 
 from .baselines import ABLATION, SEARCHERS, Budget, Scatter, Searcher, SearchTrace
 from .cpu_clock import cpu_clock
-from .table import COMMON, Kind, Report, collected, number_mistakes, record, reported, unknown_mistakes
+from .table import COMMON, Kind, Report, collect_rows, number_mistakes, record, reported, unknown_mistakes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -227,19 +227,19 @@ def run_searches(
 
     def rows() -> Iterator[SearchRow]:
         for problem, options in table.cases:
-            given = {**options, **({"data": data} if data is not None and problem == "hiv_proteinase" else {})}
-            benchmark = load(problem, **given)
+            row_options = {**options, **({"data": data} if data is not None and problem == "hiv_proteinase" else {})}
+            benchmark = load(problem, **row_options)
             target = target_of(benchmark)
             budget = Budget(table.max_eval, max_time, target)
             for method in chosen:
-                searcher, what = table.searchers[method], f"{table.name}, {problem}, {method}"
-                progress(f"{what}: building")
+                searcher, label = table.searchers[method], f"{table.name}, {problem}, {method}"
+                progress(f"{label}: building")
                 _warm_up(searcher, benchmark.problem, budget)
-                done: list[SearchRun] = []
+                runs_so_far: list[SearchRun] = []
                 for k in range(runs):
-                    progress(f"{what}: run {k + 1} of {runs}")
-                    done.append(_run(searcher, benchmark.problem, seed + k, workers, budget))
-                yield SearchRow(method, searcher.words, problem, given, target, tuple(done))
+                    progress(f"{label}: run {k + 1} of {runs}")
+                    runs_so_far.append(_run(searcher, benchmark.problem, seed + k, workers, budget))
+                yield SearchRow(method, searcher.words, problem, row_options, target, tuple(runs_so_far))
 
     return rows()
 
@@ -262,21 +262,21 @@ def _run(searcher: Searcher, problem: Problem, seed: int, workers: int, budget: 
     with cpu_clock(workers):
         trace = searcher(problem, seed=seed, workers=workers, budget=budget)
     cpu = time.process_time() - began
-    at = next((m for m in trace.history if m.chi2 <= budget.vtr), None)
+    hit = next((m for m in trace.history if m.chi2 <= budget.vtr), None)
     return SearchRun(
         seed=seed,
         chi2=min((m.chi2 for m in trace.history), default=np.inf),
-        simulations_to_target=np.inf if at is None else float(at.simulations),
-        seconds_to_target=np.inf if at is None else at.seconds,
+        simulations_to_target=np.inf if hit is None else float(hit.simulations),
+        seconds_to_target=np.inf if hit is None else hit.seconds,
         simulations=trace.simulations,
         cpu=cpu,
         trace=trace,
     )
 
 
-def shown(table: SearchTable, rows: Sequence[SearchRow], files: Iterable[str]) -> tuple[TextTable | str, ...]:
+def build_tables(table: SearchTable, rows: Sequence[SearchRow], files: Iterable[str]) -> tuple[TextTable | str, ...]:
     """Return what a paper reports of global searches, our rows, and where their curves are."""
-    ours = TextTable.from_items(
+    castfit_table = TextTable.from_items(
         rows,
         ("problem", lambda row: row.case),
         ("method", lambda row: row.method),
@@ -298,7 +298,7 @@ def shown(table: SearchTable, rows: Sequence[SearchRow], files: Iterable[str]) -
         "seconds, over the number of runs that reached it"
     )
     paper = [reported(table.name, table.source, table.paper), ""] if table.paper else []
-    return *paper, ours, "", words, *(f"The curves are in {file}." for file in files)
+    return *paper, castfit_table, "", words, *(f"The curves are in {file}." for file in files)
 
 
 def draw(rows: Iterable[SearchRow], table: SearchTable, path: str) -> tuple[str, ...]:
@@ -309,15 +309,15 @@ def draw(rows: Iterable[SearchRow], table: SearchTable, path: str) -> tuple[str,
     tuple of str
         The files that were written.
     """
-    first = [row for row in rows if (row.problem, row.options) == _case_of(rows)]
-    curves({row.method: [run.trace for run in row.runs] for row in first}, path, target=first[0].target)
-    ends = [f for row in first if row.method == "multistart" for run in row.runs for f in run.trace.ends]
+    case_rows = [row for row in rows if (row.problem, row.options) == _case_of(rows)]
+    curves({row.method: [run.trace for run in row.runs] for row in case_rows}, path, target=case_rows[0].target)
+    ends = [f for row in case_rows if row.method == "multistart" for run in row.runs for f in run.trace.ends]
     if not (table.histogram and np.isfinite(ends).any()):
         return (path,)
-    beside = Path(path)
-    beside = beside.with_name(f"{beside.stem}_histogram{beside.suffix}")
-    draw_histogram(ends, beside, target=first[0].target)
-    return path, str(beside)
+    target_path = Path(path)
+    target_path = target_path.with_name(f"{target_path.stem}_histogram{target_path.suffix}")
+    draw_histogram(ends, target_path, target=case_rows[0].target)
+    return path, str(target_path)
 
 
 def draw_histogram(chi2: Sequence[float], path: str | Path | None = None, *, target: float | None = None) -> Figure:
@@ -366,9 +366,9 @@ def _report(
     name: str, progress: Progress, starts: int = 5, seed: int = 0, plot: str | None = None, **options: Any
 ) -> Report:
     table = TABLES[name]
-    rows, stopped = collected(run_searches(table, runs=starts, seed=seed, progress=progress, **options))
+    rows, status = collect_rows(run_searches(table, runs=starts, seed=seed, progress=progress, **options))
     files = draw(rows, table, plot) if plot and rows else ()
-    return Report(shown(table, rows, files), record(name, [row.record() for row in rows], seed=seed, **stopped))
+    return Report(build_tables(table, rows, files), record(name, [row.record() for row in rows], seed=seed, **status))
 
 
 KIND = Kind(lambda: TABLES, (*COMMON, "data", "plot"), _report, lambda name: "global searches: success against effort")

@@ -38,9 +38,9 @@ def four_terms(seed: int) -> cf.Problem:
     rates = {a: -k1 * a + k2 * b - k3 * a**2, b: k1 * a - k2 * b - k4 * b}
     model = cf.Model(rates, parameters=[k1, k2, k3, k4], initial={a: 1, b: 0})
     times, noise = np.linspace(1, 12, 12), _DATA_SIGMA * np.random.default_rng(seed).standard_normal((2, 12))
-    first = np.exp(-TRUTH["k1"] * times)
-    second = TRUTH["k1"] / (TRUTH["k4"] - TRUTH["k1"]) * (first - np.exp(-TRUTH["k4"] * times))
-    data = cf.Experiment({"a": first + noise[0], "b": second + noise[1]}, time=times, sigma=_DATA_SIGMA)
+    first_term = np.exp(-TRUTH["k1"] * times)
+    second = TRUTH["k1"] / (TRUTH["k4"] - TRUTH["k1"]) * (first_term - np.exp(-TRUTH["k4"] * times))
+    data = cf.Experiment({"a": first_term + noise[0], "b": second + noise[1]}, time=times, sigma=_DATA_SIGMA)
     return cf.Problem(model, data, parameters={n: cf.Parameter(0.3, bounds=(-1, 5)) for n in TRUTH})
 
 
@@ -48,12 +48,12 @@ def simulated(sets: int, seed: int) -> Iterator[CaseRow]:
     """Choose among eight models of data sets of the true one."""
     began, contain, covered = time.process_time(), 0, dict.fromkeys(TRUTH, 0)
     for i in range(sets):
-        found = cf.select(
+        selection = cf.select(
             four_terms(1000 * (seed + 1) + i), "single", choices={n: [0, cf.estimated] for n in ("k2", "k3", "k4")}
         )
-        contain += "k4" in found.names[0].split()
+        contain += "k4" in selection.names[0].split()
         for name, value in TRUTH.items():
-            low, high = found.average(name).interval
+            low, high = selection.average(name).interval
             covered[name] += low <= value <= high
     seconds = time.process_time() - began
     yield CaseRow(
@@ -69,11 +69,13 @@ def petab_case(folder: Path) -> Iterator[CaseRow]:
     import yaml
 
     right = yaml.safe_load((folder / "expected.yaml").read_text(encoding="utf-8"))
-    found, seconds = cpu_timed(lambda: cf.petab.select(folder / "petab_select_problem.yaml"))
-    yield CaseRow(folder.name, f"model, of {len(found.fits)} fitted", found.names[0], right["model_hash"], seconds)
-    value, wanted = found.criteria[found.names[0]], right["criteria"][found.criterion]
-    yield CaseRow("", found.criterion, f"{value:.9f}", f"{wanted:.9f}")
-    values = found[found.names[0]].values
+    selection, seconds = cpu_timed(lambda: cf.petab.select(folder / "petab_select_problem.yaml"))
+    yield CaseRow(
+        folder.name, f"model, of {len(selection.fits)} fitted", selection.names[0], right["model_hash"], seconds
+    )
+    value, expected_value = selection.criteria[selection.names[0]], right["criteria"][selection.criterion]
+    yield CaseRow("", selection.criterion, f"{value:.9f}", f"{expected_value:.9f}")
+    values = selection[selection.names[0]].values
     off = max((abs(values.get(n, math.inf) - v) for n, v in (right["estimated_parameters"] or {}).items()), default=0.0)
     yield CaseRow("", "largest difference of an estimate", f"{off:.1e}", "0")
 
@@ -95,21 +97,21 @@ def path_of(folder: Path) -> Iterator[CaseRow]:
         }})
         for key, value in reference.items() if math.isfinite(value)
     }  # fmt: skip
-    found = cf.select(problems, "single", "box")
-    fits = sum(row.fits for row in found.fits.values())
+    selection = cf.select(problems, "single", "box")
+    fits = sum(row.fits for row in selection.fits.values())
     each = (time.process_time() - began) / len(problems)
     for k, key in enumerate(sorted(problems, key=lambda k: -reference[k])):
-        off = found.criteria[key] - reference[key]
-        what = f"AICc of {len(ast.literal_eval(key))} estimated, {off:+.1e} (at or below)"
-        yield CaseRow(_LARGE if k == 0 else "", what, f"{found.criteria[key]:.6f}", f"{reference[key]:.6f}", each)
+        off = selection.criteria[key] - reference[key]
+        label = f"AICc of {len(ast.literal_eval(key))} estimated, {off:+.1e} (at or below)"
+        yield CaseRow(_LARGE if k == 0 else "", label, f"{selection.criteria[key]:.6f}", f"{reference[key]:.6f}", each)
     yield CaseRow("", f"{fits} fits in all", "", "")
 
 
 def _run(name: str, progress: Progress, *, folder: str = "", starts: int = _N_DATA_SETS, seed: int = 0) -> Report:
-    there = not folder or Path(folder).is_dir()
+    has_folder = not folder or Path(folder).is_dir()
     raise_if_mistakes(
         f"bench {name}",
-        number_mistakes(starts=starts, seed=seed) + ([] if there else [f"there is no folder '{folder}'"]),
+        number_mistakes(starts=starts, seed=seed) + ([] if has_folder else [f"there is no folder '{folder}'"]),
     )
 
     def run() -> Iterator[CaseRow]:

@@ -47,7 +47,7 @@ from castfit.problem.problem import Problem
 from .cpu_clock import cpu_clock
 from .many_experiments import many_experiments, one_long_experiment
 from .process_usage import cpu_seconds, limit_cpu, limit_memory, peak_memory
-from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
+from .table import Kind, Report, collect_rows, number_mistakes, record, unknown_mistakes
 from .textbook_models import MODELS
 
 NAME = "sizes"
@@ -239,42 +239,42 @@ def run_sizes(
     InputError
         For unknown names or numbers out of range.
     """
-    wanted = [c for c in CASES if problems is None or any(c.startswith(b) for b in problems)]
+    chosen_cases = [c for c in CASES if problems is None or any(c.startswith(b) for b in problems)]
     missing = [b for b in problems or () if not any(c.startswith(b) for c in CASES)]
     mistakes = unknown_mistakes("method", methods, METHODS) + unknown_mistakes("case", missing, CASES)
     raise_if_mistakes(NAME, [*mistakes, *number_mistakes(max_time=max_time)])
 
     file = None if folder is None else Path(folder) / f"{NAME}.jsonl"
-    known = _read(file)
+    saved_fits = _read(file)
 
     def rows() -> Iterator[tuple[SizedFit, ...]]:
-        began, done = time.monotonic(), 0
-        left = sum((case, method) not in known for case in wanted for method in methods)
-        for case in wanted:
-            found: list[SizedFit] = []
+        began, n_finished = time.monotonic(), 0
+        left = sum((case, method) not in saved_fits for case in chosen_cases for method in methods)
+        for case in chosen_cases:
+            fits: list[SizedFit] = []
             for method in methods:
-                fit = known.get((case, method))
+                fit = saved_fits.get((case, method))
                 if fit is None:
                     progress(f"{NAME}: {case}, {method}")
-                    fit, done, left = _alone(case, method, max_time), done + 1, left - 1
+                    fit, n_finished, left = _run_in_process(case, method, max_time), n_finished + 1, left - 1
                     if file is not None:
                         with file.open("a", encoding="utf-8") as stream:
                             stream.write(json.dumps(asdict(fit)) + "\n")
-                    told(_line(fit) + time_left(time.monotonic() - began, done, left))
-                found.append(fit)
-            yield tuple(found)
+                    told(_line(fit) + time_left(time.monotonic() - began, n_finished, left))
+                fits.append(fit)
+            yield tuple(fits)
 
     return rows()
 
 
-def _alone(case: str, method: str, max_time: float) -> SizedFit:
+def _run_in_process(case: str, method: str, max_time: float) -> SizedFit:
     """Fit one case by one method in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=_context()) as pool:
         try:
             return pool.submit(measured, case, method, max_time).result()
         except (MemoryError, BrokenProcessPool) as error:
-            lost = type(error).__name__
-            return SizedFit(case, method, "", lost, np.inf, 0.0, np.inf, np.inf, np.inf, 0)
+            failure = type(error).__name__
+            return SizedFit(case, method, "", failure, np.inf, 0.0, np.inf, np.inf, np.inf, 0)
 
 
 def _context() -> BaseContext:
@@ -309,20 +309,20 @@ def ratios(fits: Sequence[SizedFit]) -> tuple[float, float]:
 
     One, where no transcription found what the default did.
     """
-    found = good(fits)
+    good_fits = good(fits)
     default = next((fit for fit in fits if fit.method == _DEFAULT), None)
-    others = [fit for fit in found if fit.method != _DEFAULT]
-    if default is None or default not in found:
+    other_fits = [fit for fit in good_fits if fit.method != _DEFAULT]
+    if default is None or default not in good_fits:
         return np.inf, np.inf
-    if not others:
+    if not other_fits:
         return 1.0, 1.0
-    best = min(others, key=lambda fit: fit.again)
+    best = min(other_fits, key=lambda fit: fit.again)
     return default.again / best.again, default.memory / best.memory
 
 
-def shown(cases: Sequence[Sequence[SizedFit]]) -> tuple[TextTable | str, ...]:
+def build_tables(cases: Sequence[Sequence[SizedFit]]) -> tuple[TextTable | str, ...]:
     """Return one row per fit, and what the default costs beside the best transcription."""
-    told = {fit: ratios(fits) for fits in cases for fit in fits if fit.method == _DEFAULT}
+    ratios_by_fit = {fit: ratios(fits) for fits in cases for fit in fits if fit.method == _DEFAULT}
     sheet = TextTable.from_items(
         [fit for fits in cases for fit in fits],
         ("case", lambda f: f.case),
@@ -334,16 +334,16 @@ def shown(cases: Sequence[Sequence[SizedFit]]) -> tuple[TextTable | str, ...]:
         (">again", lambda f: f"{f.again:.3g} s"),
         (">memory", lambda f: f"{f.memory:.0f} MB"),
         (">iterations", lambda f: f"{f.iterations}"),
-        (">time", lambda f: f"{told[f][0]:.2f}" if f in told else ""),
-        (">memory", lambda f: f"{told[f][1]:.2f}" if f in told else ""),
+        (">time", lambda f: f"{ratios_by_fit[f][0]:.2f}" if f in ratios_by_fit else ""),
+        (">memory", lambda f: f"{ratios_by_fit[f][1]:.2f}" if f in ratios_by_fit else ""),
     )
-    if not told:
+    if not ratios_by_fit:
         return (sheet,)
-    time_, memory = (np.array(of) for of in zip(*told.values(), strict=True))
-    within = float(np.mean((time_ <= _NEAR) & (memory <= _NEAR_MEMORY)))
+    time_, memory = (np.array(values) for values in zip(*ratios_by_fit.values(), strict=True))
+    share_near_best = float(np.mean((time_ <= _NEAR) & (memory <= _NEAR_MEMORY)))
     return sheet, "", (
         f"default: within {_NEAR:g} times the CPU time and {_NEAR_MEMORY:g} times the memory of the best transcription "
-        f"in {within:.0%} of {time_.size} cases; at most {time_.max():.2f} and {memory.max():.2f} times"
+        f"in {share_near_best:.0%} of {time_.size} cases; at most {time_.max():.2f} and {memory.max():.2f} times"
     )  # fmt: skip
 
 
@@ -357,9 +357,9 @@ def _run(
 ) -> Report:
     fits = run_sizes(methods=methods, problems=problems, max_time=max_time, folder=folder, progress=progress,
                      told=lambda line: print_line(line, sys.stderr))  # fmt: skip
-    rows, stopped = collected(fits)
+    rows, status = collect_rows(fits)
     records = [asdict(fit) for fits in rows for fit in fits]
-    return Report(shown(rows), record(name, records, castfit=cf.__version__, **stopped))
+    return Report(build_tables(rows), record(name, records, castfit=cf.__version__, **status))
 
 
 KIND = Kind(

@@ -31,7 +31,7 @@ from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 
 from .cpu_clock import cpu_timed
-from .table import Kind, Report, collected, record, unknown_mistakes
+from .table import Kind, Report, collect_rows, record, unknown_mistakes
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -178,23 +178,23 @@ def _run(name: str, progress: Progress, *, problems: Sequence[str] = PROBLEMS, j
             if problem == _BESIDE and jax is not None:
                 yield beside_jax(jax, own_fit)
 
-    rows, status = collected(timed())
+    rows, status = collect_rows(timed())
     sheet = TextTable.from_items(
         rows,
         ("problem", lambda row: row.problem),
         ("by", lambda row: row.by),
         ("fit, ms", lambda row: f"{row.fit:.2f}"),
-        ("of that the kernel", lambda row: _known(row.kernel, ".2f")),
-        ("fit / kernel", lambda row: _known(row.fit / row.kernel, ".1f")),
+        ("of that the kernel", lambda row: _format_known(row.kernel, ".2f")),
+        ("fit / kernel", lambda row: _format_known(row.fit / row.kernel, ".1f")),
         ("residuals with Jacobian, ms", lambda row: f"{row.linearized:.2f}"),
-        ("error of states", lambda row: _known(row.error, ".1g")),
+        ("error of states", lambda row: _format_known(row.error, ".1g")),
         ("", lambda row: row.note),
         title=f"{name}: warm fits of small models, CPU time, the least of {_N_REPEATS}",
     )
     return Report((sheet,), record(name, [asdict(row) for row in rows], repeats=_N_REPEATS, **status))
 
 
-def _known(value: float, format_spec: str) -> str:
+def _format_known(value: float, format_spec: str) -> str:
     return format(value, format_spec) if np.isfinite(value) else ""
 
 

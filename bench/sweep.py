@@ -43,7 +43,7 @@ from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 
 from .cpu_clock import cpu_timed
-from .table import Kind, Report, collected, record, unknown_mistakes
+from .table import Kind, Report, collect_rows, record, unknown_mistakes
 from .textbook_models import MODELS, Textbook
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from castfit.integrate import Integrator
     from castfit.transcribe.segments import SensitivityRequest
 
-    _Found = tuple[Array, Array]
+    _ArrayPair = tuple[Array, Array]
 
 NAME = "sweep"
 EXPLICIT = "explicit"
@@ -178,15 +178,17 @@ def _repeated(array: Array, axis: int = 0) -> Array:
     return np.repeat(array, _N_COPIES, axis=axis)
 
 
-def _exact(requests: Sequence[SensitivityRequest], staged: ShootingProblem, method: str) -> tuple[list[_Found], str]:
+def _exact(
+    requests: Sequence[SensitivityRequest], staged: ShootingProblem, method: str
+) -> tuple[list[_ArrayPair], str]:
     """Return values and sensitivities as exactly as two methods can have them, and by which."""
 
-    def integrate(kind: str, finer: float = 1.0) -> list[_Found]:
+    def integrate(kind: str, finer: float = 1.0) -> list[_ArrayPair]:
         tolerances = finer * _EXACT.relative_tolerance, finer * _EXACT.absolute_tolerance
         options = IntegratorOptions(kind, *tolerances, max_steps=_EXACT.max_steps)
         return [_run(a, _with(a, staged, options)) for a in requests]
 
-    def differ(one: list[_Found], other: list[_Found]) -> float:
+    def differ(one: list[_ArrayPair], other: list[_ArrayPair]) -> float:
         return max(_error(a, f, g) for a, f, g in zip(requests, one, other, strict=True))
 
     other_values, own_values = integrate(method), integrate("esdirk")
@@ -201,7 +203,11 @@ def _exact(requests: Sequence[SensitivityRequest], staged: ShootingProblem, meth
 
 
 def _timed(
-    kind: str, requests: Sequence[SensitivityRequest], staged: ShootingProblem, exact: list[_Found], compilation: str
+    kind: str,
+    requests: Sequence[SensitivityRequest],
+    staged: ShootingProblem,
+    exact: list[_ArrayPair],
+    compilation: str,
 ) -> Curve:
     """Time one method at all tolerances."""
     seconds: list[float] = []
@@ -227,7 +233,7 @@ def _with(request: SensitivityRequest, staged: ShootingProblem, options: Integra
     return integrator_of(staged.problem.model, request.integrator.grid, options)
 
 
-def _run(request: SensitivityRequest, integrator: Integrator) -> _Found:
+def _run(request: SensitivityRequest, integrator: Integrator) -> _ArrayPair:
     """Integrate values with sensitivities: at once by a method that can, else first those, then these."""
     if request.spans is None:
         values, slopes = integrator.differentiated(request.lanes, request.dx0, request.dp)
@@ -236,7 +242,7 @@ def _run(request: SensitivityRequest, integrator: Integrator) -> _Found:
     return values.x, integrator.sensitivities(request.lanes, values, request.dx0, request.dp, request.spans).dx
 
 
-def _error(request: SensitivityRequest, values: _Found, exact: _Found) -> float:
+def _error(request: SensitivityRequest, values: _ArrayPair, exact: _ArrayPair) -> float:
     """Return the largest relative error of values and sensitivities; infinite where a lane failed."""
     unit = np.maximum(request.lanes.units[0], _MAGNITUDE_FRACTION * np.abs(request.lanes.x0))[:, None]
     (x, dx), (x_, dx_) = values, exact
@@ -288,7 +294,7 @@ def _run_explicit(name: str, progress: Progress, **options: Any) -> Report:
     chosen, plot = options.get("problems"), options.get("plot")
     names = None if chosen is None else tuple(chosen.split(",")) if isinstance(chosen, str) else tuple(chosen)
     raise_if_mistakes(EXPLICIT, unknown_mistakes("model", names or (), tuple(_textbook())))
-    comparisons, status = collected(explicit(models=names, progress=progress))
+    comparisons, status = collect_rows(explicit(models=names, progress=progress))
     if plot is not None:
         draw_sweeps(comparisons, plot)
     sheet = TextTable.from_items(
@@ -311,7 +317,7 @@ def _run_table(name: str, progress: Progress, **options: Any) -> Report:
     if folder is not None and not Path(folder).is_dir():
         mistakes.append(f"folder {folder} does not exist")
     raise_if_mistakes(NAME, mistakes)
-    comparisons, status = collected(sweep(problems=picked, folder=folder, progress=progress))
+    comparisons, status = collect_rows(sweep(problems=picked, folder=folder, progress=progress))
     if plot is not None:
         draw_sweeps(comparisons, plot)
     sheet = TextTable.from_items(

@@ -71,9 +71,9 @@ class CaseRow:
 
 def cases(name: str, title: str, rows: Iterable[CaseRow]) -> Report:
     """Return the report of cases beside what is right."""
-    kept, more = collected(rows)
+    collected_rows, status = collect_rows(rows)
     sheet = TextTable.from_items(
-        kept,
+        collected_rows,
         ("case", lambda row: row.case),
         ("", lambda row: row.what),
         (">reached", lambda row: row.reached),
@@ -81,7 +81,7 @@ def cases(name: str, title: str, rows: Iterable[CaseRow]) -> Report:
         (">CPU s", lambda row: f"{row.seconds:.2f}" if math.isfinite(row.seconds) else ""),
         title=title,
     )
-    return Report((sheet,), record(name, [asdict(row) for row in kept], **more))
+    return Report((sheet,), record(name, [asdict(row) for row in collected_rows], **status))
 
 
 COMMON = ("starts", "seed", "workers", "methods", "max_time")
@@ -107,15 +107,15 @@ def unknown_mistakes(kind: str, asked: Iterable[str], known: Collection[str]) ->
     return [f"there is no {kind} '{name}': {suggest(name, known)}" for name in asked if name not in known]
 
 
-def collected(rows: Iterable[Item]) -> tuple[list[Item], dict[str, str]]:
+def collect_rows(rows: Iterable[Item]) -> tuple[list[Item], dict[str, str]]:
     """Return the rows of a table until Ctrl-C, and what JSON says of that."""
-    found: list[Item] = []
+    items: list[Item] = []
     try:
         for row in rows:
-            found.append(row)
+            items.append(row)
     except KeyboardInterrupt:
-        return found, {"stopped": Status.INTERRUPTED.value}
-    return found, {}
+        return items, {"stopped": Status.INTERRUPTED.value}
+    return items, {}
 
 
 def record(table: str, rows: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from castfit.problem.problem import Problem
 
 from .cpu_clock import cpu_clock
 from .scipy_fit import fit_by_scipy
-from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
+from .table import Kind, Report, collect_rows, number_mistakes, record, unknown_mistakes
 from .textbook_models import KIND_OF, MODELS
 
 MAX_FIT_SECONDS = 60.0  # time limit of one fit in seconds
@@ -41,10 +41,10 @@ def _fit(*parts: str) -> Method:
 
 
 def _estimate(problem: Problem, start: dict[str, float], seed: int, max_time: float) -> tuple[Any, float]:
-    found = cf.estimate(problem.posed.starting_at(start), rng=seed, max_time=max_time)
-    if found.best is None:
+    result = cf.estimate(problem.posed.starting_at(start), rng=seed, max_time=max_time)
+    if result.best is None:
         return "nothing found", np.inf
-    return found.best.status, found.best.chi2 if found.best.success else np.inf
+    return result.best.status, result.best.chi2 if result.best.success else np.inf
 
 
 def _scipy(problem: Problem, start: dict[str, float], seed: int, max_time: float) -> tuple[Any, float]:
@@ -128,18 +128,18 @@ def run_textbook(
     InputError
         For unknown names or numbers out of range.
     """
-    wanted = tuple(MODELS) if problems is None else tuple(problems)
+    chosen_names = tuple(MODELS) if problems is None else tuple(problems)
     mistakes = unknown_mistakes("method", methods, METHODS)
-    mistakes += unknown_mistakes("model", wanted, MODELS)
+    mistakes += unknown_mistakes("model", chosen_names, MODELS)
     mistakes += number_mistakes(starts=starts, seed=seed, max_time=max_time)
     raise_if_mistakes(table, mistakes)
 
     def rows() -> Iterator[TextbookRow]:
         _, pose = QUESTIONS[table]
-        for name in wanted:
+        for name in chosen_names:
             model = MODELS[name]
             problem = pose(model)
-            near = cf.fit(problem, "single", cf.GaussNewton("box"), start=model.truth)
+            fit_from_truth = cf.fit(problem, "single", cf.GaussNewton("box"), start=model.truth)
             runs: dict[str, tuple[TextbookRun, ...]] = {}
             for method in methods:
                 progress(f"{table}: {name}, {method}")
@@ -148,9 +148,12 @@ def run_textbook(
                     _run(METHODS[method], problem, model.far_start((seed, k, place)), seed + k, max_time)
                     for k in range(starts)
                 )
-            found = [near.chi2 if near.success else np.inf, *(run.chi2 for of in runs.values() for run in of)]
+            objectives = [
+                fit_from_truth.chi2 if fit_from_truth.success else np.inf,
+                *(run.chi2 for method_runs in runs.values() for run in method_runs),
+            ]
             for method, of in runs.items():
-                yield TextbookRow(name, KIND_OF[name], method, min(found), of)
+                yield TextbookRow(name, KIND_OF[name], method, min(objectives), of)
 
     return rows()
 
@@ -164,9 +167,9 @@ def _run(method: Method, problem: Problem, start: dict[str, float], seed: int, m
     return TextbookRun(seed, str(getattr(status, "value", status)), chi2, time.process_time() - began)
 
 
-def shown(table: str, rows: Sequence[TextbookRow]) -> tuple[TextTable | str, ...]:
+def build_tables(table: str, rows: Sequence[TextbookRow]) -> tuple[TextTable | str, ...]:
     """Return the table, and the sums of every method."""
-    ours = TextTable.from_items(
+    castfit_table = TextTable.from_items(
         rows,
         ("model", lambda row: row.model),
         ("kind", lambda row: row.kind),
@@ -179,16 +182,16 @@ def shown(table: str, rows: Sequence[TextbookRow]) -> tuple[TextTable | str, ...
     )
     sums: list[str] = []
     for method in dict.fromkeys(row.method for row in rows):
-        mine = [row for row in rows if row.method == method]
-        count, cpu = sum(len(row.runs) for row in mine), sum(row.cpu for row in mine)
-        sums.append(f"{method}: {sum(row.hits for row in mine)} of {count} found, {cpu:.1f} CPU s")
-    return ours, "", *sums
+        method_rows = [row for row in rows if row.method == method]
+        count, cpu = sum(len(row.runs) for row in method_rows), sum(row.cpu for row in method_rows)
+        sums.append(f"{method}: {sum(row.hits for row in method_rows)} of {count} found, {cpu:.1f} CPU s")
+    return castfit_table, "", *sums
 
 
 def _report(name: str, progress: Progress, **options: Any) -> Report:
-    rows, stopped = collected(run_textbook(name, progress=progress, **options))
+    rows, status = collect_rows(run_textbook(name, progress=progress, **options))
     records = [{**asdict(row), "hits": row.hits, "cpu": row.cpu} for row in rows]
-    return Report(shown(name, rows), record(name, records, castfit=cf.__version__, **stopped))
+    return Report(build_tables(name, rows), record(name, records, castfit=cf.__version__, **status))
 
 
 KIND = Kind(

@@ -13,7 +13,7 @@ import pytest
 import castfit as cf
 from castfit import cli, problems
 from castfit._bench.library import METHODS, LibraryEntry, record, run_library
-from castfit._bench.regression import earlier, shown
+from castfit._bench.regression import build_tables, earlier
 from tests.builders import refused
 from tests.paths import ROOT
 
@@ -55,7 +55,7 @@ def test_an_earlier_table_gives_ratios(tmp_path):
     earlier_entries = earlier(str(file))
     assert earlier_entries == {("bellman", "default"): old, ("bellman", "single/ipopt"): second_entry}
     new = [replace(old, iterations=5.0, cpu=1.0), replace(second_entry, correct=0, success=0, ends=("max_time",))]
-    sheet, *lines = shown(new, earlier_entries)
+    sheet, *lines = build_tables(new, earlier_entries)
     first_row, second_row = (dict(zip(sheet.heads[-4:], row[-4:], strict=True)) for row in sheet.rows)
     assert first_row == {">before": "1, 1", ">iterations": "0.50", ">CPU": "0.50", "ends": ""}
     assert second_row["ends"] == "max_time"
@@ -73,7 +73,7 @@ def test_an_error_of_one_fit_is_a_row(two_problems, monkeypatch):
     monkeypatch.setattr(cf, "fit", broken)
     (entry, _) = run_library(methods=["default"])
     assert (entry.success, entry.ends) == (0, ("RuntimeError: out of order",))
-    assert "out of order" in shown([entry])[0].rows[0][-1]
+    assert "out of order" in build_tables([entry])[0].rows[0][-1]
 
 
 def test_mistakes_are_listed_at_once(tmp_path):

@@ -25,7 +25,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch
         is_failed = method == "single"
         return replace(fit, case=case, method=method, objective=math.inf if is_failed else 1.0, again=max_time)
 
-    monkeypatch.setattr(sizes, "_alone", run_fit)
+    monkeypatch.setattr(sizes, "_run_in_process", run_fit)
     lines: list[str] = []
     options = {"problems": ["titration"], "max_time": 3.0, "folder": tmp_path, "told": lines.append}
     with pytest.raises(KeyboardInterrupt):

@@ -15,8 +15,8 @@ from castfit._support.json_codec import rebuild_value, to_jsonable
 from castfit._support.status import InputError
 from castfit.drive.run.checkpoint import (
     Checkpoint,
-    describe_method,
     describe_header_differences,
+    describe_method,
     digest,
     read,
     write,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import castfit as cf
 from castfit import cli
 from castfit._bench.ablation import INGREDIENTS, run_ablation
-from castfit._bench.table import collected
+from castfit._bench.table import collect_rows
 from castfit._support.status import Status
 from castfit.drive.search.portfolio import search, strategies
 from castfit.drive.search.portfolio.allocation import (
@@ -503,7 +503,7 @@ def test_an_ablation_that_is_interrupted_keeps_what_has_ended():
         if message.endswith("start 2 of 2: default"):
             raise KeyboardInterrupt
 
-    rows, summary = collected(run_ablation(methods=["default"], problems=["bellman"], starts=2, progress=press))
+    rows, summary = collect_rows(run_ablation(methods=["default"], problems=["bellman"], starts=2, progress=press))
     assert summary == {"stopped": "interrupted"}
     assert [len(row.runs) for row in rows] == [1]
 
@@ -556,7 +556,7 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
 
 def test_a_search_that_is_ended_has_the_valley_that_was_checked_and_says_that_it_is_no_optimum(monkeypatch):
     """Descents are cut short, so that nothing is seen to be an optimum."""
-    monkeypatch.setattr(local_search, "_ITERATIONS", 2)
+    monkeypatch.setattr(local_search, "_MAX_SCREENING_ITERATIONS", 2)
     monkeypatch.setattr(local_search, "MAX_FINAL_ITERATIONS", 1)
     monkeypatch.setattr(strategies, "_MAX_CONFIRMING_ITERATIONS", 1)
     reports = []
