@@ -220,7 +220,7 @@ def test_a_table_ranks_models() -> None:
     assert set(models.tests) == {("constant", "line"), ("constant", "parabola"), ("line", "parabola")}
     assert models.tests["constant", "line"].p_value < 1e-6
     assert [row[0] for row in models.sheet.rows] == ["line", "parabola", "constant"]
-    assert "Nothing speaks for constant." in str(models)
+    assert "constant: essentially no support" in str(models)
     assert models["line"] is fitted("ab")
     assert list(cf.compare_models([fitted("a"), fitted("ab")]).results) == ["model 1", "model 2"]
 

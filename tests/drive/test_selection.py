@@ -243,7 +243,7 @@ def test_a_candidate_that_fails_is_listed_and_not_last() -> None:
 @pytest.mark.parametrize(
     ("given", "options", "said"),
     [
-        (lambda: {"a": four_terms(1), "b": with_one_value_changed()}, {}, "the measurements of 'a' in 'experiment 1' differ"),
+        (lambda: {"a": four_terms(1), "b": with_one_value_changed()}, {}, "of 'a' in 'experiment 1' differ between"),
         (lambda: {"a": four_terms(1), "b": four_terms(1)}, {}, "'a' and 'b' are the same model; remove one"),
         (lambda: {"a": four_terms(1)}, {}, "fewer than two problems"),
         (lambda: {"a": four_terms(1), "b": 3}, {}, "'b' is 3; give a Problem"),
@@ -315,7 +315,7 @@ def test_the_larger_of_two_models_is_taken_for_the_truth() -> None:
     assert found()._rivals()[0] != "k4"
     assert found()._rivals()[1] == "k4"
     single = cf.select(four_terms(), "single", choices={"k4": [0, cf.estimated]})
-    with refused("there are no two candidates to be told apart"):
+    with refused("fewer than two plausible candidates"):
         single.next_experiment()
 
 

@@ -1,11 +1,11 @@
-"""Model averaging: estimates and predictions of several models, each model by its weight.
+"""Model averaging: estimates and predictions of several models, weighted by model.
 
 Notation: w weight of a model, x its value, s its standard error
 
     mean  sum w x,   standard error  sum w sqrt(s^2 + (x - mean)^2)        [Burnham and Anderson 2002, equation 4.9]
     intervals and bands  quantiles of the mixture  P(y) = sum w P_model(y)          [Turek and Fletcher 2012]
 
-Averages of limits have no such meaning.
+An average of limits would not be a limit of the mixture.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class WeightedValues:
 
     @property
     def mean(self) -> Array:
-        """The averaged value."""
+        """Weighted mean of the values."""
         return self._summed(self.values)
 
     @property
     def error(self) -> Array:
-        """The averaged standard error, with what models differ by."""
+        """Averaged standard error, including differences between models."""
         return self._summed(np.hypot(self.errors, self.values - self.mean))
 
     def _summed(self, component_values: Array) -> Array:
         return np.asarray(np.tensordot(self.weights, component_values, axes=1), dtype=float)
 
     def quantiles(self, p: float) -> Array:
-        """Return the quantile of the mixture (n,), of values (k, n), by bisection."""
+        """Return the quantile p (n,) of the mixture, by bisection."""
         finite = np.isfinite(self.errors)
         unbounded_weight = self._summed((~finite).astype(float))
         size: Array = np.where(finite, self.errors, 0.0).max(axis=0)
@@ -71,7 +71,7 @@ class WeightedValues:
         return np.where(1.0 - unbounded_weight / 2 <= p, np.inf, quantiles)
 
     def distribution(self, y: Array) -> Array:
-        """Return P(y) of the mixture; of a model that leaves a value open half lies on either side."""
+        """Return P(y) of the mixture; a model that does not determine the value contributes 1/2."""
         with np.errstate(invalid="ignore", divide="ignore"):
             scaled = np.where(np.isinf(self.errors), 0.0, (y - self.values) / self.errors)
         scaled = np.where(np.isnan(scaled), 0.0, scaled)

@@ -1,4 +1,4 @@
-"""The fit of one candidate: from nominal values and from another candidate's estimates, the better of the two."""
+"""The fit of one candidate: the better of fits from nominal values and from another candidate's estimates."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _RETRY_SCREEN_SIZE = 20  # points, the best of which is one random start
 
 @dataclass(frozen=True)
 class CandidateStart:
-    """Start of a fit: the values of the problem, or a `point`, whose values outside the bounds are left out.
+    """Start of a fit: the values of the problem, or a `point`, without its values outside of the bounds.
 
-    exact : whether that is moved to the bound instead, as where a smaller candidate stands
-    called : how messages call it
+    label : name of the start in messages
+    exact : whether values outside of the bounds are moved to the bound, as for the point of a nested candidate
     """
 
     label: str = "nominal values"
@@ -37,7 +37,7 @@ class CandidateStart:
     exact: bool = False
 
     def build_start(self, problem: Posable) -> dict[str, float] | None:
-        """Return the start (name: value) of a problem, as far as the point knows its quantities and bounds allow it."""
+        """Return the start (name: value) of a problem, for quantities that the point contains and bounds allow."""
         if self.point is None:
             return None
         start: dict[str, float] = {}
@@ -53,17 +53,17 @@ class CandidateStart:
 class CandidateFit(FitRecord):
     """The fit of a candidate.
 
-    name : of the candidate; number : how many fits of it came before
-    status, message : how it ended, a value of `castfit.Status`, or "worker_died", "cut_off", "error", "not_run" ...
-    result : without its problem; None if there was none
-    start : what led there
-    fits : how many fits that took; time : seconds
+    name : of the candidate; number : number of earlier fits of it
+    status, message : a value of `castfit.Status`, or "worker_died", "cut_off", "error", "not_run" ...
+    result : without its problem; None if there is none
+    start : label of the start that led to the result
+    fits : number of fits that were needed; time : seconds
     """
 
     name: str
     number: int = 0
     status: str = "not_run"
-    message: str = "It was not run."
+    message: str = "Not run."
     result: Result | None = None
     start: str = ""
     fits: int = 0
@@ -71,14 +71,14 @@ class CandidateFit(FitRecord):
 
     @property
     def neg2loglik(self) -> float:
-        """-2 log likelihood of data and priors; NaN where there is no solution."""
+        """-2 log likelihood of data and priors; NaN if there is no solution."""
         return self.result.neg2loglik if self.success and self.result is not None else np.nan
 
 
 def selection_criteria(result: Result) -> Criteria:
     """Return the criteria of a fit for model selection: all estimated quantities count, also those at a bound.
 
-    Elsewhere (`Result.criteria`) only what the data determine does; with priors that is the effective number.
+    `Result.criteria` counts only directions that the data determine; with priors, the effective number.
     """
     criteria = result.criteria
     n_excluded = sum(name in result.active for name in result.names) + result.undetermined.shape[0]
@@ -95,7 +95,7 @@ def fit_candidate(
     limit: float,
     deadline: float,
 ) -> CandidateFit | None:
-    """Fit a candidate from every start, if none leads to a solution from drawn ones; None if there is no time."""
+    """Fit a candidate from every start, and from random ones if none succeeds; None if no time is left."""
     space, transcription, solver = unpickle_job(job)
     start_time = time.perf_counter()
     problem = space.problem(candidate)
@@ -107,7 +107,7 @@ def fit_candidate(
     for start in starts if problem.names else starts[:1]:
         if remaining_time() <= 0.0:
             break
-        # From estimates the way is down; collocation, begun at the data, would end anywhere where a model is poor.
+        # Single shooting starts at the estimates; collocation starts at the data, and may end at a poor fit.
         first_transcription = transcription if start.point is None or transcription is not None else SingleShooting()
         result = fit(
             problem,
@@ -146,7 +146,7 @@ def fit_candidate(
     return replace(
         row,
         status=CUT_OFF if is_cut_off else best.status.value,
-        message="The time of the whole run ended." if is_cut_off else best.message,
+        message="The time limit of the run was reached." if is_cut_off else best.message,
         result=replace(best, problem=None, found_by=None),
         start=best_start,
         fits=n_fits,

@@ -20,7 +20,7 @@ from castfit.result.same_data import differing_data
 
 
 class EstimatedChoice(Enum):
-    """The alternative of a parameter that is no number: ``cf.estimated``, as the problem states it.
+    """The alternative ``cf.estimated`` of a parameter: it is estimated as in the problem.
 
     Examples
     --------
@@ -36,14 +36,14 @@ class EstimatedChoice(Enum):
 
 
 estimated = EstimatedChoice.ESTIMATED
-"""In choices of `select`: the parameter is estimated, as the problem states it, bounds and prior included."""
+"""In choices of `select`: the parameter is estimated as in the problem, with its bounds and prior."""
 
 Alternative = float | EstimatedChoice
 
 
 @dataclass(frozen=True)
 class CandidateModel:
-    """One model: the problem that it is made of, and by the parameters that are chosen about what each is."""
+    """One candidate: its name, the name of its problem, and the chosen alternatives by parameter."""
 
     name: str
     problem_name: str
@@ -55,7 +55,7 @@ class CandidateModel:
         return frozenset(n for n, v in self.chosen.items() if v is estimated)
 
     def is_nested_in(self, larger: CandidateModel) -> bool:
-        """Whether a larger candidate of the same problem becomes this one where more of its parameters are held."""
+        """Check whether a larger candidate of the same problem becomes this one if more of its parameters are fixed."""
         shares_choices = all(v is estimated or self.chosen[n] == v for n, v in larger.chosen.items())
         return (
             self.problem_name == larger.problem_name
@@ -67,11 +67,11 @@ class CandidateModel:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """All that may be fitted.
+    """All candidates of a selection.
 
-    problems : by name; one of the name "" if there are choices
-    choices : alternatives by parameter, the held ones first
-    total : how many there are, if somebody else says what they are
+    problems : by name; one with the name "" if there are choices
+    choices : alternatives by parameter, fixed values first
+    total : number of candidates, if an external search proposes them
     """
 
     problems: Mapping[str, Problem]
@@ -93,19 +93,19 @@ class Candidates:
                 yield self.build_candidate(dict(zip(self.choices, combination, strict=True)))
 
     def build_candidate(self, chosen: Mapping[str, Alternative]) -> CandidateModel:
-        """Return the candidate with these alternatives; it is called by what it estimates, and unusual numbers."""
+        """Return the candidate with these alternatives; its name lists what it estimates, and unusual fixed values."""
         parts = [n if v is estimated else f"{n}={v:g}" for n, v in chosen.items()
                  if v is estimated or v != self.choices[n][0]]  # fmt: skip
         return CandidateModel(" ".join(parts) or "(none)", "", chosen)
 
     @property
     def smallest(self) -> CandidateModel:
-        """The candidate that estimates least."""
+        """The candidate with the fewest estimates."""
         return self.build_candidate({n: alternatives[0] for n, alternatives in self.choices.items()})
 
     @property
     def largest(self) -> CandidateModel:
-        """The candidate that estimates all that it may."""
+        """The candidate with the most estimates."""
         return self.build_candidate({n: alternatives[-1] for n, alternatives in self.choices.items()})
 
     def changed(self, candidate: CandidateModel, parameter_names: Iterable[str]) -> Iterator[CandidateModel]:
@@ -118,7 +118,7 @@ class Candidates:
     def neighbours(
         self, candidate: CandidateModel, *, allow_more: bool = True, allow_fewer: bool = True
     ) -> list[CandidateModel]:
-        """Return the candidates with one parameter changed, so that not fewer or not more are estimated."""
+        """Return the candidates with one parameter changed; without more, or fewer, estimates if not allowed."""
         neighbors = [other for n in self.choices for other in self.changed(candidate, [n])]
         size = len(candidate.free)
         return [o for o in neighbors if (allow_more or len(o.free) <= size) and (allow_fewer or len(o.free) >= size)]
@@ -144,7 +144,7 @@ class Candidates:
 def read(argument: Any, choices: Any) -> Candidates:
     """Read and check the arguments of `select`.
 
-    Raises InputError: with every mistake, before anything is fitted.
+    Raises InputError with all mistakes, before the first fit.
     """
     if isinstance(argument, Problem):
         return _of_choices(argument, choices)

@@ -1,4 +1,4 @@
-"""The evidence of a model: the probability density of the data, whatever its quantities are within their priors.
+"""The evidence of a model: the probability density of the data, integrated over the priors of its quantities.
 
 Notation, search scale:  theta, p(theta) prior, L likelihood, n quantities, I information at the optimum
 
@@ -6,10 +6,10 @@ Notation, search scale:  theta, p(theta) prior, L likelihood, n quantities, I in
     Laplace:  log Z = log(L p) + n/2 log 2 pi - 1/2 log det I                          [Tierney and Kadane 1986]
     bridge:   r <- mean_2(l / (s1 l + s2 r)) / mean_1(1 / (s1 l + s2 r)),  l = L p / g  [Meng and Wong 1996]
 
-mean_1 is over draws of the posterior, mean_2 over those of a normal proposal g, which other draws fit; s1 and s2 are
-their shares, by the effective number of draws (Gronau et al. 2017).  The relative mean square error of r is that of
-Fruehwirth-Schnatter (2004).  An unknown sigma that a fit eliminates is integrated over, with the prior 1 / sigma: all
-candidates have it, so that it matters to no ratio.
+mean_1 is over draws of the posterior, mean_2 over draws of a normal proposal g, which is fitted to other draws; s1 and
+s2 are their shares, by the effective number of draws (Gronau et al. 2017).  The relative mean square error of r follows
+Fruehwirth-Schnatter (2004).  An eliminated unknown sigma is integrated over, with the improper prior 1 / sigma, which
+cancels in ratios, because all candidates have it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class EvidenceTable(TabularReport):
     found : dict
         By model its evidence: ``log``, the standard ``error`` of that, and a ``remark``.
     method : {"laplace", "bridge"}
-        How they were found.
+        Method by which they were computed.
 
     Examples
     --------
@@ -74,19 +74,19 @@ class EvidenceTable(TabularReport):
 
     def __getitem__(self, name: str) -> Evidence:
         """Return the evidence of a model."""
-        raise_if_mistakes("evidence", unknown_names("there is no model '{}'", [name], self.found))
+        raise_if_mistakes("evidence", unknown_names("unknown model '{}'", [name], self.found))
         return self.found[name]
 
     @property
     def weights(self) -> dict[str, float]:
-        """Posterior probabilities of the models whose evidence is known, for equal prior probabilities."""
+        """Posterior probabilities of the models with known evidence, for equal prior probabilities."""
         logs = {n: e.log for n, e in self.found.items() if np.isfinite(e.log)}
         max_log = max(logs.values(), default=0.0)
         total = sum(np.exp(v - max_log) for v in logs.values())
         return {n: float(np.exp(v - max_log) / total) for n, v in logs.items()}
 
     def log_bayes_factor(self, one: str, other: str) -> float:
-        """Return by how much the data speak for one model against another, as the logarithm of the ratio."""
+        """Return the logarithm of the ratio of the evidence of one model to that of another."""
         return self[one].log - self[other].log
 
     @property
@@ -105,7 +105,7 @@ class EvidenceTable(TabularReport):
 
     @property
     def parts(self) -> tuple[TextTable | str, ...]:
-        """The table, and what it rests on."""
+        """The table, and its method."""
         laplace = "Laplace approximation (exact for normal posteriors)"
         method_name = laplace if self.method == "laplace" else "Bridge sampling"
         return self.sheet, f"{method_name}. The evidence depends on the priors: wider priors reduce it."
@@ -137,7 +137,7 @@ def _constant(compiled_problem: CompiledProblem) -> float:
     flat = ~_with_prior(compiled_problem)
     total = -float(np.sum(np.log((upper - lower)[flat])))
     for size in _group_sizes(compiled_problem):
-        m = 0.5 * size  # of the integral of L / sigma, relative to the largest L
+        m = 0.5 * size  # for the integral of L / sigma, relative to the largest L
         total += float(np.log(0.5) + scipy.special.gammaln(m) + m - m * np.log(m))
     return total
 
@@ -150,7 +150,7 @@ def _group_sizes(compiled_problem: CompiledProblem) -> list[int]:
 
 
 def laplace(result: Result) -> Evidence:
-    """Return the evidence by Laplace's formula; of an optimum at a bound or constraint NaN: it is no peak there."""
+    """Return the evidence by Laplace's formula; NaN if the optimum is at a bound or constraint, and so no peak."""
     if undefined_evidence := _evidence_undefined(result):
         return undefined_evidence
     compiled_problem = _compile_problem(result)
@@ -167,9 +167,9 @@ def laplace(result: Result) -> Evidence:
 
 
 def _evidence_undefined(result: Result) -> Evidence | None:
-    """Return NaN as evidence if an equation ties quantities, as their priors are no density of the remaining ones.
+    """Return NaN as evidence if an equation ties quantities, which leaves their priors without a density.
 
-    Else None.
+    Return None otherwise.
     """
     equal = [f"'{row.name}'" for row in result.constraints.active if row.active == "equal"]
     if not equal:
@@ -185,7 +185,7 @@ def _compile_problem(result: Result) -> CompiledProblem:
 
 
 def _to_theta(compiled_problem: CompiledProblem, theta: Array) -> float:
-    """Return the log of the density of theta where priors are densities of natural values."""
+    """Return the log of the derivatives that transform prior densities of natural values to theta."""
     signs = jacobian_signs(compiled_problem)
     logs = np.where(compiled_problem.log, theta, np.log(np.maximum(theta, np.finfo(float).tiny)))
     return float(np.sum(np.where(signs != 0, signs * logs, 0.0)))
@@ -226,8 +226,9 @@ def bridge_estimate(
 ) -> tuple[float, float]:
     """Return the log of the integral of a density, and its standard error.
 
-    fitting (m, n), own (m, n) : draws that fit the proposal, and that are used; heights (m,) : their log density
-    effective : how many independent draws the latter are worth
+    fitting (m, n) : draws that determine the proposal
+    draws (m, n), heights (m,) : draws for the estimate, and their log density
+    effective : effective number of these draws
     """
     n = draws.shape[1]
     centre: Array = fitting.mean(axis=0)
@@ -257,11 +258,14 @@ def bridge_estimate(
 def evidences(results: Mapping[str, Result], *, sampling: bool, draws: int, rng: Any, workers: Any) -> EvidenceTable:
     """Return the evidence of each model.
 
-    Raises InputError: naming every quantity with neither prior nor finite bounds.
+    Raises InputError with every quantity that has neither a prior nor finite bounds.
     """
     improper_by_model = {n: quantities_without_prior(_compile_problem(r)) for n, r in results.items()}
     improper_names = list(dict.fromkeys(q for names in improper_by_model.values() for q in names))
-    raise_if_mistakes("evidence", [f"'{q}' has neither a prior nor two finite bounds, so the evidence is undefined; set one of them" for q in improper_names])  # fmt: skip
+    remedy = "so the evidence is undefined; set one of them"
+    raise_if_mistakes(
+        "evidence", [f"'{q}' has neither a prior nor two finite bounds, {remedy}" for q in improper_names]
+    )
     generator = np.random.default_rng(rng)
     evidence_by_model = {
         n: bridge(r, draws, generator, workers) if sampling else laplace(r) for n, r in results.items()

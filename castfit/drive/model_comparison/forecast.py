@@ -2,11 +2,11 @@
 
 At a candidate's optimum the model in which everything is estimated is linearized once.  With
 
-theta   its quantities, search scale, at the candidate's estimates and held values;  d  a step from there
+theta   its quantities, search scale, at the candidate's estimates and fixed values;  d  a step from there
 g, F    slope of the cost, and Fisher's information
 
-the cost of a neighbour is forecast by the least of  g.d + d'F d / 2  where d_j leads to the value at which it holds j,
-and the others are free within their bounds.  Hundreds of neighbours cost one linearization.
+the forecast of a neighbour's cost is the minimum of  g.d + d'F d / 2, where d_j leads to the value at which it fixes
+quantity j, and the other entries are free within their bounds.  Hundreds of neighbours need one linearization.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_CLIPPING_ROUNDS = 5  # rounds in which quantities beyond a bound are fixed 
 
 
 def full_problem(space: Candidates) -> Problem:
-    """Return the problem in which everything is estimated, and every value at which something is held is allowed."""
+    """Return the problem that estimates every parameter, with bounds that contain all fixed values."""
     base = space.problem(space.largest)
     wider = dict(base.parameters)
     for name, alternatives in space.choices.items():
@@ -61,7 +61,7 @@ class QuadraticForecast:
 
     @classmethod
     def from_candidate(cls, full: Problem, candidate: CandidateModel, result: Result) -> QuadraticForecast | None:
-        """Linearize; None where the full model cannot be evaluated there."""
+        """Linearize at a fit; return None if the full model cannot be evaluated there."""
         fixed_values = {n: v for n, v in candidate.chosen.items() if isinstance(v, float)}
         start = CandidateStart(point={**result.values, **fixed_values}, exact=True).build_start(full)
         evaluation = fit(
@@ -74,7 +74,7 @@ class QuadraticForecast:
         return cls(candidate, result, *linearization, evaluation.gradient, np.asarray(evaluation.information))
 
     def cost(self, chosen: Mapping[str, Alternative]) -> float:
-        """Return -2 log L of the neighbour less that of the candidate."""
+        """Return the difference of -2 log L between the neighbour and the candidate."""
         n = self.theta.size
         d, free = np.zeros(n), np.ones(n, dtype=np.bool_)
         for j, parameter_name in enumerate(self.parameter_names):
@@ -100,7 +100,7 @@ class QuadraticForecast:
         return float(2.0 * (self.g @ d + 0.5 * d @ F @ d))
 
     def criterion(self, other: CandidateModel, name: str) -> float:
-        """Return the forecast of a neighbour's criterion, by its name."""
+        """Return the forecast of a neighbour's criterion `name`."""
         criteria = selection_criteria(self.result)
         n_additional = len(other.free) - len(self.candidate.free)
         predicted_criteria = Criteria(
@@ -114,7 +114,7 @@ class QuadraticForecast:
         return sorted(predictions, key=lambda each: (round(each[0], 6), each[1].name))
 
     def descended(self, space: Candidates, name: str) -> CandidateModel:
-        """Go from neighbour to neighbour as long as the forecast falls; return where that ends."""
+        """Move to better neighbours while the forecast decreases; return the last candidate."""
         current, value = self.candidate, self.criterion(self.candidate, name)
         while True:
             ranked = self.ranked(space.neighbours(current), name)

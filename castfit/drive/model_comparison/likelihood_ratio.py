@@ -1,9 +1,9 @@
-"""The likelihood ratio test: whether the data need what a larger model has beyond a smaller one, which it contains.
+"""The likelihood ratio test of a smaller model against a larger model that contains it.
 
 Notation
 --------
-T   2 log(L_large / L_small);  d  how many more directions the larger model determines
-b   how many quantities of the larger model stand at a bound where it is the smaller one
+T   2 log(L_large / L_small);  d  number of additional directions that the larger model determines
+b   number of quantities of the larger model that are at a bound where it equals the smaller one
 
     T is chi2(d) if the smaller model is right                                                     [Wilks 1938]
     with b at a bound:  sum over i of  w_i chi2(d - b + i),  w_i the probability that i of the b estimates would
@@ -11,8 +11,8 @@ b   how many quantities of the larger model stand at a bound where it is the sma
     one unknown sigma:  F = ((SSE_small - SSE_large) / m) / (SSE_large / (dof_small - m))  is F(m, dof_small - m) in the
     place of chi2(m), which is exact for few data                                                  [Wolak 1987]
 
-Of a normal z of covariance V, J off their bounds and K on them: z_J conditional on z_K, and the multipliers
-V_KK^-1 z_K, are independent, so that w_i adds up products of two orthant probabilities over all J of i.
+For a normal z of covariance V, with J off their bounds and K on them, z_J conditional on z_K and the multipliers
+V_KK^-1 z_K are independent.  Each w_i is therefore a sum of products of two orthant probabilities over all J of size i.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class LikelihoodRatio:
     statistic : float
         T = 2 log(L_large / L_small).
     dof : int
-        How many more directions the larger model determines.
+        Number of additional directions that the larger model determines.
     p_value : float
         Probability of a T at least as large if the smaller model is right.
     distribution : {"chi2", "F"}
-        F where the data share one unknown standard deviation.
+        F if the data share one unknown standard deviation.
     at_bound : tuple of str
-        Quantities that the larger model has in addition, and that stand at a bound where it is the smaller one.
+        Additional quantities of the larger model that are at a bound where it equals the smaller one.
     sentence : str
 
     Examples
@@ -95,16 +95,16 @@ class LikelihoodRatio:
 
 
 def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = None) -> LikelihoodRatio:
-    """Test whether a model needs what a larger one, which contains it, has in addition.
+    """Test whether the data reject a model in favour of a larger model that contains it.
 
     Parameters
     ----------
     smaller, larger : Result
         Fits of the same data, without priors.
     nested : bool, optional
-        True says that the larger model contains the smaller one.  By default this is checked: the larger one must
-        predict the same, at the smaller one's estimates if it has the same quantities (and others that the smaller one
-        holds fixed), or where it is fitted to the smaller one's predictions.
+        True asserts that the larger model contains the smaller one.  By default this is checked: the larger one must
+        make the same predictions, at the smaller one's estimates if it has the same quantities (and others that the
+        smaller one fixes), or after a fit to the smaller one's predictions.
 
     Raises
     ------
@@ -170,9 +170,9 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
 
 
 def _dimension(result: Result) -> int:
-    """Count the directions of theta that the data determine, bounds left aside, and eliminated deviations.
+    """Count the directions of theta that the data determine, ignoring bounds, plus eliminated deviations.
 
-    Every equation takes one away, along a path as many as the rank tells.
+    Every equation removes one direction; equations along a path remove as many as the rank implies.
     """
     equations = sum(max(len(row.times), 1) for row in result.constraints if row.active == "equal")
     directions = len(result.names) - result.undetermined.shape[0]
@@ -180,7 +180,7 @@ def _dimension(result: Result) -> int:
 
 
 def find_nested_point(smaller: Result, larger: Result) -> dict[str, float] | None:
-    """Return the larger model's quantities at which it is the smaller one, by their names; None if it is not."""
+    """Return the values of the larger model, by name, at which it equals the smaller one; None if there are none."""
     smaller_problem, larger_problem = smaller.problem, larger.problem
     if smaller_problem is None or larger_problem is None or not set(smaller.names) <= set(larger.names):
         return None
@@ -218,7 +218,7 @@ def _has_same_predictions(predictions: Array, result: Result) -> bool:
 
 
 def _fitted(smaller: Result, larger: Result) -> dict[str, float] | None:
-    """Fit the larger model to what the smaller one predicts; None if it cannot do it."""
+    """Fit the larger model to the predictions of the smaller one; return None if they differ."""
     problem, table = larger.problem, smaller.residual_table()
     if not isinstance(problem, Problem):
         return None
@@ -239,7 +239,7 @@ def _predicted(table: Mapping[str, NDArray[Any]], experiment: str, data: Mapping
 
 
 def _bound_quantities(larger: Result, values: Mapping[str, float]) -> dict[str, int]:
-    """Return quantities at a bound that those of the larger model need not be at: 1 at the lower, -1 at the upper."""
+    """Return the quantities that are at a bound at `values`: 1 at the lower bound, -1 at the upper."""
     sides: dict[str, int] = {}
     for name, (low, high) in zip(larger.names, larger.bounds.tolist(), strict=True):
         value = values[name]
@@ -252,7 +252,8 @@ def _bound_quantities(larger: Result, values: Mapping[str, float]) -> dict[str, 
 def _weights(larger: Result, at_bound: Mapping[str, int], d: int) -> list[float]:
     """Return the probabilities w_i that i estimates, 0 to b, would be off their bounds.
 
-    By the larger fit's information; as of independent ones where that is not known.  Of many by draws.
+    They follow from the larger fit's information, or assume independent estimates if it is unknown.  If b is large, the
+    probabilities are estimated by draws.
     """
     b, side = min(len(at_bound), d), np.array(list(at_bound.values()), dtype=float)
     covariance, information = np.eye(b), larger.information
@@ -278,7 +279,7 @@ def _weights(larger: Result, at_bound: Mapping[str, int], d: int) -> list[float]
 
 
 def _orthant(V: Any) -> float:
-    """Return the probability that all of a normal vector of covariance V (n, n) are positive, n up to 3."""
+    """Return the probability that all entries of a normal vector of covariance V (n, n) are positive, n <= 3."""
     n, size = len(V), np.sqrt(np.diag(V))
     angles = np.arcsin(np.clip(V / np.outer(size, size), -1.0, 1.0))[np.triu_indices(n, 1)]
     return float(0.5**n * (1.0 + 2.0 / np.pi * angles.sum()))

@@ -1,4 +1,4 @@
-"""Models compared by what they explain: information criteria of results side by side, and tests of nested ones."""
+"""Comparison of models: information criteria of results side by side, and tests of nested models."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ModelTable(TabularReport):
     Attributes
     ----------
     results : dict
-        Fits by name, in the order in which they were given.
+        Fits by name, in the order of the argument.
     delta : dict
-        AICc less that of the best model, of fits that succeeded.
+        Differences of AICc to the best model, for fits that succeeded.
     weights : dict
-        Akaike's weights: how probable each model is to be the best of these.
+        Akaike weights: the probability of each model to be the best of these.
     best : str
         The name of the model with the lowest AICc.
     tests : dict
@@ -64,7 +64,7 @@ class ModelTable(TabularReport):
 
     def __getitem__(self, name: str) -> Result:
         """Return the fit of a model."""
-        raise_if_mistakes("compare_models", unknown_names("there is no model '{}'", [name], self.results))
+        raise_if_mistakes("compare_models", unknown_names("unknown model '{}'", [name], self.results))
         return self.results[name]
 
     @property
@@ -96,7 +96,9 @@ class ModelTable(TabularReport):
         if similar:
             lines.append(f"{', '.join(similar)} {'has' if len(similar) == 1 else 'have'} a similar AICc.")
         if implausible:
-            lines.append(f"Nothing speaks for {', '.join(implausible)}.")
+            lines.append(
+                f"{', '.join(implausible)}: essentially no support (AICc higher by {_IMPLAUSIBLE_DELTA:g} or more)."
+            )
         if not self.results[self.best].goodness.described:
             lines.append("The best model does not fit the data either.")
         bic_best = min(self.delta, key=lambda n: self.results[n].bic)
@@ -120,18 +122,18 @@ class ModelTable(TabularReport):
 def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTable:
     """Compare models that were fitted to the same data.
 
-    Noise models may differ, for all likelihoods have their constants.  Priors are left out of the likelihood, and count
-    by as much as they leave to be estimated (see castfit.result.goodness_of_fit).
+    Noise models may differ, because likelihoods include all constants.  The likelihood excludes priors; they reduce the
+    effective number of estimated quantities (see castfit.result.goodness_of_fit).
 
     Parameters
     ----------
     results : mapping from name to Result, or several Results
-        Without names they are "model 1" and so on.
+        Without names, the models are named "model 1" and so on.
 
     Raises
     ------
     InputError
-        If fits are of different data, naming which.
+        If the fits have different data.
 
     Examples
     --------
@@ -144,12 +146,12 @@ def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTab
     >>> two = cf.fit(cf.Problem(order, data, parameters={"k": 0.3, "n": cf.Parameter(1.0, lower=0)}))
     >>> print(cf.compare_models({"first order": one, "any order": two}))
     model        -2 log L  k  p of chi2    AICc  difference   weight     BIC
-    ----------------------------------------------------------------------------------------------------
+    ----------------------------------------------------------------------------------------------
     any order      -36.53  2       0.95  -26.53        0.00        1  -33.31
-    first order      4.25  1    2.6e-08    7.58       34.11  3.9e-08    5.85  does not describe the data
+    first order      4.25  1    2.6e-08    7.58       34.11  3.9e-08    5.85  does not fit the data
     <BLANKLINE>
-    any order explains the data best for what it estimates (AICc).
-    Nothing speaks for first order.
+    any order has the lowest AICc.
+    first order: essentially no support (AICc higher by 10 or more).
     """
     argument: Any = results
     mistakes: list[str] = []
@@ -188,7 +190,7 @@ def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTab
 
 
 def _tests(results: Mapping[str, Result], names: list[str]) -> dict[tuple[str, str], LikelihoodRatio]:
-    """Test every model against those that it is with quantities fixed."""
+    """Test every model against the models that it becomes with quantities fixed."""
     tests: dict[tuple[str, str], LikelihoodRatio] = {}
     for small, large in permutations(names, 2):
         smaller_result, larger_result = results[small], results[large]

@@ -1,4 +1,4 @@
-"""Searches that PEtab Select leads: `cf.petab.select` of its files, and FAMoS for any problem with choices."""
+"""Searches by the library PEtab Select: `cf.petab.select` of its files, and FAMoS for any problem with choices."""
 
 from __future__ import annotations
 
@@ -37,33 +37,32 @@ def select(
     callback: Callable[[SelectionProgress], Any] | None = None,
     verbose: int | None = None,
 ) -> SelectionResult:
-    """Carry out a model selection in the PEtab Select format: its library leads the search, castfit fits the models.
+    """Carry out a model selection in the PEtab Select format: its library searches, castfit fits the models.
 
-    Needs the extra ``castfit[petab]``.  Models of one iteration are independent, so that any number of workers gives
-    the same numbers.
+    Needs the extra ``castfit[petab]``.  Models of one iteration are independent, so that the numbers do not
+    depend on the workers.
 
     Parameters
     ----------
     file : str or Path
         The YAML file of the PEtab Select problem.
     transcription, solver : optional
-        As for `fit`; by default single shooting and "box", for parameters known to decades.
+        As for `fit`; by default single shooting and "box", for parameters known to an order of magnitude.
     folder : str or Path, optional
-        Where to write the library's files: ``models.yaml`` with all models that were calibrated, ``best.yaml``,
-        ``summary.tsv``.
+        Folder for the library's files: ``models.yaml`` with all calibrated models, ``best.yaml``, ``summary.tsv``.
     rng, workers, max_time, fit_max_time, checkpoint, resume, callback, verbose
         As for `castfit.select`.
 
     Returns
     -------
     SelectionResult
-        Candidates are called by the hashes of the library; criteria are its own: for AICc and BIC it counts priors
-        among the data.
+        The names of candidates are the hashes of the library, which also computes the criteria: for AICc and BIC it
+        counts priors as data.
 
     Raises
     ------
     InputError
-        For mistakes in the files, criteria by which the largest model would always win, and misuse.
+        For mistakes in the files, criteria that always prefer the largest model, and misuse.
 
     Examples
     --------
@@ -87,14 +86,15 @@ def select(
         target.mkdir(parents=True, exist_ok=True)
     problem = SelectionProblem.of_file(Path(file), None if target is None else target / "summary.tsv")
     if problem.criterion not in CRITERIA:
-        raise_if_mistakes("petab.select", [f"the criterion {problem.criterion} always prefers the largest model; choose one of "
-                               f"{', '.join(CRITERIA)}"])  # fmt: skip
+        choices = ", ".join(CRITERIA)
+        message = f"the criterion {problem.criterion} always prefers the largest model; choose one of {choices}"
+        raise_if_mistakes("petab.select", [message])
     varied = problem.varied
     space = Candidates({str(path): problem_of(path, varied) for path in problem.files}, total=problem.count)
     entries = {"criterion": problem.criterion, "method": problem.method}
     selection = run_selection(
-        "petab.select", space, problem.criterion, problem.method, lambda log: _iterate_proposals(problem, space, log), run.with_plain_numbers(),
-        (requested_transcription, chosen_solver), rng, entries,
+        "petab.select", space, problem.criterion, problem.method, lambda log: _iterate_proposals(problem, space, log),
+        run.with_plain_numbers(), (requested_transcription, chosen_solver), rng, entries,
     )  # fmt: skip
     if target is not None and selection.names:
         problem.write(target)
@@ -122,7 +122,7 @@ def _iterate_proposals(problem: SelectionProblem, space: Candidates, log: Select
 
 
 def famos(space: Candidates, history: SearchHistoryView, criterion: str) -> Search:
-    """FAMoS (Gabel et al. 2019), by PEtab Select: forward and backward by turns, swaps, and jumps."""
+    """Search by FAMoS (Gabel et al. 2019) of PEtab Select: forward, backward, swaps, and jumps."""
     ids = {f"p{i}": n for i, n in enumerate(space.choices)}
     choices = {i: [ESTIMATE if v is estimated else repr(v) for v in space.choices[n]] for i, n in ids.items()}
     with TemporaryDirectory() as folder:
@@ -130,9 +130,14 @@ def famos(space: Candidates, history: SearchHistoryView, criterion: str) -> Sear
         while not problem.ended:
             models = problem.proposed()
             candidates = {m.name: space.build_candidate(_chosen(m, ids)) for m in models}
-            # FAMoS may come back to a model; its fit is known
-            yield [CandidateProposal(c, candidates[m.predecessor].name if m.predecessor in candidates else history.nearest(c))
-                   for m, c in zip(models, candidates.values(), strict=True) if not history.is_proposed(c.name)]  # fmt: skip
+            # FAMoS may return to an earlier model, which is not fitted again.
+            new = [(m, c) for m, c in zip(models, candidates.values(), strict=True) if not history.is_proposed(c.name)]
+            yield [
+                CandidateProposal(
+                    c, candidates[m.predecessor].name if m.predecessor in candidates else history.nearest(c)
+                )
+                for m, c in new
+            ]
             calibrations: dict[str, Calibration] = {}
             for name, c in candidates.items():
                 value = history.value(c.name)
@@ -143,5 +148,5 @@ def famos(space: Candidates, history: SearchHistoryView, criterion: str) -> Sear
 
 
 def _chosen(model: ProposedModel, ids: Mapping[str, str]) -> dict[str, Any]:
-    """Return a proposed model's alternatives by the names of the choices."""
+    """Return the alternatives of a proposed model by the names of the choices."""
     return {n: estimated if isinstance(model.parameters[i], str) else model.parameters[i] for i, n in ids.items()}

@@ -1,4 +1,4 @@
-"""In which order candidates are fitted: each method yields batches, whose fits do not depend on each other."""
+"""Search methods: the order in which candidates are fitted, in batches of independent fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BEAM_WIDTH = 4  # best candidates whose neighbours are examined
 
 @dataclass(frozen=True)
 class CandidateProposal:
-    """A candidate to be fitted, and the name of the one whose estimates it may begin at; empty if none."""
+    """A candidate to be fitted, and the candidate whose estimates are its start; empty if none."""
 
     candidate: CandidateModel
     predecessor: str = ""
@@ -30,7 +30,7 @@ Search = Generator[list[CandidateProposal], None, None]
 
 
 class SearchHistoryView(Protocol):
-    """Interface of a search to the fits so far."""
+    """Interface of a search to the completed fits."""
 
     @property
     def best(self) -> str | None:
@@ -59,24 +59,24 @@ class SearchHistoryView(Protocol):
         ...
 
     def nearest(self, candidate: CandidateModel) -> str:
-        """Return the best candidate that one contains; empty if none was fitted."""
+        """Return the best fitted candidate that is nested in this one; empty if there is none."""
         ...
 
 
 def exhaustive(space: Candidates, history: SearchHistoryView, criterion: str) -> Search:
-    """All candidates, those that estimate less first, so that larger ones begin where these ended."""
+    """Propose all candidates, smaller ones first, whose estimates are starts of larger ones."""
     by_size = sorted(space, key=lambda c: len(space.problem(c).names) if not c.chosen else len(c.free))
     for _, level in groupby(by_size, key=lambda c: len(c.free)):
         yield [CandidateProposal(c, history.nearest(c)) for c in level]
 
 
 def forward(space: Candidates, history: SearchHistoryView, criterion: str) -> Search:
-    """From the smallest candidate, the best of all that estimate one more, until that is no better."""
+    """Add one estimate at a time, beginning with the smallest candidate, until the criterion no longer improves."""
     return _stepwise(space, history, space.smallest, is_forward=True)
 
 
 def backward(space: Candidates, history: SearchHistoryView, criterion: str) -> Search:
-    """From the largest candidate, the best of all that estimate one less, until that is no better."""
+    """Remove one estimate at a time, beginning with the largest candidate, until the criterion no longer improves."""
     return _stepwise(space, history, space.largest, is_forward=False)
 
 
@@ -91,7 +91,7 @@ def _stepwise(space: Candidates, history: SearchHistoryView, current: CandidateM
 
 
 def forecast(space: Candidates, history: SearchHistoryView, criterion: str) -> Search:
-    """From the largest and the smallest candidate to the neighbours whose forecasts are best: drops, adds and swaps."""
+    """Search by forecasts from the largest and smallest candidates: remove, add and swap estimates."""
     full = full_problem(space)
     yield [CandidateProposal(space.largest), CandidateProposal(space.smallest)]
     for start_name in (space.largest.name, space.smallest.name, history.best or ""):
@@ -107,7 +107,7 @@ def forecast(space: Candidates, history: SearchHistoryView, criterion: str) -> S
             current_name = target.name
     expanded: set[str] = set()
     while pending_names := [name for name in history.order[:_BEAM_WIDTH] if name not in expanded]:
-        current_name = pending_names[0]  # the best whose neighbours are not known yet
+        current_name = pending_names[0]  # the best candidate whose neighbours were not examined
         local_forecast = _forecast_at(full, history, current_name)
         expanded.add(current_name)
         if local_forecast is None:

@@ -1,4 +1,4 @@
-"""`select`: fit candidates, few or very many, and say which model to prefer, how sure that is, and what to do next.
+"""`select`: fit few or very many candidates, and rank, weigh and average them.
 
 candidates --search--> batches --fit, checked against the models they contain--> order, weights, averages
 """
@@ -51,9 +51,9 @@ def select(
 ) -> SelectionResult:
     """Fit candidate models to the same data, and compare, weigh and average them.
 
-    Each is fitted from its nominal values and from the estimates of a candidate that was fitted before; the better fit
-    counts.  A model that ends above one that it contains has missed its optimum: it is fitted again from there.  The
-    numbers do not depend on `workers`.
+    Each candidate is fitted from its nominal values and from the estimates of an earlier candidate; the better fit is
+    used.  If a model fits worse than a nested model, it has missed its optimum, and is fitted again from the nested
+    model.  The numbers do not depend on `workers`.
 
     Parameters
     ----------
@@ -75,11 +75,11 @@ def select(
     workers : int or concurrent.futures.Executor
         1 runs in this process, n in n processes; a script then needs ``if __name__ == "__main__":``.
     max_time, fit_max_time : float
-        Seconds for everything, and for one candidate.
+        Seconds for the run, and for one candidate.
     checkpoint : str or Path, optional
         A file to which every finished fit is written at once.
     resume : bool
-        Whether to continue the checkpoint if it exists: what is finished is not fitted again.
+        Whether to continue the checkpoint if it exists; finished fits are not repeated.
     callback : callable, optional
         Called with a `SelectionProgress` after each fit; the search ends when it returns True.
     verbose : {0, 1, 2}, optional
@@ -89,13 +89,13 @@ def select(
     Returns
     -------
     SelectionResult
-        ``print`` shows the order; candidates that could not be fitted are listed below it, with why.
+        ``print`` shows the ranking, and below it the candidates that could not be fitted, with reasons.
 
     Raises
     ------
     InputError
-        For misuse: different data, the same model twice, data too few for the criterion, unknown names, alternatives
-        that cannot be posed, and all that other drivers refuse.
+        For misuse: different data, the same model twice, too few data for the criterion, unknown names, invalid
+        alternatives, and options out of range.
 
     Examples
     --------
@@ -134,8 +134,8 @@ def select(
     else:
         begin = METHODS[chosen_method]
     return run_selection(
-        "select", space, criterion, chosen_method, lambda log: begin(space, log, criterion), run.with_plain_numbers(), (requested_transcription, chosen_solver), rng,
-        entries,
+        "select", space, criterion, chosen_method, lambda log: begin(space, log, criterion), run.with_plain_numbers(),
+        (requested_transcription, chosen_solver), rng, entries,
     )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _undefined(space: Candidates, criterion: str) -> list[str]:
-    """Return a message if a criterion is not defined for any candidate: too few data, or no likelihoods."""
+    """Return a message if a criterion is undefined for every candidate: too few data, or no likelihoods."""
     problems = [space.problem(space.smallest)] if space.choices else list(space.problems.values())
     if any(p.posed.measure == LOSS for p in problems):
         return [NO_LIKELIHOOD]
@@ -154,8 +154,9 @@ def _undefined(space: Candidates, criterion: str) -> list[str]:
     n, min_estimated = sizes[0][0], min(k for _, k in sizes)
     if n > min_estimated + 1:
         return []
-    return [f"AICc needs at least two measurements more than estimated quantities: {n} measurements, at least {min_estimated} "
-            "quantities; choose criterion='BIC' or 'AIC', or add data"]  # fmt: skip
+    counts = f"{n} measurements, at least {min_estimated} quantities"
+    return [f"AICc needs at least two measurements more than estimated quantities: {counts}; "
+            "choose criterion='BIC' or 'AIC', or add data"]  # fmt: skip
 
 
 def run_selection(
@@ -169,7 +170,7 @@ def run_selection(
     rng: Any,
     entries: Mapping[str, Any],
 ) -> SelectionResult:
-    """Carry out a search; `entries` of the checkpoint's header stand beside the problems and how they are fitted."""
+    """Carry out a search; the checkpoint's header has `entries` in addition to the problems and their methods."""
     job = run.pickle_job(where, "the problems with their transcription and solver", (space, *parts))
     log = SelectionLog(space, criterion, job, as_seed(rng))
     header = {

@@ -1,4 +1,4 @@
-"""Log of a running selection: proposals, fits, the best candidate, and fits that missed the optimum of their model."""
+"""Log of a running selection: proposals, fits, the best candidate, and fits that missed their optimum."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class SelectionProgress:
 
     @property
     def sentence(self) -> str:
-        """The state of things in one line."""
+        """State of the run in one line."""
         best = f"; best '{self.best}', {self.criterion:.6g}" if self.best else ""
         return f"{self.finished} of {self.total} candidates proposed so far were fitted{best}"
 
 
 class SelectionLog:
-    """The candidates of a run, their fits, and their order."""
+    """The candidates of a run, their fits, and their ranking."""
 
     def __init__(self, space: Candidates, criterion: str, job: bytes | Job, seed: int) -> None:
         self.space, self.criterion = space, criterion
@@ -63,7 +63,7 @@ class SelectionLog:
         self.corrected: list[str] = []
         self.stuck: dict[str, str] = {}
         self.external_criteria: dict[str, float] = {}
-        """Criteria that somebody else computes."""
+        """Criteria of an external library."""
         self.stop_status: Status | None = None
         self._candidates: dict[str, CandidateModel] = {}
         self._results: dict[str, Result] = {}
@@ -78,7 +78,7 @@ class SelectionLog:
         return name in self.rows
 
     def result(self, name: str) -> Result:
-        """Return the result of a fit that succeeded, with its problem; LookupError if it did not."""
+        """Return the result of a successful fit, with its problem; raise LookupError if it failed."""
         row = self.rows[name]
         if row.result is None or not row.success:
             raise LookupError(name)
@@ -87,7 +87,7 @@ class SelectionLog:
         return self._results[name]
 
     def value(self, name: str) -> float:
-        """Return the criterion of a candidate; NaN where there is no solution."""
+        """Return the criterion of a candidate; NaN if there is no solution."""
         row = self.rows[name]
         if row.result is None or not row.success:
             return np.nan
@@ -100,16 +100,16 @@ class SelectionLog:
 
     @property
     def order(self) -> list[str]:
-        """Names of the fits that succeeded: by criterion, of ties those that estimate less, then by name."""
+        """Names of the successful fits: by criterion, then by number of estimates, then by name."""
         return rank_by_criterion({n: self.value(n) for n, row in self.rows.items() if row.success}, self.rows)
 
     @property
     def best(self) -> str | None:
-        """The first of the order."""
+        """The first candidate of the order; None if no fit succeeded."""
         return next(iter(self.order), None)
 
     def nearest(self, candidate: CandidateModel) -> str:
-        """Return the best candidate that one contains; empty if none was fitted."""
+        """Return the best fitted candidate that is nested in this one; empty if there is none."""
         contained_names = (n for n in self.order if self._candidates[n].is_nested_in(candidate))
         return next(contained_names, "")
 
@@ -122,15 +122,20 @@ class SelectionLog:
         corrected_names = [n for n in self.corrected if n not in self.stuck]
         if corrected_names:
             names_text = join_limited(f"'{n}'" for n in corrected_names)
-            lines.append(f"{names_text} had not reached the optimum (a nested model fits better) and was fitted again from "
-                         "the nested model.")  # fmt: skip
-        lines += [f"'{name}' has a higher objective than {start}, which is nested in it: its optimum was not found, and its weight is too small."
-                  for name, start in self.stuck.items()]  # fmt: skip
+            lines.append(
+                f"{names_text} had not reached the optimum (a nested model fits better) and was fitted again from the "
+                "nested model."
+            )
+        consequence = "its optimum was not found, and its weight is too small"
+        lines += [
+            f"'{name}' has a higher objective than {start}, which is nested in it: {consequence}."
+            for name, start in self.stuck.items()
+        ]
         lines += [f"'{n}' was not fitted: {row.message}" for n, row in self.rows.items() if not row.success]
         return lines
 
     def fit(self, batch: Iterable[CandidateProposal], session: RunSession, file: Checkpoint | None) -> bool:
-        """Fit a batch, and again what ended above a model that it contains; return whether the search may go on."""
+        """Fit a batch, and again the models that fit worse than nested ones; return whether to continue."""
         starts: dict[str, tuple[CandidateStart, ...]] = {}
         for proposal in batch:
             name = proposal.candidate.name
@@ -167,7 +172,7 @@ class SelectionLog:
     def _carry_out(
         self, starts: Mapping[str, tuple[CandidateStart, ...]], session: RunSession, file: Checkpoint | None
     ) -> bool:
-        """Fit candidates from where they begin; return whether all came to an end."""
+        """Fit candidates from their starts; return whether all fits ended."""
         run, names = session.run, list(starts)
         saved_rows = {} if file is None else self._read_saved_fits(file)
         tasks: deque[Any] = deque()
@@ -202,7 +207,7 @@ class SelectionLog:
         return {(row.name, row.number): row for row in rows}
 
     def _above(self, names: set[str]) -> dict[str, CandidateStart]:
-        """Find models that fit worse than one that they contain, and the lowest such point to fit them from."""
+        """Find models that fit worse than a nested model, each with the best nested point as new start."""
         lower_points: dict[str, tuple[float, CandidateStart]] = {}
         fitted_names = [n for n, row in self.rows.items() if row.success and row.result and not row.result.neg2logprior]
         for small, large in permutations(fitted_names, 2):
@@ -215,7 +220,7 @@ class SelectionLog:
         return {name: start for name, (_, start) in lower_points.items()}
 
     def inside(self, small: str, large: str) -> Mapping[str, float] | None:
-        """Return the point at which a larger model is a smaller one; None if it does not contain it."""
+        """Return the point at which a larger model equals a smaller one; None if they are not nested."""
         smaller, larger = self._candidates[small], self._candidates[large]
         result = self.rows[small].result
         assert result is not None
@@ -234,10 +239,7 @@ def _warm(row: CandidateFit) -> CandidateStart:
 
 
 def rank_by_criterion(values: Mapping[str, float], rows: Mapping[str, CandidateFit]) -> list[str]:
-    """Sort names by a criterion, rounded so that last digits do not matter.
-
-    Then by number of estimates, then by name.
-    """
+    """Sort names by a rounded criterion, then by number of estimates, then by name."""
 
     def key(name: str) -> tuple[float, int, str]:
         result, value = rows[name].result, values[name]

@@ -1,6 +1,4 @@
-"""Result of a selection: the ranked candidates, weights, averages, and the next experiment to discriminate between
-them.
-"""
+"""Result of a selection: ranked candidates, weights, averages, and the next experiment."""
 
 from __future__ import annotations
 
@@ -52,26 +50,25 @@ _DEFAULT_LEVEL = 0.95  # confidence level without a fit, and of the bands that a
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class SelectionResult(SearchResult):
-    """Candidate models in their order; ``print`` shows a table and what it says.
+    """Result of a model selection; ``print`` shows the ranking and its interpretation.
 
     Attributes
     ----------
     best : Result or None
         The fit of the first candidate; None if none was fitted.
     names : tuple of str
-        Candidates that were fitted, the best first: by the criterion to a thousandth, then those that estimate less,
-        then by name.
+        Fitted candidates, the best first: by the criterion to a thousandth, then by number of estimates, then by name.
     criterion, method : str
     criteria : dict
-        By name the criterion of each candidate that was fitted.
+        Criterion of each fitted candidate by name.
     fits : dict
-        By name how the fit of each proposed candidate ended, those too that failed.
+        Fit of each proposed candidate by name, including failed fits.
     path : tuple of str
-        The candidates that were best at first, then, and so on.
+        The candidates that were best in the course of the search, in order.
     complete : bool
-        Whether the search came to its end.
+        Whether the search ended by itself.
     message : str
-        How it went, in words.
+        Summary of the fits.
     time : float
         Seconds.
 
@@ -138,7 +135,7 @@ class SelectionResult(SearchResult):
         return self._log.result(name)
 
     def _resolve_name(self, name: str) -> str:
-        """Return the candidate that estimates what a name lists, in any order, with or without what all estimate."""
+        """Return the candidate that estimates the listed names, in any order; common estimates may be omitted."""
         requested_names = set(name.split())
         for n in self.names if name not in self.fits else ():
             candidate = self.candidate(n)
@@ -147,15 +144,15 @@ class SelectionResult(SearchResult):
         return name
 
     def __contains__(self, name: object) -> bool:
-        """Whether a candidate was fitted."""
+        """Check whether a candidate was fitted."""
         return self._resolve_name(str(name)) in self.names
 
     def __iter__(self) -> Any:
-        """Iterate over the candidates that were fitted, the best first."""
+        """Iterate over the fitted candidates, the best first."""
         return iter(self.names)
 
     def __len__(self) -> int:
-        """Count them."""
+        """Return the number of fitted candidates."""
         return len(self.names)
 
     def candidate(self, name: str) -> CandidateModel:
@@ -164,24 +161,20 @@ class SelectionResult(SearchResult):
 
     @property
     def delta(self) -> dict[str, float]:
-        """By name the criterion less that of the best."""
+        """Differences of the criterion to the best candidate by name."""
         best_value = min((v for v in self.criteria.values() if np.isfinite(v)), default=np.nan)
         return {n: v - best_value if np.isfinite(v) else np.inf for n, v in self.criteria.items()}
 
     @property
     def weights(self) -> dict[str, float]:
-        """Weights of the candidates by name, exp(-difference / 2) normalised to sum to 1: probabilities to be the
-        best of these.
-        """
+        """Weights of the candidates by name: exp(-difference / 2), normalised to a sum of 1."""
         shares = {n: float(np.exp(-0.5 * d)) for n, d in self.delta.items()}
         total = sum(shares.values())
         return {n: s / total for n, s in shares.items()} if total > 0.0 else shares
 
     @property
     def importance(self) -> dict[str, float]:
-        """Total weight of the candidates that estimate a quantity, for quantities that some estimate and others do
-        not.
-        """
+        """Total weight of the candidates that estimate a quantity, if some candidates estimate it and others do not."""
         weights = self.weights
         chosen = list(self._log.space.choices)
         if chosen or any(self.candidate(n).chosen for n in self.names):
@@ -206,10 +199,10 @@ class SelectionResult(SearchResult):
 
     @cached_property
     def leave_one_out(self) -> dict[str, float]:
-        """By name the sum of squares with which each value is predicted from the others, in standard deviations.
+        """Sum of squared leave-one-out prediction errors by candidate, in standard deviations.
 
-        It is read off the leverages, sum (r / (1 - h))^2, without a fit; exact where models are linear.  Values that
-        follow each other in time tell of their neighbours: to leave out whole experiments, use `leave_out`.
+        It is computed from the leverages, sum (r / (1 - h))^2, without a fit; exact for linear models.  Values that
+        follow each other in time predict their neighbours: use `leave_out` to leave out whole experiments.
         """
         out: dict[str, float] = {}
         for n in self.names:
@@ -220,7 +213,7 @@ class SelectionResult(SearchResult):
 
     @property
     def table(self) -> dict[str, NDArray[Any]]:
-        """All candidates as columns, those that failed last: ``pandas.DataFrame(found.table)`` is a frame."""
+        """All candidates as columns, failed ones last, for instance for ``pandas.DataFrame(selection.table)``."""
         failed = [n for n in self.fits if n not in self.names]
         order, weights, delta, out = [*self.names, *failed], self.weights, self.delta, self.leave_one_out
 
@@ -243,7 +236,7 @@ class SelectionResult(SearchResult):
         )
 
     def average(self, name: str, confidence_level: float | None = None) -> Estimate:
-        """Return a quantity averaged over the candidates by their weights; one that holds it has its value, exactly.
+        """Return a quantity averaged over the candidates by weight; candidates that fix it contribute the exact value.
 
         Parameters
         ----------
@@ -255,13 +248,13 @@ class SelectionResult(SearchResult):
         Returns
         -------
         Estimate
-            Its standard error and interval contain what the models differ by.  The interval has the quantiles of the
-            mixture of the models, and holds with the given probability where models are about right.
+            Its standard error and interval include differences between the models.  The limits of the interval are
+            quantiles of the mixture of the models; its coverage assumes that the models are approximately correct.
 
         Raises
         ------
         InputError
-            If no candidate that was fitted has such a quantity.
+            If no fitted candidate has such a quantity.
         """
         level = self._level("average", confidence_level)
         weights, rows = self.weights, dict[str, tuple[float, float, float, float]]()
@@ -271,11 +264,12 @@ class SelectionResult(SearchResult):
                 row = self._row(n)
                 rows[n] = (*value_and_error, weights[n], np.inf if row.absolute_sigma else float(row.dof))
         if not rows:
-            known = dict.fromkeys(q for n in self.names for q in self._row(n).names)
-            raise_if_mistakes("average", [f"no candidate has '{name}': {suggest(str(name), known)}"])
+            valid_names = dict.fromkeys(q for n in self.names for q in self._row(n).names)
+            raise_if_mistakes("average", [f"no candidate has '{name}': {suggest(str(name), valid_names)}"])
         total = sum(weights[n] for n in rows)
-        known = ((np.array([v]), np.array([0.0 if np.isnan(e) else e]), w, dof) for v, e, w, dof in rows.values())
-        values = WeightedValues.from_rows(list(known))
+        values = WeightedValues.from_rows(
+            [(np.array([v]), np.array([0.0 if np.isnan(e) else e]), w, dof) for v, e, w, dof in rows.values()]
+        )
         bound = [n for n, (_, error, *_) in rows.items() if np.isnan(error)]
         low, high = (float(values.quantiles(p)[0]) for p in (0.5 - level / 2, 0.5 + level / 2))
         verdict = f"averaged over {len(rows)} model{'s' if len(rows) > 1 else ''}"
@@ -295,13 +289,13 @@ class SelectionResult(SearchResult):
         return level
 
     def _heavy(self) -> list[str]:
-        """Name the candidates whose weight matters."""
+        """Return the candidates with a relevant weight."""
         weights = self.weights
         max_weight = max(weights.values(), default=0.0)
         return [n for n, w in weights.items() if w > _MIN_RELATIVE_WEIGHT * max_weight]
 
     def _value(self, candidate: str, name: str) -> tuple[float, float] | None:
-        """Return a quantity's value and standard error in a model, 0 where it is held; None if that has no such one."""
+        """Return a quantity's value and standard error in a model, 0 if it is fixed; None if the model lacks it."""
         row = self._row(candidate)
         if name in row.names:
             return row.values[name], row.standard_errors[name]
@@ -314,7 +308,7 @@ class SelectionResult(SearchResult):
         return (float(fixed_value), 0.0) if isinstance(fixed_value, (int, float)) else None
 
     def predict(self, times: Times = None, *, confidence_level: float | None = None) -> Prediction:
-        """Predict all outputs that the candidates share: means by their weights, and quantiles of the mixture.
+        """Predict all outputs that the candidates share: weighted means, and quantiles of the mixture.
 
         Parameters
         ----------
@@ -349,8 +343,8 @@ class SelectionResult(SearchResult):
             columns_by_experiment[experiment] = {"time": columns["time"]}
             for y in shared:
                 values = WeightedValues.from_rows([
-                    (prediction[experiment][y], (prediction[experiment][f"{y} upper"] - prediction[experiment][y]) / factor, w, dof)
-                    for prediction, w, dof, factor in rows.values()
+                    (p[experiment][y], (p[experiment][f"{y} upper"] - p[experiment][y]) / factor, w, dof)
+                    for p, w, dof, factor in rows.values()
                 ])  # fmt: skip
                 low, high = (values.quantiles(p) for p in (0.5 - level / 2, 0.5 + level / 2))
                 columns_by_experiment[experiment] |= {y: values.mean, f"{y} lower": low, f"{y} upper": high}
@@ -360,28 +354,27 @@ class SelectionResult(SearchResult):
         self, *, sampling: bool = False, draws: int | None = None, candidates: Sequence[str] | None = None,
         rng: int | np.random.Generator = 0, workers: int | Executor = 1,
     ) -> EvidenceTable:  # fmt: skip
-        """Compute the evidence of each model: the probability of the data, integrated over the priors of its
-        quantities.
+        """Compute the evidence of each model: the probability of the data, integrated over the priors.
 
-        A quantity without a prior is equally probable between its bounds, on the scale of its search.
+        The prior of a quantity without one is uniform between its bounds, on the scale of its search.
 
         Parameters
         ----------
         sampling : bool
-            By bridge sampling from draws of `sample`, with an error (extra ``sampling``); else by Laplace's formula at
-            the optimum.
+            True for bridge sampling from draws of `sample`, with an error (extra ``sampling``); False for Laplace's
+            formula at the optimum.
         draws : int, optional
-            Of each posterior, by default 4000.
+            Draws of each posterior, by default 4000.
         candidates : sequence of str, optional
-            By default all that were fitted.
+            By default all fitted candidates.
         rng : int or numpy.random.Generator
         workers : int or concurrent.futures.Executor
-            For draws.
+            Workers for draws.
 
         Raises
         ------
         InputError
-            If a quantity has neither a prior nor two finite bounds: then no model with it has an evidence.
+            If a quantity has neither a prior nor two finite bounds, because the evidence is then undefined.
         """
         mistakes = option_mistakes(
             ("sampling", sampling, is_one_of(sampling, True, False), "give True or False"),
@@ -404,40 +397,40 @@ class SelectionResult(SearchResult):
     def next_experiment(
         self, candidates: Any = None, *, budget: float = 8, against: Sequence[str] | None = None, **options: Any
     ) -> Design:
-        """Propose the experiment that would decide: where the models differ most, each fitted to the other.
+        """Design an experiment in which the models differ most after being fitted to each other.
 
-        Of two models, one of which contains the other, the larger one is taken for the truth, for it can imitate the
-        smaller one wherever that is measured.
+        If one of two models is nested in the other, the larger one is assumed to be the truth, because it can reproduce
+        every measurement of the smaller one.
 
         Parameters
         ----------
         candidates : Candidate or sequence of Candidate, optional
-            What could be measured, as for `design`; by default all outputs of each experiment at 40 times, from its
-            first measured time to its last.
+            Possible measurements, as for `design`; by default all outputs of each experiment at 40 times, from its
+            first to its last measured time.
         budget : float
-            How many values, or what they may cost.
+            Number of values, or their total cost.
         against : sequence of str, optional
-            The candidate that is taken for the truth, and its rivals; by default the best one, with what is within ten
-            of it.
+            The candidate that is assumed to be the truth, and its rivals; by default the best candidate, and those
+            whose criterion is higher by less than 10.
         **options
-            Of `design`.
+            Options of `design`.
 
         Returns
         -------
         Design
-            ``print`` shows when to measure what, and how well that tells the models apart.
+            ``print`` shows the measurements, and how well they discriminate between the models.
 
         Raises
         ------
         InputError
-            If there are no two candidates to be told apart.
+            If there are fewer than two candidates.
         """
         from castfit.drive.design.candidate import Candidate
         from castfit.drive.design.design import design
         from castfit.drive.design.discrimination import discriminate
 
         chosen = self._rivals() if against is None else [str(n) for n in against]
-        few = [] if len(chosen) > 1 else ["there are no two candidates to be told apart; name them by against=[...]"]
+        few = [] if len(chosen) > 1 else ["fewer than two plausible candidates; name candidates by against=[...]"]
         raise_if_mistakes("next_experiment", few)
         truth, *rivals = (self[n] for n in chosen)
         if candidates is None:
@@ -449,7 +442,7 @@ class SelectionResult(SearchResult):
         return design(truth, candidates, budget=budget, criterion=discriminate(*rivals), **options)
 
     def _rivals(self) -> list[str]:
-        """Name the model that is taken for the truth, and those from which it is to be told."""
+        """Return the model that is assumed to be the truth, then its rivals."""
         close_names = [n for n in self.names if self.delta[n] < _MAX_RIVAL_DELTA]
         if len(close_names) < 2:
             return close_names
@@ -474,7 +467,8 @@ class SelectionResult(SearchResult):
         if undefined:
             undefined_text = join_limited(undefined, 80)
             lines.append(
-                f"{self.criterion} is undefined for {undefined_text}: too few measurements for the number of estimated quantities."
+                f"{self.criterion} is undefined for {undefined_text}: too few measurements for the number of estimated "
+                "quantities."
             )
         importance = self.importance
         needed = [q for q, v in importance.items() if v >= _MIN_NEEDED_IMPORTANCE]
@@ -510,7 +504,7 @@ class SelectionResult(SearchResult):
 
     @property
     def parts(self) -> tuple[TextTable | str, ...]:
-        """The message, the table, and what it says."""
+        """The message, the table, and the sentences that interpret it."""
         remaining_names = self.names[_MAX_SUMMARY_ROWS:]
         weight = sum(self.weights[n] for n in remaining_names)
         remainder = (

@@ -1,13 +1,13 @@
 """Data costs of individuals of the same structure: blocks of them are integrated together as lanes.
 
-Individuals are alike whose equations are linked to own and shared parameters in the same way and whose outputs have
-the same noise models; numbers (doses, covariates, data, standard deviations, starts) may differ.  Their times may
-differ, too, where the integrator has output at any time: then some of them share a grid that holds the times of all.
-Otherwise times are the same relative to the horizon.  A block of them is a batch of arrays from the link to the rows:
+Individuals have the same structure if their equations depend on own and shared parameters in the same way and their
+outputs have the same noise models; numbers (doses, covariates, data, standard deviations, starts) may differ.  If the
+integrator has output at any time, their times may differ, too: some of them then share a grid with the times of all.
+Otherwise their times are equal relative to the horizon.  A block is a batch of arrays from the link to the rows:
 
     phi, s -> natural values -> p, a (link) -> states and sensitivities (integrator) -> rows and derivatives
 
-No individual is handled by itself, and memory is that of a block.
+No loop runs over single individuals, and the memory is that of one block.
 
 Notation
 --------
@@ -51,10 +51,10 @@ _SCALING_ROUNDS = 2  # simulations that determine the magnitudes of states
 
 @dataclass(frozen=True, eq=False)
 class _ComputedLinkRows:
-    """Rows of the link that are expressions: of arguments that are entries of natural values, or numbers.
+    """Rows of the link that are expressions, with entries of natural values or numbers as arguments.
 
-    rows (k,) of y;  first: arguments -> (values, Jacobian);  known: positions of arguments that are natural values, and
-    which ones;  numbers (L, n_arguments)
+    rows (k,) of y;  jacobian_function: arguments -> (values, Jacobian);  argument_sources: positions of arguments that
+    are natural values, and the indices of these values;  numbers (L, n_arguments)
     """
 
     rows: Index
@@ -76,14 +76,12 @@ class _ComputedLinkRows:
 
 @dataclass(frozen=True, eq=False)
 class _IdenticalIndividuals:
-    """Individuals that are alike.
+    """Individuals of the same structure.
 
-    who (n,) which ones;  grid (m,) relative output times, at (n, M) where points lie on it;  start, duration (n,);
-    times (n, M), the last one repeated where there are fewer;  base (n, n_y) rows of the link that are numbers, of
-    those that are natural values `rows` and `source`;  u (n, m, n_u, 4) inputs, and at points (n, M, n_u);
-    z0 (n, n_z);  unit (n, n_x + n_z)
-
-    flow: which parameters move states, by default all
+    individuals (n,) indices;  grid (m,) relative output times, grid_indices (n, M) of points;  start, duration (n,);
+    times (n, M), the last one repeated if there are fewer;  base (n, n_y) rows of the link that are numbers;  rows and
+    source: rows of the link that are natural values, and the indices of these;  u (n, m, n_u, 4) inputs;  inputs
+    (n, M, n_u) at the points;  z0 (n, n_z);  unit (n, n_x + n_z);  flow: parameters that affect states, by default all
     """
 
     individuals: Index
@@ -110,9 +108,9 @@ class _IdenticalIndividuals:
 
 
 class BatchedCohort:
-    """The cohort of a question of which every experiment is `suitable`, by blocks of individuals that are alike.
+    """The cohort of a question, every experiment of which is `suitable`, in blocks of the same structure.
 
-    `laid` is what `laid_out` returns for these among more individuals, so that fewer are integrated in the same way.
+    `layout` is the part of `laid_out` for these individuals among more, so that a part is integrated in the same way.
     """
 
     def __init__(
@@ -145,7 +143,7 @@ class BatchedCohort:
         self._lane = np.empty(question.n, dtype=np.intp)
         for k, group in enumerate(self._identical_groups):
             self._group[group.individuals], self._lane[group.individuals] = k, np.arange(group.individuals.size)
-        with suppress(StopRequested):  # no time to simulate: whoever asks for costs will notice
+        with suppress(StopRequested):  # no time is left to simulate, which the next evaluation of costs reports
             self._settle()
 
     def _gathered(
@@ -198,7 +196,7 @@ class BatchedCohort:
         )
 
     def _settle(self) -> None:
-        """Take the magnitudes of states from simulations at the guess."""
+        """Compute the magnitudes of states from simulations at the guess."""
         question = self._question
         phi = question.problem.guess[question.places]
         s = question.problem.guess[question.shared]
@@ -220,7 +218,7 @@ class BatchedCohort:
         return evaluation
 
     def evaluate_data(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
-        """Return predictions, spreads and normalised residuals of everybody's values."""
+        """Return predictions, spreads and normalised residuals of the values of all individuals."""
         parts: dict[int, Array] = {}
         for group in self._identical_groups:
             for lanes in _blocks(np.arange(group.individuals.size)):
@@ -245,7 +243,7 @@ class BatchedCohort:
     def _simulated(
         self, group: _IdenticalIndividuals, lanes: Index, phi: Array, s: Array
     ) -> tuple[Trajectories, Lanes]:
-        """Return the states of some at everybody's phi (n, m)."""
+        """Return the states of some individuals, given phi (n, m) of all."""
         y, _ = self._linked(group, lanes, self._natural(phi[group.individuals[lanes]], s))
         batch = self._lanes(group, lanes, y)
         with capture_output():
@@ -282,9 +280,9 @@ class BatchedCohort:
     def _trajectories(
         self, group: _IdenticalIndividuals, lanes: Index, batch: Lanes, dx0: Array, dp: Array
     ) -> tuple[Index, Trajectories, Sensitivities]:
-        """Return the directions that move states, and states and sensitivities; the last ones are remembered.
+        """Return the directions that affect states, the states and their sensitivities; the last ones are cached.
 
-        So parameters of the noise alone cost no integration.
+        A change of noise parameters alone therefore needs no integration.
         """
         flow = slice(None) if group.flow is None else group.flow
         sizes = (np.abs(d).max(axis=(0, 1), initial=0.0) for d in (dx0, dp[:, flow]))
@@ -296,14 +294,14 @@ class BatchedCohort:
             return moving, *cached[1:]
         integrator = integrator_of(self._model, group.grid, self._options)
         trajectories, sensitivities = integrator.differentiated(batch, dx0[:, :, moving], dp[:, :, moving])
-        if lanes[0] % _BLOCK_SIZE == 0:  # a block of all individuals, or begins like one
+        if lanes[0] % _BLOCK_SIZE == 0:  # the first lanes of a block of all individuals
             self._known[block_key] = key, trajectories, sensitivities
         return moving, trajectories, sensitivities
 
     def _block(self, group: _IdenticalIndividuals, lanes: Index, phi: Array, s: Array) -> IndividualCurvature:
         """Return costs, gradients and curvatures of a block."""
         count = lanes.size
-        # Functions of points are kept for every number of points: few of these are to occur.
+        # CasADi functions are cached for every number of points, so only few numbers may occur.
         padded_lanes = np.minimum(np.arange(1 << (count - 1).bit_length()), count - 1)
         lanes, natural = lanes[padded_lanes], self._natural(phi[padded_lanes], s)
         with np.errstate(all="ignore"):
@@ -347,7 +345,7 @@ class BatchedCohort:
 
 
 def laid_out(question: CompiledPopulation) -> tuple[Sequence[Array], Sequence[Array]]:
-    """Return everybody's relative output times, and magnitudes of states before simulations."""
+    """Return the relative output times of all individuals, and magnitudes of states before simulations."""
     compiled_problem = question.problem
     return [p.pieces[0].grid for p in _pieces(question)], constant_trajectory(
         compiled_problem, compiled_problem.guess
@@ -362,7 +360,7 @@ def _pieces(question: CompiledPopulation) -> list[Segments]:
 
 
 def suitable(condition: Condition) -> bool:
-    """Whether an individual may stand in a block: nothing happens on the way, and no link is solved for."""
+    """Check whether an individual fits into a block: no events, and no link that has to be solved."""
     return (
         not condition.schedule.instants
         and not condition.is_steady_state
@@ -377,7 +375,7 @@ def _expressions(condition: Condition) -> list[MappedExpressions]:
 
 
 def _batches(members: Sequence[int], pieces: Sequence[Segments]) -> list[list[int]]:
-    """Divide individuals into those that share a grid, which is to have no more than so many times."""
+    """Divide individuals into groups that share a grid, with a limited number of times."""
     batches: list[list[int]] = []
     grid_times: set[float] = set()
     for i in members:
@@ -414,7 +412,7 @@ def _kind(condition: Condition, pieces: Segments, entries: Index, *, exact: bool
 
 
 def _stacked(measurements: Sequence[MeasurementRows]) -> MeasurementRows:
-    """Return the measurements of individuals that are alike, each as a stage."""
+    """Return the measurements of individuals of the same structure, each as a stage."""
     template, slots = measurements[0], list[NonGaussianOutput]()
     for k, slot in enumerate(template.slots):
         member_slots = [member.slots[k] for member in measurements]
@@ -442,5 +440,5 @@ def _stacked(measurements: Sequence[MeasurementRows]) -> MeasurementRows:
 
 
 def _blocks(positions: Index) -> list[Index]:
-    """Divide places (n,) into blocks."""
+    """Divide positions (n,) into blocks."""
     return [positions[k : k + _BLOCK_SIZE] for k in range(0, positions.size, _BLOCK_SIZE)]

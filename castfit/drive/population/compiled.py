@@ -45,16 +45,16 @@ _WHERE = "mixed_effects"
 
 @dataclass(frozen=True, eq=False)
 class CompiledPopulation:
-    """A mixed-effects model, worked out.
+    """Compiled mixed-effects model.
 
-    problem : in which every experiment has its own parameters, in the scale of their distribution, and sigmas are
-        parameters
-    places (n, m), shared (n_s,) : where each individual's own parameters, and shared ones, stand in theta
+    problem : the problem with own parameters for every experiment, in the scale of their distribution, and with sigmas
+        as parameters
+    places (n, m), shared (n_s,) : positions of the own parameters of each individual, and of shared ones, in theta
     upper : population parameters, then shared ones: the first entries of y
     typical : (entries of y in `upper`, covariates) -> (mu (m), derivatives (m, n_upper))
     covariates : (n, n_covariates)
     omega : (m,) guesses of the standard deviations
-    said : the problem and the population of which it was worked out
+    problem_and_population : the problem and the population that were compiled
     """
 
     problem: CompiledProblem
@@ -122,7 +122,7 @@ class CompiledPopulation:
 
     @cached_property
     def bounds(self) -> tuple[Array, Array]:
-        """Lower and upper bounds of y: of standard deviations only a floor, below which there is no variation."""
+        """Lower and upper bounds of y; standard deviations have a lower bound, which means no variation."""
         log = self.log[: len(self.upper)]
         lower, upper = (np.array([getattr(u, end) for u in self.upper]) for end in ("lower", "upper"))
         floor = np.full(self.covariance.size, -np.inf)
@@ -154,15 +154,13 @@ class CompiledPopulation:
         return replace(self, problem=subproblem, places=self.places[members], covariates=self.covariates[members])
 
     def natural(self, y: Array) -> Array:
-        """Convert y to the reported values, in the order of `names`: natural values, standard deviations,
-        correlations.
-        """
+        """Convert y to natural values, standard deviations and correlations, in the order of `names`."""
         return np.concatenate(
             [natural_value(y, self.log)[: len(self.upper)], self.covariance.report(y[self.of_omega])[0]]
         )
 
     def natural_slopes(self, y: Array) -> Array:
-        """Return its derivatives by y, (n_y, n_y)."""
+        """Return the derivatives of `natural` by y, (n_y, n_y)."""
         out = np.zeros((self.n_y, self.n_y))
         k = len(self.upper)
         out[range(k), range(k)] = np.where(self.log, natural_value(y, self.log), 1.0)[:k]
@@ -170,10 +168,10 @@ class CompiledPopulation:
         return out
 
     def means(self, y: Array, covariates: Array | None = None) -> tuple[Array, Array]:
-        """Return mu (n, m) and its derivatives by y (n, m, n_y); NaN where a typical value cannot be had."""
+        """Return mu (n, m) and its derivatives by y (n, m, n_y); NaN if a typical value is undefined."""
         covariate_values = self.covariates if covariates is None else covariates
         k, n = len(self.upper), covariate_values.shape[0]
-        # Without covariates all individuals are alike.
+        # Without covariates all individuals have the same typical values.
         rows = covariate_values.T if covariate_values.shape[1] else np.zeros((0, 1))
         mu, slopes = self.typical(np.repeat(y[:k, None], rows.shape[1], axis=1), rows)
         by_y = np.zeros((n, self.m, self.n_y))
@@ -194,7 +192,7 @@ class CompiledPopulation:
 
     @cached_property
     def terms(self) -> tuple[QuantityPrior, ...]:
-        """The priors."""
+        """Priors on population and shared parameters."""
         return tuple(
             QuantityPrior(u.name, u.prior, j, self.n_y) for j, u in enumerate(self.upper) if u.prior is not None
         )
@@ -213,9 +211,9 @@ def _to_search(natural: Array, log: Mask) -> Array:
 
 
 def compile_population(problem: Any, population: Any) -> CompiledPopulation:
-    """Work out a mixed-effects model.
+    """Compile a mixed-effects model.
 
-    Raises InputError: listing everything that does not fit together.
+    Raises InputError with all inconsistencies between problem and population.
     """
     kinds = (
         ("problem", problem, isinstance(problem, Problem), "give a Problem"),
@@ -364,7 +362,7 @@ def _find_lower_bound(individual: Individual) -> float:
 
 
 def _compile_problem(problem: Problem, population: Population) -> CompiledProblem:
-    """Pose the problem with own parameters in the scale of their distributions, and sigmas as parameters."""
+    """Compile the problem with own parameters in the scale of their distributions, and sigmas as parameters."""
     parameters = dict(problem.parameters)
     for name, individual in population.individual.items():
         guess = (
@@ -382,7 +380,7 @@ def _compile_problem(problem: Problem, population: Population) -> CompiledProble
 def _with_sigmas(problem: Problem) -> list[Experiment]:
     """Return the experiments in which unknown standard deviations are parameters, not eliminated.
 
-    What is eliminated is common to all data at their best own parameters, which is not what maximises the likelihood of
+    Elimination would give their optimum at the most probable own parameters, which does not maximise the likelihood of
     the population.
     """
     has_many_outputs = len(problem.posed.outputs) > 1

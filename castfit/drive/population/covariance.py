@@ -1,10 +1,10 @@
-"""The covariance of own parameters between experiments, by numbers without constraints.
+"""The covariance of own parameters between experiments, in unconstrained coordinates.
 
     Omega = L L^T,    L = D U,    D = diag(exp x_0 ... exp x_{m-1}),    U unit lower triangular
 
-Diagonal entries of D are coordinates x, and so are the entries of U below the diagonal that are not zero: parameters
-of one *block* are correlated, those of different blocks are not.  Every x gives a covariance that is positive definite,
-and none of them has a unit but those of D.
+The coordinates x are the logarithms of the diagonal of D and the nonzero entries of U below the diagonal.  Parameters
+of one *block* are correlated, parameters of different blocks are not.  Every x gives a positive definite covariance,
+and only the coordinates of D have a unit.
 
 Notation
 --------
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Covariance:
     """Block structure of the covariance of own parameters.
 
-    Blocks hold the positions of their parameters; together all of them, each once.
+    Each block contains the positions of its parameters; every parameter is in exactly one block.
     """
 
     names: tuple[str, ...]
@@ -77,7 +77,7 @@ class Covariance:
         return half + half.transpose(1, 0, 2)
 
     def coordinates(self, matrix: Array) -> Array:
-        """Return x of a covariance (m, m), of which what lies outside the blocks is left out.
+        """Return x of a covariance (m, m), without its entries outside of the blocks.
 
         Raises LinAlgError if it is not positive definite.
         """

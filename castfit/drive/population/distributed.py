@@ -1,8 +1,8 @@
 """Choice of a cohort: batched blocks of similar individuals, single individuals, or parts of both.
 
-Where there are workers, they hold the individuals that are alike.  Each worker is sent its individuals once, data
-and all, and then parameters; it answers with costs, gradients and curvatures.  Somebody's numbers do not depend on who
-else is there, so they are those of one process.
+If there are workers, they own the individuals of the same structure.  Each worker receives its individuals once, with
+their data, and then parameters; it returns costs, gradients and curvatures.  The numbers of an individual do not depend
+on the other individuals, so they are equal to the numbers of one process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 Answers = Callable[[str, Sequence[tuple[Any, ...]]], Sequence[Any]]
 
 _QUICK = IntegratorOptions(method="explicit", relative_tolerance=1e-7, absolute_tolerance=1e-9, compile="auto")
-"""Beside 1e-10, 300 individuals of `castfit bench population`: estimates agree to 3e-8 of their standard errors."""
+"""With these tolerances, estimates of 300 individuals (`castfit bench population`) agree with those of a tolerance of
+1e-10 to 3e-8 of their standard errors.
+"""
 
 
 def default_integrator() -> IntegratorOptions:
@@ -54,7 +56,7 @@ def build_cohort(question: CompiledPopulation, integrator: IntegratorOptions) ->
 
 
 def _blocks(question: CompiledPopulation, integrator: IntegratorOptions) -> Cohort:
-    """Return the cohort of a question of which every experiment is `suitable`, on workers where there are any."""
+    """Return the cohort of a question, every experiment of which is `suitable`, on workers if there are any."""
     pool, threads = workers(), integrator.method in STEPPED
     if pool is None or (threads and not pool.replaces_threads):
         return BatchedCohort(question, integrator)
@@ -75,9 +77,9 @@ def _blocks(question: CompiledPopulation, integrator: IntegratorOptions) -> Coho
 
 
 class PartitionedCohort:
-    """The cohort of a question in parts, each with individuals of its own, `members`, ascending.
+    """The cohort of a question in parts, with the individuals `members` of each part, ascending.
 
-    answers : a method of cohorts, and its arguments for each part -> what each answers, `LostTask` where a worker was
+    answers : (method of cohorts, arguments for each part) -> the result of each part, `LostTask` if a worker was lost
     """
 
     def __init__(self, question: CompiledPopulation, members: Sequence[Index], answers: Answers) -> None:
@@ -102,7 +104,7 @@ class PartitionedCohort:
         return evaluation
 
     def evaluate_data(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
-        """Return predictions, spreads and normalised residuals of everybody's values."""
+        """Return predictions, spreads and normalised residuals of the values of all individuals."""
         columns = np.empty((3, self._values[0].size))
         argument_tuples = [(phi[indices], s) for indices in self._members]
         for mask, answer in zip(self._values, self._answers("evaluate_data", argument_tuples), strict=True):

@@ -1,11 +1,11 @@
-"""Standard errors of population parameters: from how the exact gradient of -log likelihood changes.
+"""Standard errors of population parameters, from differences of the exact gradient of -log likelihood.
 
-    R_jk = d^2 (-log L) / dy_j dy_k    by differences of gradients: central ones, or of many individuals, whose
-                                       likelihood is nearly a parabola, one-sided ones, right to about 1e-3
-    covariance of y = R^-1             of entries at a bound there is none
+    R_jk = d^2 (-log L) / dy_j dy_k    by central differences of gradients; with many individuals, whose likelihood is
+                                       nearly a parabola, by one-sided ones with an error of about 1e-3
+    covariance of y = R^-1             without entries at a bound
 
-Of the log-likelihood of independent individuals the scores s_i = dL_i/dy give a second estimate, S = sum_i s_i s_i^T,
-and  R^-1 S R^-1  is right also where the model is not (White 1982).
+The scores s_i = dL_i/dy of independent individuals give a second estimate, S = sum_i s_i s_i^T, and  R^-1 S R^-1  is
+also valid for misspecified models (White 1982).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DIFFERENCE_STEP_SE = 0.05  # of an approximate standard error, and of 1 at most
 
 @dataclass(frozen=True)
 class EstimateErrors:
-    """Covariance of y (n_y, n_y) and the robust one, NaN where there is none; `remark` says why."""
+    """Covariance of y (n_y, n_y) and robust covariance, NaN if not available, with the reason in `remark`."""
 
     covariance: Array
     robust: Array
@@ -48,7 +48,7 @@ def compute_errors(
     scores: LikelihoodScores,
     on_progress: Callable[[int, int], None] = lambda n_done, total: None,
 ) -> EstimateErrors:
-    """Return the errors at the optimum; takes one or two gradients for each entry of y, and tells how many are done."""
+    """Compute the errors at the optimum, by one or two gradients for each entry of y; report the progress."""
     lower, upper = laplace.question.bounds
     size, is_one_sided = marginal.y.size, laplace.question.n >= _MIN_INDIVIDUALS_ONE_SIDED
     free = np.flatnonzero((marginal.y > lower) & (marginal.y < upper))

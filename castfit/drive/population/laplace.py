@@ -9,8 +9,8 @@ The mode moves with y:  d phi_i/dy = -F_phiphi^-1 F_phiy,  and so
     dL_i/dy = dF_i/dy + 1/2 d log|Omega|/dy
               + 1/2 tr A_i^-1 (dH_i/ds ds/dy + dOmega^-1/dy + sum_k dH_i/dphi_k dphi_ik/dy)      [2]
 
-Second derivatives of c and first ones of H come from central differences of the gradient and of H along phi and s: one
-pair of sweeps over all individuals for each own and shared parameter.
+Central differences of the gradient and of H along phi and s give the second derivatives of c and the first derivatives
+of H: one pair of simulations of all individuals for each own and shared parameter.
 
 1   Wolfinger, Biometrika 80 (1993) 791.
 2   Almquist, Leander, Jirstrand, J. Pharmacokinet. Pharmacodyn. 42 (2015) 191.
@@ -40,7 +40,7 @@ _DIFFERENCE_STEP_FRACTION = 1e-3
 class MarginalLikelihood:
     """The approximate likelihood at y.
 
-    parts (n,) : L_i; inf where an individual could not be fitted
+    parts (n,) : L_i; inf if an individual could not be fitted
     prior : -log of priors of population and shared parameters, without constants
     precise (n, m, m) : A_i^-1, the covariance of own parameters given their data
     """
@@ -59,10 +59,10 @@ class MarginalLikelihood:
 
 @dataclass(frozen=True)
 class LikelihoodScores:
-    """Gradients: of each individual's L_i by y (n, n_y), and of priors (n_y,) with their curvature (n_y, n_y).
+    """Gradients of each individual's L_i by y (n, n_y), and of priors (n_y,) with their curvature (n_y, n_y).
 
-    bend (n, m, m): by what exact second derivatives of the data's cost exceed the expected ones
-    moving (n, m, n_y): how the modes move with y
+    bend (n, m, m): exact minus expected second derivatives of the data cost
+    moving (n, m, n_y): derivatives of the modes by y
     """
 
     parts: Array
@@ -78,7 +78,7 @@ class LikelihoodScores:
 
 
 class LaplaceApproximation:
-    """Laplace's approximation of one question, by its cohort."""
+    """Laplace's approximation for one question and its cohort."""
 
     def __init__(self, question: CompiledPopulation, cohort: Cohort) -> None:
         self.question, self.cohort = question, cohort
@@ -102,7 +102,7 @@ class LaplaceApproximation:
     def value(
         self, y: Array, start: Array, curvature_excess: Array | None = None, *, roughly: bool = False
     ) -> MarginalLikelihood | None:
-        """Fit everybody from phi = start (n, m), and return the likelihood; None where y makes no sense.
+        """Fit all individuals from phi = start (n, m), and return the likelihood; None if y is not admissible.
 
         `curvature_excess` and `roughly` as in `find_modes`.
         """
@@ -126,9 +126,10 @@ class LaplaceApproximation:
         )
 
     def scores(self, marginal: MarginalLikelihood, *, forward: bool = False) -> LikelihoodScores:
-        """Return the exact gradient where everybody could be fitted; with forward differences to about 1e-3.
+        """Return the exact gradient if all individuals could be fitted; with `forward`, to about 1e-3.
 
-        These take half the time, and differences of such gradients, whose errors are alike, are right to 1e-3, too.
+        Forward differences take half the time.  The errors of two such gradients are correlated, so that their
+        difference has an error of about 1e-3, too.
         """
         question, modes, y = self.question, marginal.modes, marginal.y
         m, n_y = question.m, question.n_y
@@ -147,7 +148,7 @@ class LaplaceApproximation:
             - np.einsum("ij,njy->niy", precision, mu_y)
             + np.einsum("ijy,nj->niy", d_precision, eta)
         )
-        phi_y = np.asarray(np.linalg.solve(exact_curvature, -by_y), dtype=float)  # the mode's way
+        phi_y = np.asarray(np.linalg.solve(exact_curvature, -by_y), dtype=float)  # derivatives of the mode
         # dF/dy at fixed phi, by the envelope theorem all of dF/dy
         gradients = modes.evaluation.gradient[:, m:] @ ds
         gradients -= np.einsum("niy,ij,nj->ny", mu_y, precision, eta)
@@ -165,7 +166,7 @@ class LaplaceApproximation:
     def expected(self, marginal: MarginalLikelihood) -> Array:
         """Return the information about y that a linear model with the same curvatures would have, (n_y, n_y).
 
-        Its typical values and shared parameters have that of generalised least squares, its covariance
+        Typical values and shared parameters have the information of generalised least squares, the covariance has
         1/2 sum_i tr(M_i dOmega M_i dOmega)  with  M_i = (Omega + H_i^-1)^-1.
         """
         question, y = self.question, marginal.y
@@ -185,11 +186,11 @@ class LaplaceApproximation:
         return information + prior_terms.jacobian.T @ prior_terms.jacobian
 
     def improved(self, marginal: MarginalLikelihood) -> Array:
-        """Return y after a step of expectation and maximisation, as if the modes stayed where they are.
+        """Return y after a step of expectation and maximisation with fixed modes.
 
-        With own parameters of mean phi_i and covariance A_i^-1, typical values are a weighted regression, shared
-        parameters one step of Newton's method in which own ones go along, and  Omega = mean(eta eta^T + A^-1).  From
-        afar these steps are the best there are; where they end is not where the likelihood is largest.
+        With own parameters of mean phi_i and covariance A_i^-1, typical values come from a weighted regression, shared
+        parameters from a Newton step in which own parameters change as well, and  Omega = mean(eta eta^T + A^-1).
+        These steps are efficient far from the optimum, but their fixed point is not the maximum of the likelihood.
         """
         question, modes, y = self.question, marginal.modes, marginal.y
         n, m, k = question.n, question.m, len(question.upper)
@@ -247,7 +248,7 @@ class LaplaceApproximation:
         return second, third
 
     def _evaluate_shifted(self, marginal: MarginalLikelihood, k: int, step: float) -> tuple[Array, Array]:
-        """Return gradients and curvatures by own parameters with own or shared parameter k moved."""
+        """Return gradients and curvatures by own parameters at a shifted own or shared parameter k."""
         self.sweeps += 1
         m, phi, s = self.question.m, marginal.modes.phi.copy(), marginal.y[self.question.of_shared]
         if k < m:

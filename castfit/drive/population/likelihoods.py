@@ -2,10 +2,10 @@
 
     c_i(phi_i, s)      -log p(data of i), all constants included
     g_i  (m + n_s,)    its gradient by (phi_i, s)
-    H_i  (m + n_s, m + n_s)    its expected curvature, Fisher's information: of normal errors J^T J with weighted
-                       residuals, and  2 (d log sigma)^T (d log sigma)  for each value where sigma depends on them
+    H_i  (m + n_s, m + n_s)    its expected curvature, Fisher's information: for normal errors, J^T J with weighted
+                       residuals, and  2 (d log sigma)^T (d log sigma)  for each value whose sigma depends on them
 
-`SimulatedCohort` has them from single shooting, whatever the problem holds; blocks of individuals that are alike are
+`SimulatedCohort` computes them by single shooting, for any problem; blocks of individuals of the same structure are
 faster (`castfit.drive.population.batched`).
 """
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IndividualCurvature:
-    """Costs of k individuals, (k,), infinite if the evaluation failed, and the reasons of failures by index among
-    the k.
+    """Costs (k,) of k individuals, with their derivatives.
 
-    gradient (k, m + n_s), curvature (k, m + n_s, m + n_s): NaN where they failed
+    cost: infinite if the evaluation failed; failures: reasons by index among the k
+    gradient (k, m + n_s), curvature (k, m + n_s, m + n_s): NaN if the evaluation failed
     """
 
     cost: Array
@@ -40,7 +40,7 @@ class IndividualCurvature:
 
     @classmethod
     def blank(cls, count: int, size: int) -> IndividualCurvature:
-        """Know nothing yet of so many individuals with so many parameters."""
+        """Return an empty record for `count` individuals with `size` parameters."""
         return cls(np.full(count, np.inf), {}, np.full((count, size), np.nan), np.full((count, size, size), np.nan))
 
     def put(self, positions: Index, evaluation: IndividualCurvature) -> None:
@@ -58,7 +58,7 @@ class IndividualCurvature:
         return IndividualCurvature(self.cost[positions], failures, self.gradient[positions], self.curvature[positions])
 
     def replaced(self, positions: Index, evaluation: IndividualCurvature) -> IndividualCurvature:
-        """Return all with something else of some."""
+        """Return a copy with the results of some individuals replaced."""
         remaining_failures = {i: reason for i, reason in self.failures.items() if i not in {*positions.tolist()}}
         updated_copy = IndividualCurvature(
             self.cost.copy(), remaining_failures, self.gradient.copy(), self.curvature.copy()
@@ -71,13 +71,13 @@ class Cohort(Protocol):
     """Interface for the data costs of individuals."""
 
     def curved(self, phi: Array, s: Array, individuals: Index) -> IndividualCurvature:
-        """Return costs of individuals `individuals` (k,), ascending, at own parameters phi (k, m) and shared ones s (n_s,)."""
+        """Return the costs of `individuals` (k,), ascending, at own parameters phi (k, m) and shared ones s (n_s,)."""
         ...
 
     def evaluate_data(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
-        """Return predictions, spreads and normalised residuals of everybody's values, (n_data,) each.
+        """Return predictions, spreads and normalised residuals of the values of all individuals, (n_data,) each.
 
-        By individual, time and output; NaN where somebody cannot be simulated.
+        By individual, time and output; NaN if the simulation failed.
         """
         ...
 
@@ -98,7 +98,7 @@ class SimulatedCohort:
         self._phi = question.problem.guess[question.places]
 
     def curved(self, phi: Array, s: Array, individuals: Index) -> IndividualCurvature:
-        """Return costs, gradients and curvatures; the others are simulated where they were before."""
+        """Return costs, gradients and curvatures; other individuals are simulated at their previous parameters."""
         evaluation = IndividualCurvature.blank(individuals.size, self._question.m + s.size)
         if not individuals.size:
             return evaluation
@@ -121,7 +121,7 @@ class SimulatedCohort:
         return evaluation
 
     def evaluate_data(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
-        """Return predictions, spreads and normalised residuals of everybody's values."""
+        """Return predictions, spreads and normalised residuals of the values of all individuals."""
         everybody = np.arange(self._question.n)
         prediction, spread, residual = zip(*self._staged.standardised(self._theta(phi, s, everybody)), strict=True)
         return np.concatenate(prediction), np.concatenate(spread), np.concatenate(residual)

@@ -57,12 +57,12 @@ class MixedEffectsProgress:
 
     @property
     def sentence(self) -> str:
-        """The state of things in one line."""
+        """State of the run in one line."""
         pace = f", {duration(self.seconds / self.iteration)} an iteration" if self.iteration else ""
         return f"iteration {self.iteration}: -2 log L = {self.neg2loglik:.6g}; {self.seconds:.0f} s{pace}"
 
 
-# Wild trial points overflow; they are found and rejected, and must not warn.
+# Extreme trial points overflow; they are rejected, and must not warn.
 @returns_on_interrupt
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
@@ -82,12 +82,12 @@ def mixed_effects(
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
 ) -> MixedEffectsResult:
-    """Estimate how own parameters are distributed over many experiments: nonlinear mixed effects.
+    """Estimate the distribution of local parameters over many experiments (nonlinear mixed effects).
 
-    Every experiment is an individual with its own parameters (``local=True``), which come from the distribution that
-    `population` says; typical values, effects of covariates, shared parameters, noise, and the covariance between
-    individuals are estimated together by the maximum of Laplace's approximation of the likelihood, with the expected
-    curvature: what NONMEM calls FOCE with interaction, and to which R's ``nlme`` comes for additive errors.
+    Every experiment is an individual with its own parameters (``local=True``), which come from the distribution in
+    `population`.  Typical values, effects of covariates, shared parameters, noise, and the covariance between
+    individuals are estimated together.  The estimates maximise Laplace's approximation of the likelihood with the
+    expected curvature, which NONMEM calls FOCE with interaction; for additive errors, R's ``nlme`` agrees with it.
 
     Parameters
     ----------
@@ -96,21 +96,21 @@ def mixed_effects(
         expressions of parameters and outputs, such as ``a + b * conc``.
     population : Population
     start : mapping from name to value, or MixedEffectsResult, optional
-        Where the search starts: typical values, shared parameters, ``"omega(CL)"``; by default the guesses.
+        Start of the search: typical values, shared parameters, ``"omega(CL)"``; by default the guesses.
     integrator : IntegratorOptions, optional
-        By default the compiled ESDIRK method, or, where there is no compiler, CVODES and IDAS.
+        By default the compiled ESDIRK method or, without a compiler, CVODES and IDAS.
     max_iter : int
-        0 evaluates the start: individual fits for a population that is known.
+        0 evaluates the start: individual fits for a known population.
     standard_errors : bool
-        Whether to compute them, for which the likelihood is differentiated twice.
+        Whether to compute standard errors, from second derivatives of the likelihood.
     confidence_level : float
         Of the intervals in the result's table.
     workers : int or concurrent.futures.Executor
-        Among which individuals are divided: threads where the integrator is the compiled one, processes otherwise, or
-        an executor, such as that of a Dask cluster.  Processes and executors hold individuals that are measured alike,
-        with their data.  The numbers are the same for any.
+        Workers among which individuals are divided: threads with the compiled integrator, else processes, or an
+        executor, such as that of a Dask cluster.  Processes and executors own individuals of the same structure, with
+        their data.  The numbers do not depend on the workers.
     max_time : float
-        Seconds after which the best so far is returned.
+        Seconds after which the best point so far is returned.
     callback : callable, optional
         Called with a `MixedEffectsProgress` after each iteration; the search stops when it returns True.
     verbose : {0, 1, 2}, optional
@@ -119,17 +119,17 @@ def mixed_effects(
     checkpoint : path, optional
         A file to which every iteration is written.
     resume : bool
-        Whether to go on from such a file.
+        Whether to continue from the checkpoint.
 
     Returns
     -------
     MixedEffectsResult
-        Also for a search that failed or was interrupted: then ``success`` is False, and ``message`` says why.
+        If the search failed or was interrupted, ``success`` is False, and ``message`` has the reason.
 
     Raises
     ------
     InputError
-        Listing everything that is wrong with the arguments, and what does not fit together.
+        With all mistakes in the arguments, and all inconsistencies between them.
 
     Examples
     --------
@@ -193,7 +193,7 @@ class _PopulationSearch:
     def carry_out(
         self, problem: Problem, population: Population, question: CompiledPopulation, initial_iterate: SearchIterate
     ) -> MixedEffectsResult:
-        """Search, and report."""
+        """Run the search and build the result."""
         entries = {
             "population": digest(
                 question.individual_parameters, question.typical.serialize(), question.covariates, question.guess
@@ -252,7 +252,7 @@ class _PopulationSearch:
     def _find_failed_individuals(
         self, question: CompiledPopulation, cohort: Cohort, initial_iterate: SearchIterate
     ) -> dict[int, str]:
-        """Return whose data cannot be predicted at the start, and why."""
+        """Return the individuals whose data cannot be predicted at the start, with reasons."""
         try:
             evaluation = cohort.curved(
                 initial_iterate.phi, initial_iterate.y[question.of_shared], np.arange(question.n, dtype=np.intp)

@@ -1,11 +1,11 @@
-"""Individual fits: the modes of all individuals' own parameters at once, each with a damping of its own.
+"""Individual fits: the modes of all individuals' own parameters at once, with separate dampings.
 
     minimise over phi_i      F_i = c_i(phi_i, s) + 1/2 (phi_i - mu_i)^T Omega^-1 (phi_i - mu_i)
 
 by Levenberg-Marquardt steps   (A_i + lambda_i diag A_i) d_i = -(g_i + Omega^-1 (phi_i - mu_i)),   A_i = H_i + Omega^-1,
-with the expected curvature H_i: Fisher scoring; near modes that were found before the difference of the exact curvature
-to H_i there, `bend`, is added, which makes the steps Newton's, or nearly so.  Those who have arrived are not simulated
-any more; one who cannot be simulated stays where he was and says so.
+with the expected curvature H_i (Fisher scoring).  Near earlier modes, the difference of the exact curvature and H_i
+there, `curvature_excess`, is added, so that the steps are nearly Newton steps.  Individuals at their modes are not
+simulated again; an individual that cannot be simulated keeps its point, and the failure is reported.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class IndividualPrior:
 
 @dataclass(frozen=True)
 class IndividualModes:
-    """The individuals' modes.
+    """The modes of all individuals.
 
-    cost : (n,) F_i at phi (n, m); inf where it cannot be had
-    arrived : (n,) who is at the mode;  failures : whom could not be fitted, and why
-    sweeps : how often somebody was simulated with derivatives
-    at : the cost of the data of all there
+    cost : (n,) F_i at phi (n, m); inf if it cannot be computed
+    arrived : (n,) whether the individual is at its mode;  failures : reasons of failed fits, by index
+    sweeps : number of simulations with derivatives
+    evaluation : the data costs of all individuals at the modes
     """
 
     phi: Array
@@ -71,16 +71,17 @@ def find_modes(
     *,
     roughly: bool = False,
 ) -> IndividualModes:
-    """Find everybody's mode from phi = start (n, m).
+    """Find the modes of all individuals from phi = start (n, m).
 
-    `curvature_excess` (n, m, m) is added to expected curvatures, where the sum is definite; with `roughly` modes need not be exact.
+    `curvature_excess` (n, m, m) is added to expected curvatures if the sum is definite.  With `roughly`, the modes have
+    a lower accuracy.
     """
     n, m = start.shape
     phi: Array = start.copy()
     everybody = np.arange(n, dtype=np.intp)
     evaluation = cohort.curved(phi, s, everybody)
     failed_individuals = np.flatnonzero(~np.isfinite(evaluation.cost))
-    if failed_individuals.size:  # begin anew where the population expects them
+    if failed_individuals.size:  # start again at the mean of the population
         phi[failed_individuals] = prior.mean[failed_individuals]
         evaluation = evaluation.replaced(
             failed_individuals, cohort.curved(phi[failed_individuals], s, failed_individuals)
@@ -153,7 +154,7 @@ def solve_batched(matrices: Array, right: Array) -> Array:
 
 
 def _definite(expected: Array, curvature_excess: Array | None) -> Array:
-    """Return expected curvatures (k, m, m) plus `curvature_excess`; without it where the sum is not positive definite enough."""
+    """Return expected curvatures (k, m, m) plus `curvature_excess`; without it if the sum is nearly indefinite."""
     if curvature_excess is None:
         return expected
     exact = np.where(

@@ -54,7 +54,7 @@ class PopulationEstimate:
 
     @property
     def relative_error(self) -> float:
-        """The standard error over the value, as often printed in percent (RSE)."""
+        """The standard error divided by the value, often printed in percent (RSE)."""
         return self.standard_error / abs(self.value) if self.value else np.nan
 
 
@@ -64,10 +64,10 @@ class IndividualFit:
 
     parameters: the most probable own parameters given its data and the population (empirical Bayes estimates),
         natural scale.
-    eta: by how much they exceed the typical ones, on the scale of their distribution.
+    eta: deviations from the typical values, on the scale of their distribution.
     deviations: standard deviations of eta given its data, for the estimated population.
-    neg2loglik: its part of -2 log L.
-    message: why not.
+    neg2loglik: contribution to -2 log L.
+    message: reason if the fit failed.
     """
 
     name: str
@@ -92,9 +92,9 @@ class MixedEffectsResult(RunResult):
     ----------
     status : Status
     message : str
-        How it ended, in words, and what is remarkable.
-    question : Question
-        What was asked, worked out.
+        Summary of how the search ended, with remarks.
+    question : CompiledPopulation
+        The compiled problem.
     y : (n_y,) array
         Estimates in search scale.
     phi : (n, m) array
@@ -106,13 +106,13 @@ class MixedEffectsResult(RunResult):
     errors : Errors
         Covariances of `y`.
     left_out : mapping from str to str
-        Individuals that are no part of this, and why.
+        Individuals that were excluded, with reasons.
     unfinished : mapping from str to str
-        Individuals whose fit did not end at its optimum, and why.
+        Individuals whose fit did not converge, with reasons.
     history : tuple of float
         -2 log L by iteration.
     iterations, sweeps : int
-        Of the search; simulations of all individuals with derivatives.
+        Iterations of the search, and simulations of all individuals with derivatives.
     time : float
         Seconds.
     confidence_level : float
@@ -165,12 +165,12 @@ class MixedEffectsResult(RunResult):
 
     @cached_property
     def values(self) -> dict[str, float]:
-        """The estimates by name, natural scale."""
+        """Estimates by name, natural scale."""
         return dict(zip(self.names, self.question.natural(self.y).tolist(), strict=True))
 
     @property
     def parameters(self) -> dict[str, float]:
-        """Typical values and shared parameters by name, those of the noise among them."""
+        """Typical values and shared parameters by name, including parameters of the noise."""
         return {u.name: self.values[u.name] for u in self.question.upper}
 
     @property
@@ -199,8 +199,9 @@ class MixedEffectsResult(RunResult):
 
     @cached_property
     def robust_standard_errors(self) -> dict[str, float]:
-        """Sandwich standard errors from curvature and scores: valid for misspecified models, but only with many
-        individuals.
+        """Sandwich standard errors from curvature and scores.
+
+        They are valid for misspecified models, but only with many individuals.
         """
         return dict(zip(self.names, np.sqrt(np.diag(self._natural(self.errors.robust))).tolist(), strict=True))
 
@@ -236,12 +237,12 @@ class MixedEffectsResult(RunResult):
         return PopulationEstimate(name, self.values[name], self.standard_errors[name], interval, name in self.at_bounds)
 
     def __iter__(self) -> Iterator[PopulationEstimate]:
-        """Go through all estimates."""
+        """Iterate over all estimates."""
         return (self[name] for name in self.names)
 
     @cached_property
     def at_bounds(self) -> tuple[str, ...]:
-        """Names of what a bound holds; of an omega: it is so small that no variation is seen."""
+        """Names of estimates at a bound; an omega at its bound means that the data show no variation."""
         lower, upper = self.question.bounds
         is_at_bound = (self.y <= lower) | (self.y >= upper)
         return tuple(n for n, is_active in zip(self.names, is_at_bound, strict=True) if is_active)
@@ -255,9 +256,7 @@ class MixedEffectsResult(RunResult):
 
     @property
     def objective_nonmem(self) -> float:
-        """Value of -2 log L without n log(2 pi), as NONMEM's FOCE with interaction prints its objective function
-        value.
-        """
+        """The value -2 log L without n log(2 pi), the objective function value of NONMEM's FOCE with interaction."""
         return self.neg2loglik - self.n_data * float(np.log(2.0 * np.pi))
 
     @property
@@ -277,7 +276,7 @@ class MixedEffectsResult(RunResult):
 
     @property
     def bic(self) -> float:
-        """-2 log L + k log n with the number of measured values n, as R's nlme has it."""
+        """-2 log L + k log n with the number of measured values n, as in R's nlme."""
         return self.neg2loglik + len(self.names) * float(np.log(self.n_data))
 
     # Individuals
@@ -289,12 +288,12 @@ class MixedEffectsResult(RunResult):
 
     @cached_property
     def etas(self) -> Array:
-        """By how much own parameters exceed typical ones, on the scale of their distributions, (n, m)."""
+        """Deviations of own parameters from typical values, on the scale of their distributions, (n, m)."""
         return self.phi - self.question.means(self.y)[0]
 
     @cached_property
     def individuals(self) -> dict[str, IndividualFit]:
-        """Every individual's fit by name; those that were left out too."""
+        """Fits of all individuals by name, including excluded ones."""
         local_names = self.question.individual_parameters
         natural = natural_value(self.phi, self.question.lognormal)
         deviations = np.sqrt(np.einsum("nii->ni", self.spread))
@@ -322,9 +321,10 @@ class MixedEffectsResult(RunResult):
 
     @cached_property
     def shrinkage(self) -> dict[str, float]:
-        """By how much individual values crowd about the typical one: 1 - sd(eta) / omega of each own parameter.
+        """Shrinkage of individual values towards the typical value: 1 - sd(eta) / omega of each own parameter.
 
-        Near 0 the data of each individual say what its value is; near 1 they say nothing, and it is the typical one.
+        Near 0, the data of each individual determine its value; near 1, they carry no information, and its value is
+        the typical one.
         """
         scatter = self.etas.std(axis=0, ddof=1)
         omega = np.sqrt(np.diag(self.omega))
@@ -332,7 +332,7 @@ class MixedEffectsResult(RunResult):
 
     @property
     def residual_shrinkage(self) -> float:
-        """1 - sd of weighted residuals: how far individual predictions follow the errors of the data."""
+        """Shrinkage of residuals, 1 - sd of weighted residuals: large if predictions follow the errors of the data."""
         residual = self.data_evaluation[2][np.isfinite(self.data_evaluation[2])]
         return 1.0 - float(residual.std(ddof=1)) if residual.size > 1 else np.nan
 
@@ -466,8 +466,8 @@ class MixedEffectsResult(RunResult):
         ]
         if shrunken_names:
             lines.append(
-                f"High shrinkage: the individual values of {', '.join(shrunken_names)} are close to the typical value, because "
-                "the data of an individual constrain them weakly. Plots of these values against covariates are "
+                f"High shrinkage: the individual values of {', '.join(shrunken_names)} are close to the typical value, "
+                "because the data of an individual constrain them weakly. Plots of these values against covariates are "
                 "misleading."
             )
         return "\n".join(lines)

@@ -1,9 +1,10 @@
 """The upper level: minimise -log of the approximate likelihood over y, within bounds.
 
-First steps of expectation and maximisation, as long as they gain anything: they do well from afar and need no scale.
-Where they end is not the maximum; from there a quasi-Newton method goes on, in a box of trust.  Its first curvature is
-the information of the model made linear, which fits every scale; BFGS updates mend it.  Each trial is one set of
-individual fits, which begin where the modes are expected to move; a gradient is computed where a trial was accepted.
+Steps of expectation and maximisation come first, as long as they decrease the cost: they are efficient far from the
+optimum and need no scaling.  Their fixed point is not the maximum, so a quasi-Newton method with a trust region
+follows.  Its first curvature is the information of the linearized model, which has the right scale; BFGS updates
+improve it.  Each trial is one set of individual fits, which start at the predicted modes.  Gradients are computed at
+accepted points only.
 
     minimise g^T p + 1/2 p^T B p   in   |p_j| <= radius,  lower <= y + p <= upper
 """
@@ -31,8 +32,8 @@ _POWELL_DAMPING = 0.2  # of the curvature along the step: smallest curvature of 
 class SearchIterate:
     """State of the search, sufficient to continue it.
 
-    y (n_y,), phi (n, m) the individuals' modes, curvature B (n_y, n_y), empty before the quasi-Newton method begins,
-    radius, iteration, and what was found at y.
+    y (n_y,), phi (n, m) modes of the individuals, curvature B (n_y, n_y), empty before the quasi-Newton method, radius
+    of the trust region, iteration, value -log of the likelihood at y, and promise, its predicted decrease.
     """
 
     y: Array
@@ -61,12 +62,12 @@ def minimise(
     max_iter: int,
     on_iteration: Callable[[SearchIterate, MarginalLikelihood], bool],
 ) -> PopulationOptimum:
-    """Go on from `iterate` until the gradient vanishes.
+    """Minimise from `iterate` until the gradient vanishes.
 
-    A search that begins has an empty curvature.  `on_iteration` is called with every place that is reached; the search ends
-    where it returns True.
+    The curvature of a new search is empty.  `on_iteration` is called with every accepted point; the search ends if it
+    returns True.
 
-    Raises Stopped when the time is over.
+    Raises StopRequested if the time is over.
     """
     lower, upper = laplace.question.bounds
     marginal = laplace.value(iterate.y, iterate.phi, roughly=not iterate.curvature.size)
@@ -124,7 +125,7 @@ def _approached(
     max_iter: int,
     on_iteration: Callable[[SearchIterate, MarginalLikelihood], bool],
 ) -> tuple[SearchIterate, MarginalLikelihood, bool]:
-    """Go on by expectation and maximisation as long as that gains; tell whether that was stopped."""
+    """Take steps of expectation and maximisation while they gain; return also whether the search was stopped."""
     while iterate.iteration < max_iter:
         if on_iteration(iterate, marginal):
             return iterate, marginal, True
@@ -143,18 +144,18 @@ def _approached(
 
 
 def make_positive_definite(information: Array) -> Array:
-    """Return an information matrix with a ridge by which it is definite."""
+    """Return an information matrix plus a ridge that makes it positive definite."""
     diagonal = np.diag(information)
     min_diagonal = _MIN_DIAGONAL_FRACTION * float(diagonal.max(initial=0.0)) or 1.0
     return information + _RIDGE_FRACTION * np.diag(np.maximum(diagonal, min_diagonal))
 
 
 def predict_modes(laplace: LaplaceApproximation, marginal: MarginalLikelihood, step: Array) -> Array:
-    """Return from where modes are sought after a step of y: typical values take their individuals along."""
+    """Return starts of the modes after a step of y, shifted with the typical values."""
     old_means, _ = laplace.question.means(marginal.y)
     new_means, _ = laplace.question.means(marginal.y + step)
     shift = np.where(np.isfinite(new_means), new_means - old_means, 0.0)
-    # What the data say of own parameters does not move with the typical ones.
+    # The data term of own parameters does not depend on the typical values.
     prior_and_omega = laplace.prior(marginal.y)
     share = (
         np.zeros((laplace.question.m, laplace.question.m)) if prior_and_omega is None else prior_and_omega[0].precision

@@ -44,18 +44,18 @@ class Individual:
     Parameters
     ----------
     typical : number or casadi.SX, optional
-        The typical value: nothing for one that is estimated, under the parameter's name, from the problem's guess; a
-        number for its guess; or an expression of population parameters and of covariates, such as
+        The typical value: by default it is estimated, under the parameter's name, from the problem's guess; a number
+        sets another guess; or an expression of population parameters and covariates, such as
         ``CL_pop * (weight / 70) ** 0.75``.
     omega : float
-        Guess of the standard deviation of eta: for "lognormal" about the relative spread between experiments, for
-        "normal" in the parameter's unit.  It is estimated.
+        Guess of the standard deviation of eta, which is estimated: for "lognormal" about the relative spread between
+        experiments, for "normal" in the parameter's unit.
     distribution : {"lognormal", "normal"}
 
     Raises
     ------
     InputError
-        Listing what is wrong with them.
+        With all mistakes in the arguments.
 
     Examples
     --------
@@ -99,18 +99,18 @@ class Population:
     individual : mapping from str to Individual
         For each own parameter (``Parameter(..., local=True)``) its distribution.
     correlated : True or sequence of groups of names, optional
-        Which own parameters have correlated etas: ``True`` for all, ``[("CL", "V")]`` for these two; by default none,
-        so that the covariance is diagonal.
+        Own parameters with correlated etas: ``True`` for all, ``[("CL", "V")]`` for these two; by default none, so
+        that the covariance is diagonal.
     parameters : mapping from str to Parameter or float, optional
         Guesses and bounds of the population parameters that expressions of typical values contain.
     covariates : mapping or DataFrame, optional
-        What is known of every experiment, by name: ``{"weight": {"subject 1": 79.6, ...}}``, or a sequence in the order
-        of the experiments, or a DataFrame with one row each, indexed by their names (by any other index: in order).
+        Known numbers of every experiment, by name: ``{"weight": {"subject 1": 79.6, ...}}``, or a sequence in the order
+        of the experiments, or a DataFrame with one row each, indexed by their names (with any other index: in order).
 
     Raises
     ------
     InputError
-        Listing what is wrong with them.  What does not suit a problem is found by `mixed_effects`.
+        With all mistakes in the arguments.  `mixed_effects` finds inconsistencies with a problem.
 
     Examples
     --------
@@ -182,7 +182,7 @@ class Population:
         return f"Population({'; '.join(parts)})"
 
     def of_some(self, experiments: Sequence[str], kept: Sequence[int]) -> Population:
-        """Return the population of some of the experiments, by their places; covariates follow."""
+        """Return the population of the experiments at the indices `kept`, with their covariates."""
         ignored: list[str] = []
         covariate_values = {n: self.covariate(n, experiments, ignored)[list(kept)] for n in self.covariates}
         return Population(
@@ -200,7 +200,8 @@ class Population:
         numbers = read_reals(values)
         if numbers is None or numbers.shape != (len(experiments),):
             mistakes.append(
-                f"covariate '{name}' is {shorten_repr(values)}; expected one number for each of the {len(experiments)} experiments"
+                f"covariate '{name}' is {shorten_repr(values)}; "
+                f"expected one number for each of the {len(experiments)} experiments"
             )
             return np.ones(len(experiments))
         missing += [e for e, v in zip(experiments, numbers, strict=True) if not np.isfinite(v) and e not in missing]
@@ -225,7 +226,7 @@ def _groups(value: Any, names: tuple[str, ...], mistakes: list[str]) -> tuple[tu
     for group in outer:
         members = read_sequence(group)
         if members is None:
-            mistakes.append(f"correlated holds {shorten_repr(group)}; {remedy}")
+            mistakes.append(f"correlated contains {shorten_repr(group)}; {remedy}")
             continue
         group_names = [symbol_or_text_name(member) or shorten_repr(member) for member in members]
         mistakes += [f"correlated names '{n}': {suggest(n, names)}" for n in group_names if n not in names]
@@ -239,7 +240,7 @@ def _groups(value: Any, names: tuple[str, ...], mistakes: list[str]) -> tuple[tu
 
 
 def _covariates(value: Any, mistakes: list[str]) -> dict[str, Any]:
-    """Read covariates; a table's columns become mappings where its index tells the experiments."""
+    """Read covariates; columns of a table become mappings if its index has the names of the experiments."""
     if value is None or not is_frame(value):
         return read_mapping("covariates", value, mistakes)
     by_name = all(isinstance(label, str) for label in value.index)

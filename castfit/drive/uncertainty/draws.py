@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DrawsResult(RunResult):
-    """Draws that are carried through the model, and drawn as histograms; `result` is the fit that they belong to."""
+    """Draws of the estimates of the fit `result`, with predictions and histograms."""
 
     result: Result
 
@@ -38,7 +38,7 @@ class DrawsResult(RunResult):
     @property
     @abstractmethod
     def limits(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """Intervals by what they are called, per quantity; the first are the ones to rely on."""
+        """Intervals per quantity by the name of the method; the first method is the most reliable."""
 
     @cached_property
     def natural(self) -> Array:
@@ -54,7 +54,7 @@ class DrawsResult(RunResult):
     def predict(
         self, times: Times = None, *, noise: bool = False, confidence_level: float | None = None, **options: Any
     ) -> Prediction:
-        """Return predictions with bands that hold the middle of the draws: ``result.predict(times, bands=drawn)``."""
+        """Return predictions with bands between quantiles of the draws: ``result.predict(times, bands=drawn)``."""
         bands: Any = self
         return self.result.predict(times, bands=bands, noise=noise, confidence_level=confidence_level, **options)
 

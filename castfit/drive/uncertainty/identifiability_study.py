@@ -1,8 +1,9 @@
-"""`identifiability`: what the data determine, what they could determine, and what to measure next, in one place.
+"""`identifiability`: structural and practical identifiability of the quantities, and what to measure next.
 
-structural   what the measured outputs cannot tell, however often and well they are measured
+structural   quantities that the measured outputs do not determine, even with dense data without errors
              (castfit.result.structural_identifiability)
-practical    what these data do not tell, although they could (castfit.result.identifiability, confidence_region)
+practical    quantities that these data do not determine, although the outputs could
+             (castfit.result.identifiability, confidence_region)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr, join_limited
-from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.ties import stable_order
 from castfit.drive.uncertainty.inputs import problem_mistakes
@@ -60,11 +61,11 @@ class IdentifiabilityStudy(TabularReport):
     names : tuple of str
     kinds : dict
         By name: "structurally not identifiable", "practically not identifiable", "practically poorly determined", or
-        what the fit itself says, such as "well determined" or "at its bound".
+        the status of the fit, such as "well determined" or "at its bound".
     remarks : dict
         By name, a sentence.
     structure : Structure
-        What dense data without errors would determine.
+        The quantities that dense data without errors would determine.
     sensitivity : dict
         By name, the largest first: how many standard deviations a datum moves, in root mean square, if the quantity
         changes by its own size (delta^msqr of Brun et al. 2001).
@@ -75,9 +76,9 @@ class IdentifiabilityStudy(TabularReport):
     region : ConfidenceRegion or None
         Of a fit that succeeded.
     suggestions : tuple of Suggestion
-        What one more measured value would do for the combination that is known worst.
+        Effects of one additional measurement on the most uncertain combination.
     information : (n, n) array
-        Fisher's information on theta; of the design at the guess where there is no fit.
+        Fisher's information on theta; without a fit, that of the design at the guess.
 
     Examples
     --------
@@ -102,7 +103,7 @@ class IdentifiabilityStudy(TabularReport):
     information: Array
 
     def collinearity(self, names: Sequence[str]) -> float:
-        """Return the collinearity index of some quantities (Brun et al. 2001): above 10 they hide each other.
+        """Return the collinearity index of some quantities (Brun et al. 2001); above 10, not identifiable together.
 
         Raises
         ------
@@ -110,8 +111,8 @@ class IdentifiabilityStudy(TabularReport):
             For names that are not estimated.
         """
         requested_names = [names] if isinstance(names, str) else list(names)
-        raise_if_mistakes("collinearity", [f"'{n}' is not estimated: {suggest(str(n), self.names)}" for n in requested_names
-                               if n not in self.names])  # fmt: skip
+        mistakes = unknown_names("'{}' is not estimated", map(str, requested_names), self.names)
+        raise_if_mistakes("collinearity", mistakes)
         return collinearity(self.information, [self.names.index(n) for n in dict.fromkeys(requested_names)])
 
     @property
@@ -144,7 +145,8 @@ class IdentifiabilityStudy(TabularReport):
             count_text = f"{len(self.subset)} of {len(self.names)}"
             measure_hint = "" if any(self.kinds[n] == STRUCTURAL for n in other_names) else ", or measure more"
             messages.append(
-                f"Estimable together: {join_limited(self.subset)} ({count_text}); fix {join_limited(other_names)}{measure_hint}."
+                f"Estimable together: {join_limited(self.subset)} ({count_text}); "
+                f"fix {join_limited(other_names)}{measure_hint}."
             )
         for names, index in self.collinear:
             if np.isinf(index):
@@ -185,17 +187,17 @@ def identifiability(
     Parameters
     ----------
     problem : Result, Problem or Posed
-        Of a fit: what the data say at the estimate.  Of a problem: what the design could say at the guess, before any
-        fit; values of the data are not used.
+        With a fit, the information of the data at the estimate is used; with a problem, that of the design at the
+        guess, without the values of the data.
     rng : int or numpy.random.Generator
         Draws the points at which structural identifiability is tested.
     max_time : float
-        Seconds after which no further point is drawn; one at least is.
+        Seconds after which no further point is drawn; at least one point is tested.
 
     Returns
     -------
     IdentifiabilityStudy
-        Also where nothing is identifiable.
+        Also if no quantity is identifiable.
 
     Raises
     ------

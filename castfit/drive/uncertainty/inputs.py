@@ -1,4 +1,4 @@
-"""Argument checks for drivers that begin at a result or at a problem."""
+"""Argument checks for drivers that start from a result or a problem."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN_MODEL = "a loaded result does not know its model; use result.with_proble
 def solved_problem(where: str, result: Any, mistakes: list[str]) -> CompiledProblem:
     """Return the problem that a result solves, as it was solved.
 
-    Raises InputError: at once, with the mistakes found so far, if it is no solution of a problem that is known.
+    Raises InputError, with the mistakes found so far, if the result is not a solution or has no problem.
     """
     if not isinstance(result, Result):
         raise_if_mistakes(where, [f"result is {describe_rejected(result, 'give the result of a fit')}", *mistakes])

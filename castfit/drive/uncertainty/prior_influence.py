@@ -1,4 +1,4 @@
-"""Influence of priors on a fit: the most probable estimates compared with those of the data alone."""
+"""Influence of priors on a fit: estimates with priors compared with estimates from the data alone."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from castfit.fit.methods import Solver, Transcription
 from castfit.result.identifiability import AT_BOUND, AT_KINK, NOT_IDENTIFIABLE
 from castfit.result.result import Result
 
-NEGLIGIBLE_SHIFT_SE = 0.5  # standard errors that are no move worth a word
-CONFLICT_SHIFT_SE = 2.0  # standard errors at which prior and data contradict each other
-PRIOR_DOMINANCE_FRACTION = 0.5  # of the information, which the prior then holds most of
+NEGLIGIBLE_SHIFT_SE = 0.5  # standard errors: a smaller shift is not reported
+CONFLICT_SHIFT_SE = 2.0  # standard errors: from this shift on, prior and data are in conflict
+PRIOR_DOMINANCE_FRACTION = 0.5  # of the information: above it, most of the information comes from the prior
 
 
 @public("castfit")
 @dataclass(frozen=True, repr=False)
 class PriorInfluence:
-    """Estimates with priors and without; printing it shows both in one table.
+    """Estimates with and without priors; ``print`` shows both in one table.
 
     Attributes
     ----------
@@ -34,11 +34,11 @@ class PriorInfluence:
     likelihood : Result
         Of the data alone: the maximum of the likelihood within the bounds.
     shifts : dict
-        By name, how far the priors moved the estimate, in standard errors of the fit without them and in search scale;
-        NaN where that has no standard error.
+        By name, the shift of the estimate by the priors, in search scale and in standard errors of the fit without
+        priors; NaN if that fit has no standard error.
     shares : dict
-        By name, the part of the information that comes from priors, 1 - (error with / error without)^2; 1 where the
-        data alone do not determine the quantity, NaN where a bound holds it.
+        By name, the fraction of the information that comes from priors, 1 - (error with / error without)^2; 1 if the
+        data alone do not determine the quantity, NaN if it is at a bound.
 
     Examples
     --------
@@ -52,10 +52,10 @@ class PriorInfluence:
     0.05
     >>> print(influence)
        with priors  std. error  without  std. error  moved by  what priors do
-    -----------------------------------------------------------------------------------------
-    k       0.5308       0.042   0.4969       0.043     +0.79  moved by +0.79 standard errors
+    -------------------------------------------------------------------------------------------
+    k       0.5308       0.042   0.4969       0.043     +0.79  shifted by +0.79 standard errors
     <BLANKLINE>
-    sum of squared residuals of the data: 1.23152 with priors, 0.638627 without
+    sum of squared data residuals: 1.23152 with priors, 0.638627 without priors
     """
 
     posterior: Result
@@ -128,12 +128,12 @@ def prior_influence(
     Returns
     -------
     PriorInfluence
-        Also where the data alone determine nothing; the table says so.
+        Also if the data alone determine no quantity; the table then shows this.
 
     Raises
     ------
     InputError
-        If there are no priors, or the result was loaded and does not know its problem.
+        If there are no priors, or the result was loaded without its problem.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def prior_influence(
         raise_if_mistakes("prior_influence", [UNKNOWN_MODEL])
     assert problem is not None
     if len(problem.posed.every_prior) == len(problem.posed.smooth):
-        smoothness_note = " (how smooth an estimated input is, stays)" if problem.posed.smooth else ""
+        smoothness_note = " (the smoothness of an estimated input is not removed)" if problem.posed.smooth else ""
         raise_if_mistakes(
             "prior_influence", [f"the problem has no priors{smoothness_note}, so there is nothing to compare"]
         )

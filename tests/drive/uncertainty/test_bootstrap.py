@@ -240,7 +240,7 @@ def test_residuals_that_are_no_errors_are_refused(name, kind):
     noise = NOISES[name][0]
     experiment = cf.Experiment({"x": [9, 5, 3, 2]}, time=[0, 1, 2, 3], noise=noise, initial={"x": 9.0})
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters={"k": 0.6}), SINGLE)
-    reason = "limit of detection" if name == "detected" else "whole numbers"
+    reason = "limit of detection" if name == "detected" else "counts are integers"
     with refused(reason):
         cf.bootstrap(result, kind, samples=3)
 
@@ -251,7 +251,7 @@ def test_a_cost_of_the_user_cannot_be_drawn_from():
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters={"k": 0.6}), SINGLE)
     with refused("cannot be sampled from a user-defined cost"):
         cf.bootstrap(result, "parametric")
-    with refused("derivatives of a cost"):
+    with refused("derivatives of a user-defined cost"):
         cf.bootstrap(result, "wild")
 
 

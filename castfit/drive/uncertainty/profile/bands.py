@@ -1,4 +1,4 @@
-"""Bands of predictions by profile likelihood: between which values an output lies that data and model do not exclude.
+"""Bands of predictions by profile likelihood: the values of an output that data and model do not exclude.
 
     prediction band    {z : PPL(z) <= T},            PPL(z) = min -2 log L with y(t) = z, above the least
     validation band    {z : VPL(z) <= T},            VPL(z) = min_g  PPL(g) + (z - g)^2 / s^2
@@ -7,7 +7,7 @@ with s the standard deviation of a new value (Kreutz, Raue and Timmer 2012).  Th
 
     PPL'(g) = 2 (z - g) / s^2      so that      z = g + s^2 PPL'(g) / 2,      VPL(z) = PPL(g) + s^2 PPL'(g)^2 / 4
 
-and every point of the first profile gives one of the second.  Where sigma is estimated, PPL is replaced by the rise of
+and every point of the first profile gives one of the second.  If sigma is estimated, PPL is replaced by the rise of
 the sum of squares in units of its estimate, as in an F test.
 """
 
@@ -68,8 +68,8 @@ def prediction_bands(
 ) -> dict[str, dict[str, Any]]:
     """Return a prediction with entries ``y lower`` and ``y upper``, each by a profile of its own.
 
-    The problem has everything that is predicted among its outputs.  `linear` is the prediction with linear bands,
-    without noise: what has none of any width depends on no estimate.  With `noise` bands are those of new values.
+    The outputs of the problem include every predicted output.  `linear` is the prediction with linear bands, without
+    noise; an entry whose band has no width depends on no estimate.  With `noise`, the bands refer to new values.
     Every profile is a task.
 
     Raises InputError if the best fit cannot be repeated by the transcription.
@@ -117,7 +117,7 @@ def _outputs_with_bands(linear: Mapping[str, Mapping[str, Any]]) -> list[tuple[s
 def _requested_predictions(
     compiled_problem: CompiledProblem, linear: Mapping[str, Mapping[str, Any]]
 ) -> tuple[tuple[OfPrediction, ...], list[tuple[str, str, int]]]:
-    """Return every prediction that depends on an estimate, and where in the columns it stands."""
+    """Return the predictions that depend on an estimate, and their positions in the columns."""
     names = [c.name for c in compiled_problem.conditions]
     targets: list[OfPrediction] = []
     keys: list[tuple[str, str, int]] = []
@@ -139,7 +139,7 @@ def _requested_predictions(
 def _all_followed(
     setting: ProfileSetting, targets: tuple[OfPrediction, ...], top: float, workers: int | Executor
 ) -> list[tuple[ProfileBranch, tuple[str, str]]]:
-    """Follow every prediction, wherever there is room."""
+    """Follow all predictions, in this process or on workers."""
     run = RunOptions(workers=workers).with_plain_numbers()
     job = run.pickle_job("predict", "problem, transcription and solver", (setting, targets, top))
     branches_by_index: dict[int, tuple[ProfileBranch, tuple[str, str]]] = {}
@@ -150,7 +150,8 @@ def _all_followed(
         if not isinstance(outcome, tuple):
             message, predicted_output = getattr(outcome, "message", outcome), targets[n].prediction
             assert predicted_output is not None
-            raise InputError("predict", [f"the profile of {predicted_output.output} at {predicted_output.time:g} was not computed ({message}); "
+            prediction_text = f"{predicted_output.output} at {predicted_output.time:g}"
+            raise InputError("predict", [f"the profile of {prediction_text} was not computed ({message}); "
                                          "use bands='linear'"])  # fmt: skip
         branches_by_index[n] = outcome
         return None
@@ -183,7 +184,7 @@ def _limit(
 ) -> float:
     """Return the crossing of the threshold by the profile, or by that of a new value.
 
-    Infinite if none, NaN if unknown.
+    Return an infinite value without a crossing, and NaN if it is unknown.
     """
     centre = float(branch.c[int(np.argmin(branch.delta))])
     end_c = float(branch.c[-1] if side > 0 else branch.c[0])

@@ -1,12 +1,12 @@
-"""Solutions with something held, the branches that they make, how far to follow them, and the regions below thresholds.
+"""Solutions with a fixed target, the branches that they form, their limits, and the regions below thresholds.
 
-    c      coordinate of what is held
+    c      coordinate of the fixed target
     delta  2 (cost(c) - cost of the best fit), a difference of -2 log L
 
     sigma known      delta <= chi2_1(level)
     sigma unknown    SSE <= SSE_min (1 + t^2 / dof),  t of Student's distribution:    delta <= n log(1 + t^2 / dof)
 
-so that where the model is linear, limits are those of the linear intervals.
+The limits of a linear model are therefore equal to its linear intervals.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ LIMIT = "limit"  # the end of a region at a threshold
 
 # Fraction of the threshold: an objective error of this size moves a limit by a fortieth of its distance.
 MAX_OBJECTIVE_ERROR_FRACTION = 0.05
-_THRESHOLD_RTOL = 0.02  # relative: this spot was made for the threshold
+_THRESHOLD_RTOL = 0.02  # relative distance of delta from a threshold, up to which a point was solved for it
 
 
 @dataclass(frozen=True, eq=False)
 class ProfilePoint:
-    """A solution with the coordinate held.
+    """A solution with a fixed coordinate.
 
-    slope, curvature : first and second derivative of delta by c, the latter that of the linearized problem
+    slope, curvature : first and second derivative of delta by c, the latter of the linearized problem
     v, tangent : (n_v,) the solution and dv/dc
-    error : by how much delta is another one when the model is integrated with error control; NaN where nobody looked
+    error : change of delta if the model is integrated with error control; NaN if not checked
     """
 
     c: float
@@ -55,9 +55,9 @@ class ProfileBranch:
     """Solutions along one optimum, in the order of c, and why it ends on either side.
 
     c, delta, slope : (n,);  theta : (n, n_theta)
-    ends : below and above, each why the branch ends there
-    error : (n,) by how much delta is another one when the model is integrated with error control, infinite where the
-        integration does not reproduce the solution; NaN where nobody looked
+    ends : the reasons why the branch ends below and above
+    error : (n,) change of delta if the model is integrated with error control, infinite if the integration does not
+        reproduce the solution; NaN if not checked
     """
 
     c: Array
@@ -81,7 +81,7 @@ class ProfileBranch:
         )
 
     def reproduced(self, c: float, top: float) -> bool:
-        """Whether the objective stands at c, to a small part of the threshold, if anybody looked there."""
+        """Check that no integration contradicts the objective at c by more than a fraction of the threshold."""
         if self.error.size != self.c.size:
             return True
         checked_indices = np.flatnonzero(~np.isnan(self.error))
@@ -98,8 +98,8 @@ class ContinuationLimits:
 
     thresholds : ascending, of delta
     full_range : whether to go on beyond them, to the bounds
-    reach : how far is far: so many times the value, or by this factor of it
-    parts : in how many steps the root of the objective comes to that of the highest threshold
+    reach : multiple of the value, or factor of a logarithmic coordinate, at which a branch ends
+    parts : number of steps in which the root of the objective reaches the root of the highest threshold
     """
 
     thresholds: tuple[float, ...]
@@ -117,11 +117,11 @@ class ContinuationLimits:
 class ContinuationResult:
     """Result of following a quantity: one side of it, or both directions from another point.
 
-    branches : that of the best fit first; none where not even the best fit could be repeated
+    branches : the branch of the best fit first; empty if the best fit could not be reproduced
     estimate, curvature : coordinate of the best fit, and second derivative of the objective there
-    better : (n_theta,) where a better fit was found
-    valleys : theta where the objective had another minimum along the path
-    status : empty; or why nothing could be followed, a value of `Status`
+    better : (n_theta,) the point of a better fit, if one was found
+    valleys : points theta at which the objective had another minimum along the path
+    status : a value of `Status` if no branch could be followed, else empty
     """
 
     branches: tuple[ProfileBranch, ...] = ()
@@ -148,7 +148,7 @@ class ContinuationResult:
 def threshold_crossing(a: tuple[float, float, float], b: tuple[float, float, float], level: float) -> float:
     """Compute the coordinate at which delta reaches a level between two points (c, delta, slope).
 
-    In the root of delta, of which c is nearly a linear function: exact for a parabola about zero.
+    The root of delta is interpolated, which is nearly linear in c; exact for a parabola about zero.
     """
     (ca, da, sa), (cb, db, sb) = a, b
     za, zb, z = (np.sqrt(max(d, 0.0)) for d in (da, db, level))
@@ -179,20 +179,20 @@ def threshold(level: float, *, n_data: int, dof: int, statistic: str) -> float:
 
 @dataclass(frozen=True)
 class AcceptedInterval:
-    """An interval of the coordinate below a threshold, and why it ends: "limit", or as the branch that ends there."""
+    """An interval of the coordinate below a threshold, and the reason of each end: "limit", or that of the branch."""
 
     lower: float
     upper: float
     ends: tuple[str, str]
 
     def holds(self, c: float) -> bool:
-        """Whether the coordinate lies in it, up to rounding."""
+        """Check whether the interval contains the coordinate, up to rounding."""
         slack = 1e-9 * max(abs(c), self.upper - self.lower)
         return self.lower - slack <= c <= self.upper + slack
 
 
 def join_sides(below: ProfileBranch, above: ProfileBranch) -> ProfileBranch:
-    """Return both sides of the branch of the best fit as one; they share its point."""
+    """Join both sides of the branch of the best fit, which share its point."""
     first_row = 0 if below.c.size == 0 else 1
     halves = [(b.c, b.delta, b.slope, b.theta, _errors(b)) for b in (below, above)]
     c, delta, slope, theta, error = (
@@ -206,7 +206,7 @@ def _errors(branch: ProfileBranch) -> Array:
 
 
 def merge_halves(branches: Sequence[ProfileBranch]) -> tuple[ProfileBranch, ...]:
-    """Join halves that start at the same point, as those of a second optimum that was followed both ways."""
+    """Join the halves that start at the same point, such as both sides of a second optimum."""
     remaining_branches = list(branches)
     merged_branches: list[ProfileBranch] = []
     while remaining_branches:
@@ -236,19 +236,19 @@ def interpolate_delta(branch: ProfileBranch, c: Array) -> Array:
     t2, t3 = t**2, t**3
     cubic = (2 * t3 - 3 * t2 + 1) * d0 + (t3 - 2 * t2 + t) * s0 + (3 * t2 - 2 * t3) * d1 + (t3 - t2) * s1
     low, high = np.minimum(d0, d1), np.maximum(d0, d1)
-    # A cubic may swing where slopes are those of a kink.
+    # A cubic may oscillate next to a kink.
     is_oscillating = (cubic > high + 0.25 * (high - low)) | (cubic < low - 0.25 * (high - low) - 0.05)
     delta[is_inside] = np.where(is_oscillating, d0 + t * (d1 - d0), cubic)
     return delta
 
 
 def envelope(branches: Sequence[ProfileBranch]) -> tuple[Array, Array, Array, Array]:
-    """Return the lowest branch everywhere: c (n,), delta (n,), theta (n, n_theta) and which branch (n,)."""
+    """Return the lower envelope of the branches: c (n,), delta (n,), theta (n, n_theta) and the branch index (n,)."""
     lowest: list[tuple[Array, ...]] = []
     for i, branch in enumerate(branches):
         other_deltas = [interpolate_delta(other, branch.c) for k, other in enumerate(branches) if k != i]
         lowest_other = np.min(other_deltas, axis=0) if other_deltas else np.full(branch.c.size, np.inf)
-        # Of equal ones the first counts, so that no point is there twice.
+        # The first of several equal branches counts, so that no point occurs twice.
         earlier_deltas = [interpolate_delta(other, branch.c) for other in branches[:i]]
         lowest_earlier = np.min(earlier_deltas, axis=0) if earlier_deltas else np.full(branch.c.size, np.inf)
         slack = 1e-6 * np.maximum(np.abs(branch.delta), 1.0)

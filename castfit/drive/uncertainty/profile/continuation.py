@@ -1,13 +1,12 @@
-"""Continuation: the solutions of a problem in which one thing is held, as the number at which it is held moves.
+"""Continuation: the solutions of a problem with a fixed target, as the fixed value changes.
 
-A walk follows one optimum, by predictions and corrections (`castfit.drive.uncertainty.profile.corrector`).  Steps are
-as long as makes the objective's root rise by a part of the root of the highest threshold: a quarter of it, or a half
-where the last step went as predicted.  What is not as predicted is looked at from nearer by.  A solution that was met
-there is kept: if steps from nearer by lead to it after all, it is the next one.  What still jumps over the shortest of
-steps is another optimum that takes over, where the one that was followed has ended: from where the walk has landed a
-new branch is followed, forwards and back.
+A path follows one optimum, by predictions and corrections (`castfit.drive.uncertainty.profile.corrector`).  The step
+length makes the root of the objective rise by a quarter of the root of the highest threshold, or by a half if the last
+step agreed with its prediction.  If a solution disagrees with its prediction, the step is shortened and the solution
+is kept: if shorter steps lead to it, it becomes the next point.  If the solution still jumps over the shortest step,
+the followed optimum has ended and another optimum takes over: a new branch is followed from there, in both directions.
 
-    c      coordinate of what is held
+    c      coordinate of the fixed target
     delta  2 (cost(c) - cost of the best fit), a difference of -2 log L
     side   -1 down, +1 up
 
@@ -16,9 +15,9 @@ A prediction goes along the tangent, or along the power that has this tangent:
     straight     v(c + h)  ~  v + h v' + h^2/2 v''
     power        ln |v(c + h)|  ~  the same of ln |v|, as a function of ln |c|
 
-Valleys often are products: what a scale factor loses a state wins, s x = const, and with both in logarithms they are
-straight.  Every entry of v takes what would have predicted the last solution better from this one; second derivatives
-are differences of first ones.
+Valleys often are products of a scale factor and a state, s x = const, which are straight in logarithms.  Each entry of
+v uses the formula that would have predicted the last solution better from this one.  Second derivatives are
+differences of first derivatives.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ from castfit.drive.uncertainty.profile.corrector import ENDED, CorrectorContext
 from castfit.drive.uncertainty.profile.targets import Target
 
 _MAX_BRANCHES = 8  # branches that are followed on one side
-MIN_IMPROVEMENT_DELTA = 1e-2  # delta below minus this is another, better fit
+MIN_IMPROVEMENT_DELTA = 1e-2  # of -2 log L: a point that is lower than the best fit by more is a better fit
 
 _MAX_STEP_GROWTH = 3.0  # a step may be this many times the last one
-_MIN_STEP_FRACTION = 1e-3  # of a step's usual length: what still jumps then is a jump
+_MIN_STEP_FRACTION = 1e-3  # of the usual step length: a jump over a shorter step is a jump to another optimum
 _MAX_POINTS = 400  # points of one branch
-_MAX_STEP_TRIES = 12  # of a step
-_ZERO_CROSSING_FRACTION = 0.1  # of the estimate: where steps that are to cross 0 fail, 0 is no value like others
+_MAX_STEP_TRIES = 12  # tries of one step
+_ZERO_CROSSING_FRACTION = 0.1  # of the estimate: if a step across 0 fails from nearer, 0 is singular
 _ZERO_APPROACH_FRACTION = 1e-2  # of the estimate: down to it, steps towards 0 are limited by a factor
 _ZERO_APPROACH_FACTOR = 0.85  # of the current value: the longest step towards 0
 _PATH_COST_FRACTION = 1e-4  # of the highest threshold: by how much the cost of a point may exceed its minimum
@@ -63,7 +62,7 @@ _LIMIT_RTOL = 2e-3  # of the threshold: a solution whose delta is nearer is at t
 _STEP_GROWTH_FRACTION = 0.1  # of the highest threshold: after a smaller prediction error the step doubles
 _TRIES_BEFORE_SINGLE_SHOOTING = 2  # tries before single shooting takes over
 _MAX_LOOKAHEAD_STEPS = 4  # steps towards a solution ahead, before it is given up
-_MIN_RIDGE_HEIGHT = 1e-2  # of -2 log L: what rises by less before it falls again is flat
+_MIN_RIDGE_HEIGHT = 1e-2  # of -2 log L: rise that must precede another minimum
 _MAX_EXTRAPOLATION_RATIO = 2.0  # times the last step: farther second derivatives are not trusted
 _MAX_LOG_CHANGE = 3.0  # of a logarithm: a power law may not change an entry by a larger factor
 
@@ -71,7 +70,7 @@ _MAX_LOG_CHANGE = 3.0  # of a logarithm: a power law may not change an entry by 
 def follow_branches(
     tracer: CorrectorContext, target: Target, first_spot: ProfilePoint, side: int, goal: ContinuationLimits
 ) -> ContinuationResult:
-    """Follow the solutions from one on, with the branches that take over."""
+    """Follow the solutions from a point, and the branches of optima that take over."""
     branches: list[ProfileBranch] = []
     valleys: list[Array] = []
     queue: list[tuple[ProfilePoint, int]] = [(first_spot, side)]
@@ -97,7 +96,7 @@ def follow_branches(
 
 
 class ProfileContinuation:
-    """One walk along one optimum, from `origin` the best fit, or from where another optimum took over."""
+    """A path along one optimum, from `origin`: the best fit, or the point where another optimum took over."""
 
     def __init__(
         self, tracer: CorrectorContext, target: Target, side: int, goal: ContinuationLimits, origin: ProfilePoint
@@ -109,14 +108,14 @@ class ProfileContinuation:
         self.valleys: list[Array] = []
         self.usual = 0.0
         self.part = 1.0 / goal.parts
-        # Whether the value 0, which is ahead, is another model: then it is approached by factors.
+        # Whether the value 0, which lies ahead, is another model: the path then approaches it by factors.
         self.singular = False
-        self.ahead: list[ProfilePoint] = []  # solutions that were no continuation of the nearer ones, the nearest last
+        self.ahead: list[ProfilePoint] = []  # solutions that did not continue the path, the nearest last
         self.waited = 0
-        self.barrier = side * np.inf  # where a solve failed: it is approached by halves
+        self.barrier = side * np.inf  # coordinate of a failed solve, which is approached by halves
 
     def run(self, start: ProfilePoint) -> tuple[list[ProfilePoint], str, ProfilePoint | None]:
-        """Return the spots, why it ended, and where it landed if another optimum took over."""
+        """Return the points, the reason of the end, and the first point of another optimum that took over, if any."""
         spots, h = [start], 0.0
         while len(spots) < _MAX_POINTS:
             end_reason = self._find_end_reason(spots)
@@ -155,7 +154,7 @@ class ProfileContinuation:
         return ""
 
     def _next(self, spots: list[ProfilePoint], previous_step: float) -> tuple[ProfilePoint | None, str]:
-        """Return the next spot, and "jump" if it is of another optimum; or none, and why."""
+        """Return the next point, and "jump" if it belongs to another optimum; or None and the reason."""
         spot = spots[-1]
         final_c = self.end if self.side * (self.end - self.far) <= 0.0 else self.far
         remaining = self.side * (final_c - spot.c)
@@ -177,8 +176,10 @@ class ProfileContinuation:
         for n in range(_MAX_STEP_TRIES):
             c = final_c if h == remaining else spot.c + self.side * h
             v = self._predicted(spots, c)
-            candidate = self.tracer.spot(self.target, c, v, self.side * h, cost_tolerance=cost_tolerance, check=c == final_c,
-                                     rescue=n >= _TRIES_BEFORE_SINGLE_SHOOTING)  # fmt: skip
+            candidate = self.tracer.spot(
+                self.target, c, v, self.side * h, cost_tolerance=cost_tolerance, check=c == final_c,
+                rescue=n >= _TRIES_BEFORE_SINGLE_SHOOTING,
+            )  # fmt: skip
             if candidate in ENDED:
                 return None, CUT if candidate is Status.MAX_TIME else INTERRUPTED
             is_failed = isinstance(candidate, Status)
@@ -216,15 +217,16 @@ class ProfileContinuation:
         return False
 
     def _halfway(self, spot: ProfilePoint, spot_ahead: ProfilePoint) -> float:
-        """Return the step length to the middle of two points: geometric if signs agree and c is not a logarithm,
-        else arithmetic.
+        """Return the step length to the middle of two points.
+
+        The mean is geometric if the signs agree and c is not a logarithm, else arithmetic.
         """
         if not self.target.log and spot.c * spot_ahead.c > 0.0:
             return abs(spot.c) * abs(np.sqrt(spot_ahead.c / spot.c) - 1.0)
         return 0.5 * abs(spot_ahead.c - spot.c)
 
     def _solve_beyond_end(self, spot: ProfilePoint, h: float) -> ProfilePoint | None:
-        """Return the solution beyond the end of a branch, wherever it is; None if there is none."""
+        """Return a solution beyond the end of a branch, at any coordinate; None if there is none."""
         for factor in (1.0, 16.0, 256.0):
             c = spot.c + self.side * factor * h
             if self.side * (self.end - c) < 0.0:
@@ -236,7 +238,7 @@ class ProfileContinuation:
         return None
 
     def _shorter(self, spot: ProfilePoint, c: float, h: float, shortest: float, part: float) -> float:
-        """Return a shorter step; close to 0, one that leads there or beyond goes a part of the way."""
+        """Return a shorter step; near 0, a step that reaches or crosses it becomes a fraction of the distance."""
         ratio = spot.c / self.origin.c if self.origin.c != 0.0 else -1.0
         is_near_zero = 0.0 < ratio < (1.0 if h < shortest else _ZERO_CROSSING_FRACTION)
         if not self.target.log and is_near_zero and spot.c * c <= 0.0:
@@ -245,7 +247,7 @@ class ProfileContinuation:
         return part * h
 
     def _proposed(self, spots: list[ProfilePoint], previous_step: float) -> tuple[float, Callable[[float], float]]:
-        """Return the length of the next step, and delta as a function of the coordinate as far as is known."""
+        """Return the length of the next step, and the prediction of delta as a function of the coordinate."""
         spot, top = spots[-1], self.goal.top
         root, part = np.sqrt(max(spot.delta, 0.0)), self.part * np.sqrt(top)
         target_root = root + part
@@ -286,13 +288,13 @@ class ProfileContinuation:
     def _predicted(self, spots: list[ProfilePoint], c: float) -> Array:
         """Predict the solution at c from the last points."""
         size = self.tracer.staged.layout.n_v
-        usable_spots = [s for s in spots[-3:] if s.v.size == size]  # others are from before elements were refined
+        usable_spots = [s for s in spots[-3:] if s.v.size == size]  # earlier points precede a mesh refinement
         if not usable_spots:
             return self.tracer.staged.start
         return extrapolate(usable_spots if usable_spots[-1] is spots[-1] else usable_spots[-1:], c, log=self.target.log)
 
     def _surprise(self, old_spot: ProfilePoint, new_spot: ProfilePoint) -> bool:
-        """Whether the objective is not what slopes on both sides and a parabola make of it."""
+        """Check whether the objective deviates from a parabola with the slopes on both sides."""
         h, top = new_spot.c - old_spot.c, self.goal.top
         size = max(top, old_spot.delta, 0.0)
         trapezium = old_spot.delta + 0.5 * h * (old_spot.slope + new_spot.slope)

@@ -1,8 +1,8 @@
 """Two-dimensional profiles: the region of two quantities that the data do not exclude, by its contour.
 
-For each of some values of the first quantity, between its own limits, the second one is followed from where it is best,
-down and up, until the objective is at the threshold.  As these slices start from the spine of the region, it may be
-bent as much as it likes; what a slice would meet beyond its first limits is not looked for.
+For several values of the first quantity, between its own limits, the second quantity is followed from its optimum, down
+and up, until the objective is at the threshold.  These slices start from the spine of the region, which may be strongly
+curved.  Further regions beyond the first limits of a slice are not searched for.
 
     sigma known      delta <= chi2_2(level)
     sigma unknown    delta <= n log(1 + 2 F_{2, dof}(level) / dof)
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN = np.full((2, 2), np.nan)
 _STEPS_TO_THRESHOLD = 2  # steps in which the root of the objective reaches the root of the threshold
-_THRESHOLD_MARGIN_FACTOR = 1.5  # times the threshold: interpolated ends of the spine may lie a little above it
+_THRESHOLD_MARGIN_FACTOR = 1.5  # times the threshold, up to which interpolated ends of the spine may lie above it
 
 
 @public("castfit")
@@ -74,24 +74,24 @@ class Contours:
     ----------
     names : (str, str)
     scales : (str, str)
-        "linear" or "log": in what steps were taken, and in which pictures show it.
+        "linear" or "log": the scale of the steps and of the figures.
     estimate : (float, float)
         Of the best fit.
     lines : mapping from confidence level to (n, 2) array
         Points of the contour in order, natural scale; the first is repeated at the end.
     ellipses : mapping from confidence level to (n, 2) array
-        The same by the linear statistics; empty where these are infinite.
+        The same from the linear statistics; empty if they are infinite.
     closed : mapping from confidence level to bool
-        False where a bound, or the end of what was followed, is part of the line.
+        False if a bound, or the end of a slice that was not followed further, is part of the line.
     thresholds : mapping from confidence level to float
-        By how much -2 log L is higher on the lines.
+        Increase of -2 log L on the lines.
     message : str
         How the run ended, in words.
     complete : bool
     time : float
         Seconds.
     solves : int
-        How many constrained fits were made.
+        Number of constrained fits.
 
     Examples
     --------
@@ -156,12 +156,12 @@ def contours(
     confidence_levels : float or sequence of float
         Joint confidence levels.
     slices : int
-        At how many values of the first quantity, less one, each contour is found.
+        Number of intervals of the first quantity; each contour has slices at one value more.
     workers : int or concurrent.futures.Executor
         1 runs in this process, n in n processes, each half of each line a task; a script then needs
         ``if __name__ == "__main__":``.
     max_time : float
-        Seconds; lines that were not finished until then are missing.
+        Seconds; lines that are unfinished by then are missing.
     checkpoint : str or Path, optional
         A file to which every finished half is written at once.
     resume : bool
@@ -209,7 +209,8 @@ def contours(
     tops = {level: _threshold(level, result) for level in found_levels}
     run = run.with_plain_numbers()
     header = run_header(
-        "contours", problem, requested_transcription, chosen_solver, names=", ".join(t.name for t in targets), slices=int(slices),
+        "contours", problem, requested_transcription, chosen_solver,
+        names=", ".join(t.name for t in targets), slices=int(slices),
         confidence_levels=", ".join(f"{level:g}" for level in tops),
         start=", ".join(f"{value:.9g}" for value in result.theta),
     )  # fmt: skip
@@ -256,7 +257,7 @@ def contours(
 
 
 def _threshold(level: float, result: Result) -> float:
-    """Return by how much -2 log L may rise on a joint contour of two."""
+    """Return the increase of -2 log L on a joint contour of two quantities."""
     if result.absolute_sigma:
         return float(scipy.special.chdtri(2, 1.0 - level))
     ratio = float(scipy.special.fdtri(2, result.dof, level))
@@ -265,12 +266,12 @@ def _threshold(level: float, result: Result) -> float:
 
 @dataclass(frozen=True, eq=False)
 class HalfContour:
-    """One half of a contour, beside the best fit on one side of the first quantity.
+    """One half of a contour: the slices on one side of the best fit in the first quantity.
 
-    lower, upper : where slices end below and above, in coordinates; NaN where integration does not reproduce them
-    whole : whether limits alone make it
-    centre, covariance : (2,), (2, 2) the best fit, and the covariance by the curvature of the objective there
-    status : empty; or why it is missing, a value of `Status`
+    lower, upper : ends of the slices, in coordinates; NaN if integration does not reproduce them
+    is_complete : whether every end is a confidence limit
+    centre, covariance : (2,), (2, 2) the best fit, and the covariance from the curvature of the objective there
+    status : a value of `Status` if the half is missing, else empty
     """
 
     lower: tuple[tuple[float, float], ...] = ()
@@ -286,7 +287,7 @@ class HalfContour:
 def half_line(
     job: bytes | tuple[ProfileSetting, tuple[Target, ...]], top: float, slices: int, half_index: int, deadline: float
 ) -> HalfContour | None:
-    """Find one half of a line, 0 below the best fit and 1 above; None if there is no time."""
+    """Compute one half of a line, 0 below the best fit and 1 above; return None if no time is left."""
     setting, targets = unpickle_job(job)
     seconds_left = deadline - time.time()
     if seconds_left <= 0.0:
@@ -305,7 +306,7 @@ def _halves(
     slices: int,
     file: Any,
 ) -> tuple[dict[float, list[HalfContour | None]], Status | None]:
-    """Run the tasks of all lines; return both halves per level, and what stopped it."""
+    """Run the tasks of all lines; return both halves per level, and the status that stopped the run."""
     keys = [(level, half_index, f"{level:g}/{half_index}") for level in tops for half_index in (0, 1)]
     with file.intact() if file is not None else nullcontext():
         records = file.records if file is not None else ()
@@ -340,7 +341,7 @@ def _halves(
 
 
 def _line(below: HalfContour, above: HalfContour) -> tuple[Array, bool]:
-    """Return the contour of two halves, (n, 2), and whether limits alone make it."""
+    """Return the contour of two halves, (n, 2), and whether every point is a confidence limit."""
     points = [*sorted((*below.lower, *above.lower)), *sorted((*below.upper, *above.upper), reverse=True)]
     points = [p for i, p in enumerate(points) if i == 0 or p != points[i - 1]]
     return np.array([*points, points[0]]), below.is_complete and above.is_complete
@@ -402,7 +403,7 @@ class _PlaneSlices:
     def _follow_spine(
         self, tracer: CorrectorContext, target: Target, spot: ProfilePoint, c: float, top: float
     ) -> ProfilePoint:
-        """Go along the spine, which stays below the threshold, to a value of the first quantity."""
+        """Follow the spine, which stays below the threshold, to a value of the first quantity."""
         while True:
             is_same_layout = spot.v.size == tracer.staged.layout.n_v
             h = c - spot.c
@@ -415,7 +416,7 @@ class _PlaneSlices:
                     isinstance(candidate, ProfilePoint) and candidate.delta <= _THRESHOLD_MARGIN_FACTOR * top
                 ):
                     break
-                h *= 0.25  # what ends high above the spine fell off it
+                h *= 0.25  # a point far above the threshold has left the spine
             else:
                 raise StopRequested(Status.STEP_TOO_SMALL)
             if not isinstance(candidate, ProfilePoint):
@@ -425,7 +426,7 @@ class _PlaneSlices:
     def _slice(
         self, spine: CorrectorContext, target: Target, spot: ProfilePoint, top: float, *, tip: bool
     ) -> AcceptedInterval:
-        """Follow the second quantity both ways with the first one held."""
+        """Follow the second quantity in both directions with the first quantity fixed."""
 
         def wrap(staged: StagedProblem) -> StagedProblem:
             return target.with_fixed_value(self.setting.wrapped(staged), spot.c)
@@ -445,11 +446,9 @@ class _PlaneSlices:
         return replace(interval, lower=lower, upper=upper)
 
     def _curvature(self, target: Target, best: ProfilePoint) -> tuple[Array, Array]:
-        """Return the coordinates of the best fit, and the covariance from the curvature of the objective in both
-        coordinates.
-        """
+        """Return the coordinates of the best fit, and the covariance from the curvature of the objective."""
         _, second, spot = self._open_corrector(self.second)
-        # Variances are those of the profiles; the covariance is the slope of one along the other's.
+        # The profiles give the variances; the slope of one coordinate along the profile of the other, the covariance.
         shifted_coordinate = second.coordinate_of(best.theta + best.tangent[: best.theta.size] * 1e-4 * target.scale)
         slope = (shifted_coordinate - second.coordinate_of(best.theta)) / (1e-4 * target.scale)
         with np.errstate(all="ignore"):
@@ -465,9 +464,9 @@ def _across(
     *,
     reset_staging: bool = False,
 ) -> tuple[ProfileBranch, AcceptedInterval]:
-    """Follow a target both ways; return the branch, and its region that holds the start.
+    """Follow a target in both directions; return the branch, and its region that contains the start.
 
-    `reset_staging` says that elements which were refined below are not taken above.
+    With `reset_staging`, the upper side starts without the mesh refinements of the lower side.
     """
     base, halves = tracer.staged, list[ProfileBranch]()
     for side in (-1, 1):

@@ -1,20 +1,20 @@
-"""Solutions with something held, each with the slope, the curvature and the tangent of the path.
+"""Solutions with a fixed target, each with the slope, the curvature and the tangent of the path.
 
-From a point that was predicted a few full steps of Gauss and Newton lead to the solution, each watched:
+A few full Gauss-Newton steps lead from the predicted point to the solution.  Each step is tested:
 
     dv_k        full step from v_k, by the derivatives there
     dv'_k       simplified step from v_k + dv_k, by the same derivatives         (Peifer and Timmer 2007, Eq. 15)
 
     |dv'_k| <= 1/2 |dv_k|,  or back to the solver         (the natural monotonicity test, for full steps)
 
-Near a path a solve is no more than that, and two linearizations suffice: that of the predicted point, and that of the
-solution, which shows that it is one, and by which the path goes on.  All else is left to the solver.
+Near a path, two linearizations suffice: one at the predicted point, and one at the solution, which confirms the
+solution and continues the path.  If a test fails, the solver takes over.
 
     v(c + h)  ~  v(c) + h v'(c) + ...
 
-v' is the response of the linearized problem: the Gauss-Newton step whose only cause is that the bounds, or the row,
-that hold the coordinate have moved.  The same step gives the slope and the curvature of the profile, so that each
-solution is worth a parabola:
+v' is the response of the linearized problem: the Gauss-Newton step for a change of the bounds, or of the row, that fix
+the coordinate.  The same step gives the slope and the curvature of the profile, so that each solution defines a
+parabola:
 
     d cost/dc = u . E x',      d2 cost/dc2 ~ |E x'|^2          (u + E x: the condensed rows, `castfit.solve.condensing`)
 """
@@ -50,21 +50,21 @@ from castfit.transcribe.single_shooting import SingleShooting
 ENDED = (Status.INTERRUPTED, Status.MAX_TIME)
 REGULARISATION_WEIGHT = 1e-9  # of the scaled normal equations, for directions that no row determines
 
-READOUT_COST_RTOL = 2e-5  # of the cost: what a solution may be off where numbers are read off
-_FULL_STEP_COST_RTOL = 1e-2  # of the cost: from there full steps do
-_MAX_DAMPED_ITERATIONS = 200  # iterations, held back after Levenberg and Marquardt, where a branch ended
+READOUT_COST_RTOL = 2e-5  # of the cost: error of a solution at which results are read
+_FULL_STEP_COST_RTOL = 1e-2  # of the cost: error of a solver's result that full steps can correct
+_MAX_DAMPED_ITERATIONS = 200  # Levenberg-Marquardt iterations beyond the end of a branch
 _MAX_POINT_ITERATIONS = 25  # iterations of the solver at one point of a profile; two or three are usual
 _MAX_POINT_ROUNDS = 7  # rounds of mesh refinement and rescue at one point
 _MAX_FULL_STEPS = 8  # full steps of one correction
 _MAX_CONTRACTION_RATE = 0.5  # length of the simplified step, relative to the full step that precedes it
-_SMALL_STEP_FRACTION = 2e-4  # of the variables' magnitudes
-_MIN_STEP_COSINE = 0.9  # cosine: successive steps in one direction tell how many are to come
+_SMALL_STEP_FRACTION = 2e-4  # of the magnitudes of the variables: a smaller step is not tested
+_MIN_STEP_COSINE = 0.9  # cosine of successive steps, above which they are extrapolated to their sum
 _MIN_RELAXATION, _MAX_RELAXATION = 0.5, 6.0  # range of the factor of a full step
 
 
 @dataclass(frozen=True, eq=False)
 class CorrectedPoint:
-    """A solution v (n_v,), the problem linearized there, and the last small step that it promises."""
+    """A solution v (n_v,), the problem linearized there, and the last small step, which is not taken."""
 
     v: Array
     local: LocalProblem
@@ -72,12 +72,12 @@ class CorrectedPoint:
 
 
 def correct(ledger: CountingProblem, staged: StagedProblem, tolerance: float) -> CorrectedPoint | None:
-    """Return the solution that is near the start of a staged problem; None if full steps do not lead there.
+    """Return the solution near the start of a staged problem; None if full steps do not converge to it.
 
-    `tolerance` says how much a full step at a solution may promise to lower the cost, relative to half the squares of
-    all rows.
+    At a solution, a full step is predicted to decrease the cost by at most the fraction `tolerance` of half the squares
+    of all rows.
 
-    Raises Stopped if the time is over or Ctrl-C was pressed.
+    Raises StopRequested if the time is over or Ctrl-C was pressed.
     """
     active, previous_change, factor = None, None, 1.0
     v = within_bounds(staged, staged.start)
@@ -97,7 +97,7 @@ def correct(ledger: CountingProblem, staged: StagedProblem, tolerance: float) ->
         if n == _MAX_FULL_STEPS or not step.feasible:
             return None
         search, curvature_step, trial = LineSearch(ledger, local, step, linearization, {}), None, linearization
-        if factor * search.norm(step.dv) <= _SMALL_STEP_FRACTION:  # the square of that opens no gap
+        if factor * search.norm(step.dv) <= _SMALL_STEP_FRACTION:  # the square of such a step opens no gap
             v = within_bounds(staged, linearization.v + factor * step.dv)
             active, previous_change = step.active, row_change
             continue
@@ -105,7 +105,7 @@ def correct(ledger: CountingProblem, staged: StagedProblem, tolerance: float) ->
             factor = trial_factor
             trial = search.trial(factor * step.dv)
             simplified = local.correction(trial) if trial.ok else None
-            # What the simplified step has of its own: nothing, were all linear.
+            # The curvature part of the simplified step, which is zero for a linear problem.
             curvature_step = None if simplified is None else simplified.dv - (1.0 - factor) * step.dv
             if curvature_step is not None and search.norm(
                 curvature_step
@@ -114,14 +114,14 @@ def correct(ledger: CountingProblem, staged: StagedProblem, tolerance: float) ->
         else:
             return None
         assert curvature_step is not None
-        # It closes most of the gaps that the full step has opened.
+        # This step closes most of the gaps that the full step has opened.
         v = within_bounds(staged, trial.v + curvature_step)
         active, previous_change = step.active, row_change
     return None
 
 
 def _relaxation(row_change: Array, previous_change: Array, factor: float) -> float:
-    """Compute the relaxation factor of a full step from the rows (m,) that the previous step left over."""
+    """Compute the relaxation factor of a full step from the row residuals (m,) after the previous step."""
     inner_product, length = float(row_change @ previous_change), float(previous_change @ previous_change)
     if not inner_product**2 > _MIN_STEP_COSINE**2 * length * float(row_change @ row_change):
         return 1.0
@@ -133,8 +133,7 @@ def _relaxation(row_change: Array, previous_change: Array, factor: float) -> flo
 class CorrectorContext:
     """Path follower: the staged problem, refined along the path, the solver, and counts of evaluations.
 
-    `cost` is that of the best fit, `error` its `misfit`; `wrap` does what has to be done to every staged problem that
-    is made on the way.
+    `cost` is the cost of the best fit and `error` its `misfit`; `wrap` adapts every new staged problem to the run.
     """
 
     compiled_problem: CompiledProblem
@@ -149,7 +148,7 @@ class CorrectorContext:
     evaluations: Counter[str] = field(default_factory=Counter[str])
 
     def __post_init__(self) -> None:
-        """Limit the iterations of a Gauss-Newton solver per point: a shorter step is cheaper."""
+        """Limit the iterations of a Gauss-Newton solver per point, because a shorter step is cheaper."""
         if isinstance(self.solver, GaussNewton):
             self.solver = replace(self.solver, max_iter=min(self.solver.max_iter, _MAX_POINT_ITERATIONS))
 
@@ -165,12 +164,13 @@ class CorrectorContext:
         thorough: bool = False,
         rescue: bool = True,
     ) -> ProfilePoint | Status:
-        """Solve with the coordinate held at c, from v; h is a typical step, with its sign.
+        """Solve with the coordinate fixed at c, from v; h is a typical step, with its sign.
 
-        `cost_tolerance` says by how much the cost may be above its minimum: what is known to be missing is taken into account,
-        so that the error is far smaller.  `check` says whether elements are looked at, and refined if they are too
-        coarse here: it takes as long as an iteration, and is done where numbers are read off.  `thorough` says that the
-        solution may be far, `rescue` that single shooting may take over where states as variables do not get there.
+        cost_tolerance : relative excess of the cost over its minimum; the predicted excess is subtracted, so that the
+            error is far smaller
+        check : whether the mesh is checked, and refined if it is too coarse; takes as long as an iteration
+        thorough : whether the solution may be far from v
+        rescue : whether single shooting may take over if the solve fails with states as variables
         """
         for _ in range(_MAX_POINT_ROUNDS):
             fixed_problem = with_start(target.with_fixed_value(self.staged, c), v)
@@ -196,15 +196,15 @@ class CorrectorContext:
         return Status.INACCURATE
 
     def _error(self, v: Array) -> float:
-        """Return by how much delta is another one when the model is integrated with error control; see `Branch`."""
+        """Return the change of delta if the model is integrated with error control; see `ProfileBranch`."""
         objective_error = misfit(self.compiled_problem, undecorated(self.staged), v, self.transcription)
         return objective_error - self.error if np.isfinite(self.error) else objective_error
 
     def _by_shooting(self, v: Array) -> bool:
-        """Go on by single shooting, if this is not what fails already.
+        """Switch to single shooting; return False if it is already in use.
 
-        Where products of states and scales are measured, states that are variables of their own make a valley narrow
-        and curved that is wide and straight for parameters alone.
+        If products of states and scales are measured, the valley of the objective is narrow and curved with states as
+        variables, but wide and straight for parameters alone.
         """
         if not has_states(self.transcription):
             return False
@@ -214,13 +214,13 @@ class CorrectorContext:
         return True
 
     def _rough(self, fixed_problem: StagedProblem, cost_tolerance: float = READOUT_COST_RTOL) -> float:
-        """Return the accuracy of solutions on the way, as `SolveControl` has it."""
+        """Return the accuracy of intermediate solutions, in the units of `SolveControl`."""
         evaluation = fixed_problem.evaluate(np.clip(fixed_problem.start, fixed_problem.lower, fixed_problem.upper))
         size = evaluation.informing_square if evaluation.ok and evaluation.informing_square > 0 else 1.0
         return float(np.clip(READOUT_COST_RTOL / size, 1e-10, 1e-6)) * cost_tolerance / READOUT_COST_RTOL
 
     def _corrected(self, fixed_problem: StagedProblem, cost_tolerance: float) -> CorrectedPoint | None:
-        """Return the corrected solution near the start of the constrained problem; None if it is not that near."""
+        """Return the corrected solution near the start of the constrained problem; None if the correction fails."""
         if not isinstance(self.solver, GaussNewton):
             return None
         ledger = CountingProblem(fixed_problem)
@@ -255,7 +255,7 @@ class CorrectorContext:
         return solution.v if solution.status.success else solution.status
 
     def _solved(self, fixed_problem: StagedProblem, cost_tolerance: float, *, thorough: bool) -> Solution:
-        # Of what promises more than that solvers think twice.
+        # Solvers start fallback strategies only above the threshold `stationary`.
         tolerance, seconds_left = (
             min(self._rough(fixed_problem, cost_tolerance), 0.1 * FALLBACK_THRESHOLDS.max_stationary_decrease),
             max(self.deadline - time.time(), 1e-3),
@@ -271,9 +271,9 @@ class CorrectorContext:
     def measured(
         self, target: Target, fixed_problem: StagedProblem, solution: Array | CorrectedPoint, c: float, h: float
     ) -> ProfilePoint | Status:
-        """Return the spot at a solution, with slope, curvature and tangent.
+        """Return the point at a solution, with slope, curvature and tangent.
 
-        The solution is v (n_v,), or where the linearized problem is known, with the last small step to it.
+        The solution is v (n_v,), or a corrected point, which includes the linearized problem and the last small step.
         """
         v, shifted_problem = (
             solution if isinstance(solution, np.ndarray) else solution.v,
@@ -306,7 +306,7 @@ class CorrectorContext:
             derivatives if derivatives is not None else (float(rows @ response), float(response @ response))
         )
         constraint_cost = target.own_cost(linearization, fixed_problem)
-        # Where a row holds, coordinate and cost are those of the point itself.
+        # If a row fixes the target, coordinate and cost are evaluated at the point itself.
         missing_decrease, v = (
             (missing_decrease, np.clip(linearization.v + remaining_step, fixed_problem.lower, fixed_problem.upper))
             if constraint_cost == 0.0
@@ -324,11 +324,11 @@ class CorrectorContext:
 
 
 def misfit(compiled_problem: CompiledProblem, staged: StagedProblem, v: Array, transcription: Transcription) -> float:
-    """Return by how much -2 log L at v (n_v,) is another one when the model is integrated with error control.
+    """Return the change of -2 log L at v (n_v,) if the model is integrated with error control.
 
-    Infinite where the integration does not reproduce the solution at all.
+    Return an infinite value if the integration does not reproduce the solution.
 
-    Raises Stopped if the time is over or Ctrl-C was pressed.
+    Raises StopRequested if the time is over or Ctrl-C was pressed.
     """
     evaluation = staged.evaluate(v)
     verification = verify(compiled_problem, staged, evaluation, transcription.integrator, transcription.accuracy)
@@ -339,8 +339,6 @@ def misfit(compiled_problem: CompiledProblem, staged: StagedProblem, v: Array, t
     unit = np.concatenate(
         [*((sigma * np.ones(mask.shape))[mask] for sigma, mask in units), np.ones(evaluation.prior.size)]
     )
-    rows = residuals(
-        staged.layout, evaluation
-    )  # in units of standard deviations, the most likely ones where they are unknown
+    rows = residuals(staged.layout, evaluation)  # in units of standard deviations, their estimates if they are unknown
     errors = verification.row_errors / unit
     return float(2.0 * rows @ errors + errors @ errors)

@@ -1,8 +1,8 @@
-"""Predictions of outputs at times, held like any other quantity.
+"""Predictions of outputs at given times, fixed like any other quantity.
 
-A value that nobody measured joins the data as a row  w (y(t) - z)  of which w is 0 but in the profile of that value: it
-is where its time is in every transcription, with its derivatives, and costs nothing where it is not wanted.  One staged
-problem serves all times.
+A predicted value joins the data as a row  w (y(t) - z).  The weight w is 0 except in the profile of that value.  Every
+transcription then has the value at its time, with derivatives, and a row with w = 0 adds no cost.  One staged problem
+serves all times.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _UNIT_SEPARATION = 1e-6  # relative difference between the units of added rows, 
 @public("castfit")
 @dataclass(frozen=True)
 class OutputAt:
-    """An output of the model at a time, as something to be profiled.
+    """An output of the model at a time, as the target of a profile.
 
     Parameters
     ----------
     output : str
     time : float
     experiment : str, optional
-        Needed where there are several.
+        Required if there are several experiments.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class OutputAt:
 
     @property
     def label(self) -> str:
-        """Its name in tables."""
+        """Name in tables."""
         where = f", {self.experiment}" if self.experiment is not None else ""
         return f"{self.output}(t = {self.time:g}{where})"
 
@@ -68,7 +68,7 @@ class PredictedOutput:
 
 
 def augment_problem(compiled_problem: CompiledProblem, predicted_outputs: Sequence[PredictedOutput]) -> CompiledProblem:
-    """Return the problem with a row for each prediction, in columns of their own."""
+    """Return the problem with a row for each prediction, in additional outputs."""
     outputs = tuple(dict.fromkeys(a.output for a in predicted_outputs))
     conditions: list[object] = []
     for i, condition in enumerate(compiled_problem.conditions):
@@ -93,11 +93,11 @@ def augment_problem(compiled_problem: CompiledProblem, predicted_outputs: Sequen
 
 @dataclass(frozen=True, eq=False)
 class PredictionRows:
-    """The rows of predictions: none counts but the one that is held.
+    """The rows of predictions: all have weight 0 except the fixed one.
 
     places : per prediction (chain, stage, row)
-    units, values : (n,) by what rows are divided, and from what they are counted
-    held : the position of the one that is held, -1 if none is;  z, w : where, and how steeply
+    units, values : (n,) scales and reference values of the rows
+    fixed_row : index of the fixed prediction, -1 if none is fixed;  z, w : its value and weight
     """
 
     layout: Layout
@@ -109,7 +109,7 @@ class PredictionRows:
     w: float = 0.0
 
     def __call__(self, evaluation: E) -> E:
-        """Return the evaluation with these rows as they count."""
+        """Return the evaluation with these rows weighted."""
         if not evaluation.ok:
             return evaluation
         factors = [np.ones(chain.row_mask.shape) for chain in self.layout.chains]
@@ -121,13 +121,13 @@ class PredictionRows:
         return scaled_rows(evaluation, factors, shift)
 
     def value(self, evaluation: Evaluation, n: int) -> float:
-        """Return prediction n at an evaluation of the problem inside."""
+        """Return prediction n at an evaluation of the inner problem."""
         chain, stage, row = self.places[n]
         return float(evaluation.values[chain].r[stage, row] * self.units[n] + self.values[n])
 
 
 def release_predictions(staged: StagedProblem, predicted_outputs: Sequence[PredictedOutput]) -> ModifiedStagedProblem:
-    """Return a staged problem of `augment_problem` with none of the predictions counting."""
+    """Return a staged problem of `augment_problem` in which no prediction is fixed."""
     row_positions: dict[int, tuple[int, int, int]] = {}
     spreads = staged.standardised(staged.start)
     units = [a.unit for a in predicted_outputs]
@@ -137,7 +137,7 @@ def release_predictions(staged: StagedProblem, predicted_outputs: Sequence[Predi
             if predicted_outputs[n].condition != i:
                 continue
             matching_rows = np.flatnonzero(np.abs(spread - unit) <= 0.1 * _UNIT_SEPARATION * unit)
-            # A datum may have the same spread by chance; the added row is the last one of its time.
+            # A measurement may have the same spread by chance; the added row is the last one of its time.
             row_positions[n] = (i, int(data_positions[matching_rows[-1], 0]), int(data_positions[matching_rows[-1], 1]))
     rows = tuple(row_positions[n] for n in range(len(predicted_outputs)))
     return ModifiedStagedProblem(
@@ -153,7 +153,7 @@ class OfPrediction(RowTarget):
     prediction: PredictedOutput | None = None
 
     def with_fixed_value(self, staged: StagedProblem, c: float) -> StagedProblem:
-        """Return the staged problem with the row counting."""
+        """Return the staged problem with the weighted row."""
         inner, rows = _taken_apart(staged)
         return ModifiedStagedProblem(inner, replace(rows, fixed_row=self.n, z=c, w=self.weight))
 
@@ -171,7 +171,7 @@ class OfPrediction(RowTarget):
         return 0.5 * float(evaluation.values[chain].r[stage, row]) ** 2
 
     def own_rows(self, rows: Array, fixed_problem: StagedProblem) -> Array:
-        """Leave out the row."""
+        """Return the rows without this one."""
         chain, stage, row = _taken_apart(fixed_problem)[1].places[self.n]
         masks = [c.row_mask for c in fixed_problem.layout.chains]
         row_offset = sum(int(m.sum()) for m in masks[:chain]) + int(masks[chain][:stage].sum())
@@ -179,14 +179,14 @@ class OfPrediction(RowTarget):
 
 
 def _taken_apart(staged: StagedProblem) -> tuple[StagedProblem, PredictionRows]:
-    """Return the problem inside one of `release_predictions` or of `OfPrediction.held`, and its rows."""
+    """Return the inner problem of `release_predictions` or `OfPrediction.with_fixed_value`, and the added rows."""
     assert isinstance(staged, ModifiedStagedProblem)
     assert isinstance(staged.change, PredictionRows)
     return staged.inner, staged.change
 
 
 def prediction(label: str, predicted_output: PredictedOutput, n: int) -> OfPrediction:
-    """Return a prediction as number n of its run, its row told from the others by its unit."""
+    """Return a prediction as number n of its run; its unit identifies its row."""
     unique_output = replace(predicted_output, unit=predicted_output.unit * (1.0 + _UNIT_SEPARATION * (1.0 + n)))
     return OfPrediction(
         label, "prediction", False, -np.inf, np.inf, predicted_output.unit, n=n, prediction=unique_output

@@ -8,8 +8,8 @@
                           v
              branches --> lowest everywhere --> limits, verdicts
 
-Tasks do not depend on each other and are the same wherever they run, so that parallel and resumed runs end in the same
-numbers.
+Tasks are independent of each other and of the process that runs them.  Parallel and resumed runs therefore give the
+same numbers.
 """
 
 from __future__ import annotations
@@ -61,17 +61,15 @@ from castfit.result.result import Result
 
 _MAX_RESTARTS = 5  # restarts of a run from a better fit
 _CROSS_CHECK_ROUNDS = 2  # rounds in which profiles are compared with points of the others
-_INTERPOLATION_MARGIN = 0.05  # of the highest threshold: what is lower by less may be interpolation
+_INTERPOLATION_MARGIN = 0.05  # of the highest threshold: a smaller difference may be an interpolation error
 _MIN_SIDE_TIME_FRACTION = 0.25  # of the time of the first fit, which builds the functions: expected for one side
 _OPEN = (FAR, ZERO, BOUND)  # ends of a branch beyond which values are not excluded
-_SAME_OPTIMUM_DELTA = 1e-2  # of -2 log L: optima closer than that are one
+_SAME_OPTIMUM_DELTA = 1e-2  # of -2 log L: optima with a smaller difference are the same
 
 
 @dataclass(frozen=True)
 class ProfileProgress:
-    """Progress after each side, for a callback: finished and total sides, a description of the last one, elapsed
-    seconds.
-    """
+    """Progress after each side, for callbacks: finished and total sides, label of the last one, elapsed seconds."""
 
     finished: int
     total: int
@@ -80,7 +78,7 @@ class ProfileProgress:
 
     @property
     def sentence(self) -> str:
-        """The state of things in one line."""
+        """State of the run in one line."""
         return f"{self.finished} of {self.total} sides: {self.last_label}; {self.seconds:.0f} s"
 
 
@@ -102,16 +100,16 @@ def profile(
     callback: Callable[[ProfileProgress], Any] | None = None,
     verbose: int | None = None,
 ) -> Profiles:
-    """Follow the best fit along quantities that are held, one after the other: limits that need no linearization.
+    """Compute the profile likelihood of quantities: confidence limits that need no linearization.
 
     Parameters
     ----------
     result : Result
         A fit that succeeded, with its problem.
     names : str, expression, sequence or mapping, optional
-        What is profiled: names of estimated quantities, of sigmas that were eliminated (as in ``result.sigmas``),
-        expressions of quantities, as text such as ``"k1 / k2"`` or of CasADi's symbols, or ``{name: expression}``, and
-        predictions, ``OutputAt("x", 3.0)``.
+        The targets: names of estimated quantities or of eliminated sigmas (as in ``result.sigmas``), expressions of
+        quantities, as text such as ``"k1 / k2"`` or with CasADi's symbols, ``{name: expression}``, or predictions,
+        ``OutputAt("x", 3.0)``.
         By default every estimated quantity.
     transcription, solver : optional
         As for `fit`; by default the transcription that found the result (elements of collocation are accurate to 1e-6,
@@ -119,18 +117,18 @@ def profile(
     confidence_levels : float or sequence of float
         Confidence levels; limits of all of them come from one run.
     limits : {"auto", "chi2", "F"}
-        By which distribution: chi-square, as for known sigmas, or F, as for sigmas that are estimated from the same
-        data; by default the same choice as that of ``result.confidence_intervals``.
+        Distribution of the threshold: chi-square, as for known sigmas, or F, as for sigmas that are estimated from the
+        same data; by default the choice of ``result.confidence_intervals``.
     everywhere : bool
-        Whether to go on beyond the limits to the bounds, or as far as `reach`, to look for other optima there.
+        Whether to continue beyond the limits to the bounds, or to `reach`, to find other optima.
     reach : float
-        How far a quantity is followed that nothing excludes: to so many times its value, or, on a logarithmic scale,
-        by this factor.
+        Range of a quantity that the data do not limit: this multiple of its value, or, on a logarithmic scale, this
+        factor.
     workers : int or concurrent.futures.Executor
-        1 runs in this process, n in n processes, unless all is done before these would have started; a script then
-        needs ``if __name__ == "__main__":``.
+        1 runs in this process, n in n processes, unless the run ends before they have started; a script then needs
+        ``if __name__ == "__main__":``.
     max_time : float
-        Seconds; what was followed until then is returned.
+        Seconds; the profiles computed by then are returned.
     checkpoint : str or Path, optional
         A file to which every finished side is written at once.
     resume : bool
@@ -144,7 +142,7 @@ def profile(
     Returns
     -------
     Profiles
-        A mapping from name to `Profile`.  Also if sides could not be followed to an end: then their verdict says so.
+        A mapping from name to `Profile`.  The verdict of a side tells if it could not be followed to its end.
 
     Raises
     ------
@@ -186,7 +184,8 @@ def profile(
     goal = ContinuationLimits(tuple(thresholds.values()), bool(everywhere), reach_factor)
     run = run.with_plain_numbers()
     header = run_header(
-        "profile", problem, requested_transcription, chosen_solver, names=", ".join(t.name for t in targets), limits=statistic,
+        "profile", problem, requested_transcription, chosen_solver,
+        names=", ".join(t.name for t in targets), limits=statistic,
         confidence_levels=", ".join(thresholds), everywhere=bool(everywhere), reach=reach_factor,
         start=", ".join(f"{value:.9g}" for value in result.theta),
     )  # fmt: skip
@@ -211,7 +210,7 @@ def profile(
 def profile_limits(result: Result, confidence_level: float = 0.95) -> dict[str, tuple[float, float]]:
     """Return the confidence interval of every estimated quantity by its profile.
 
-    For what asks for intervals by a function, as ``castfit.coverage(problem, intervals=castfit.profile_limits)``.
+    For arguments that expect a function, such as ``castfit.coverage(problem, intervals=castfit.profile_limits)``.
 
     Parameters
     ----------
@@ -239,7 +238,7 @@ def profile_limits(result: Result, confidence_level: float = 0.95) -> dict[str, 
 def choose_thresholds(
     result: Result, limits: str, levels: Sequence[float], mistakes: list[str]
 ) -> tuple[str, dict[str, float]]:
-    """Return by which distribution, and per level by how much -2 log L may rise."""
+    """Return the distribution, and per level the threshold of -2 log L above its minimum."""
     statistic = limits if limits != "auto" else ("chi2" if result.absolute_sigma else "F")
     if statistic == "F" and result.dof <= 0:
         mistakes.append("no degrees of freedom are left to estimate the noise; pass sigma or limits='chi2'")
@@ -268,7 +267,7 @@ class _Session:
     target_of: dict[int, int] = field(default_factory=dict[int, int])
 
     def open(self, file: Any) -> None:
-        """Take over what an earlier run has written."""
+        """Read the records of an earlier run."""
         self.file = file
         with file.intact() if file is not None else nullcontext():
             for record in file.records if file is not None else ():
@@ -278,7 +277,7 @@ class _Session:
                     self.fits[record["fit"]] = rebuild_value(Result, record["result"]).answering(self.problem)
 
     def best_of(self, result: Result, names: Any) -> tuple[Result, dict[int, ContinuationResult | None], Status | None]:
-        """Follow all sides, again from any better fit that they find; return it, the sides, and what stopped it."""
+        """Follow all sides, and again from any better fit; return the best fit, the sides, and the stop status."""
         best, sides, stop_reason = result, dict[int, ContinuationResult | None](), None
         for generation in range(_MAX_RESTARTS + 1):
             targets = read_targets(best, self.problem.posed, names, [])
@@ -309,7 +308,7 @@ class _Session:
         return best, sides, stop_reason
 
     def _fitted(self, best: Result, theta: Array, key: str) -> Result | None:
-        """Fit from a point; None if that leads nowhere."""
+        """Fit from a point; return None if the fit fails."""
         if key not in self.fits:
             values = dict(zip(self.problem.posed.names, self.problem.posed.to_natural(theta).tolist(), strict=True))
             seconds_left = max(self.run.deadline - time.time(), 1e-3)
@@ -329,7 +328,7 @@ class _Session:
     def _round(
         self, targets: Sequence[Target], work: Mapping[int, tuple[Any, ...]], generation: int
     ) -> tuple[dict[int, ContinuationResult | None], Status | None]:
-        """Run tasks; sides 2k and 2k + 1 are those of target k, what comes later are branches from elsewhere."""
+        """Run tasks: 2k and 2k + 1 are the sides of target k, later ones are branches from other points."""
         sides: dict[int, ContinuationResult | None] = dict.fromkeys(work)
         tasks: deque[tuple[int, tuple[Any, ...]]] = deque(work.items())
 
@@ -360,7 +359,7 @@ class _Session:
         seconds = _MIN_SIDE_TIME_FRACTION * self.fit_time
         stop_reason = run_tasks(self.run, follow_target, tasks, enter, limit=np.inf, expected=seconds) if work else None
         better_sides = [i for i, f in sides.items() if f is not None and f.better is not None]
-        if better_sides:  # what comes after the first of them was followed or not, as workers happened to be free
+        if better_sides:  # whether later sides were followed depends on the workers
             sides = {i: f if i <= min(better_sides) else None for i, f in sides.items()}
         return sides, stop_reason
 
@@ -385,13 +384,13 @@ class _Session:
         for k, target in enumerate(targets):
             pair = [sides.get(2 * k), sides.get(2 * k + 1)]
             if any(f is not None and f.branches for f in pair):
-                other_branches = [branch for i, target_index in self.target_of.items() if target_index == k and (f := sides.get(i)) is not None
-                          for branch in f.branches]  # fmt: skip
+                others = [f for i, n in self.target_of.items() if n == k and (f := sides.get(i)) is not None]
+                other_branches = [branch for f in others for branch in f.branches]
                 profiles[target.name] = _assembled(best, target, pair, other_branches, thresholds)
         return profiles
 
     def find_other_optima(self, best: Result, sides: Mapping[int, ContinuationResult | None]) -> tuple[Other, ...]:
-        """Fit from the minima that were met on the way, and return those that are other optima."""
+        """Fit from the minima along the paths, and return the other optima."""
         optima: list[Other] = []
         for i, side in sorted(sides.items()):
             for n, theta in enumerate(() if side is None else side.valleys):
@@ -410,7 +409,7 @@ class _Session:
 
 
 def _drop(tasks: deque[Any], keys: set[int]) -> None:
-    """Leave out tasks, in place."""
+    """Remove tasks, in place."""
     remaining = [entry for entry in tasks if entry[0] not in keys]
     tasks.clear()
     tasks.extend(remaining)
@@ -448,7 +447,8 @@ def _assembled(
     linear = {key: _linear(best, target, main_side, float(key), top) for key, top in thresholds.items()}
     return Profile(
         target.name, target.kind, "log" if target.log else "linear", estimate, main_side.curvature, best.names,
-        tuple(bool(x) for x in best.log), dict(thresholds), linear, (main_branch, *merge_halves([*other_branches, *extra_branches])),
+        tuple(bool(x) for x in best.log), dict(thresholds), linear,
+        (main_branch, *merge_halves([*other_branches, *extra_branches])),
     )  # fmt: skip
 
 
@@ -486,11 +486,11 @@ def _message(
 def _passed_below(
     targets: Sequence[Target], sides: Mapping[int, ContinuationResult | None], top: float
 ) -> list[tuple[int, Array]]:
-    """Return from where to follow again: a target's position, and theta at the point farthest below its curve.
+    """Return new starting points: a target's index, and theta at the point farthest below its curve.
 
-    Along the profile of one quantity every other one takes values too: whatever a profile passed is an upper bound of
-    all others.  Where it is below the curve of that other one, another optimum is lower than the one that was followed,
-    although that one never ended: a kink that no step along the curve can notice.
+    Every point of a profile is an upper bound of the profiles of all other quantities.  If the point is below the curve
+    of another quantity, another optimum is lower than the followed one there.  Continuation cannot notice this kink,
+    because the followed optimum does not end.
     """
     points = [
         (theta, float(delta))
@@ -512,10 +512,10 @@ def _passed_below(
         if not is_known.any():
             continue
         height = np.min([interpolate_delta(curve, np.where(is_known, c, np.nan)) for curve in curves], axis=0)
-        height = np.where(np.isfinite(height), height, top)  # where it was not followed, as it is excluded there
+        height = np.where(np.isfinite(height), height, top)  # values that were not followed are excluded
         first_c, last_c = curves[0].c[0], curves[0].c[-1]
         low, high = (end not in _OPEN for end in curves[0].ends)
-        is_known &= (low | (c >= first_c)) & (high | (c <= last_c))  # or because that is far enough
+        is_known &= (low | (c >= first_c)) & (high | (c <= last_c))  # or far enough
         deficit = np.where(is_known, height - np.array([delta for _, delta in points]), 0.0)
         worst_index = int(np.argmax(deficit))
         if deficit[worst_index] > _INTERPOLATION_MARGIN * top:

@@ -63,8 +63,8 @@ def read_targets(
 ) -> tuple[Target, ...]:
     """Return the targets to profile. Append input errors to `mistakes`; `holds` names the argument in them.
 
-    `names` is a name, an expression, an `OutputAt`, a sequence of them, or a mapping from names to expressions; None
-    means every estimated quantity.  The best fit tells magnitudes.
+    `names` is a name, an expression, an `OutputAt`, a sequence of these, or a mapping from names to expressions; None
+    means every estimated quantity.  The best fit determines the magnitudes.
     """
     if names is None:
         return tuple(_of_quantity(compiled_problem, result, j) for j in range(len(compiled_problem.names)))
@@ -159,12 +159,13 @@ def _of_prediction(
     i = 0 if entry.experiment is None else conditions.index(entry.experiment)
     if time < compiled_problem.conditions[i].start:
         mistakes.append(
-            f"{label}: the time is before the start of the experiment at {compiled_problem.conditions[i].start:g}; pass a later time"
+            f"{label}: the time is before the start of the experiment at {compiled_problem.conditions[i].start:g}; "
+            "pass a later time"
         )
         return None
     times = np.unique(
         [time, max(time, compiled_problem.conditions[i].end)]
-    )  # beyond the start, where nothing moves yet
+    )  # the end as well, because at the start an output may depend on nothing yet
     linear = result.predict({conditions[i]: times}, bands="linear")[conditions[i]]
     value = float(linear[entry.output][0])
     if not linear[f"{entry.output} upper"][0] > value:
@@ -178,7 +179,7 @@ def _of_expression(result: Result, label: str, part: MappedExpressions, mistakes
     linear_target = ExpressionTarget(label, "expression", False, -np.inf, np.inf, 1.0, part=part, theta_log=log)
     value, slope = linear_target.value(result.theta)
     if not (np.isfinite(value) and np.isfinite(slope).all()):
-        mistakes.append(f"{label} is {value:g} at the estimates; profile something that is finite there")
+        mistakes.append(f"{label} is {value:g} at the estimates; pass an expression that is finite there")
         return None
     logarithmic = value > 0.0 and _is_power_product(part, np.where(result.log, np.exp(result.theta), result.theta))
     scale = 1.0 if logarithmic else abs(value) or float(np.abs(slope).max()) or 1.0
@@ -186,7 +187,7 @@ def _of_expression(result: Result, label: str, part: MappedExpressions, mistakes
 
 
 def _is_power_product(part: MappedExpressions, natural: Array) -> bool:
-    """Whether the expression is a product of powers of positive quantities, as a ratio is: then it stays positive."""
+    """Check whether the expression is a product of powers of positive quantities, and therefore positive."""
     used_indices = np.flatnonzero(part.pattern.any(axis=0))
     if (natural[used_indices] <= 0.0).any():
         return False
@@ -228,7 +229,7 @@ def _part(graph: ca.SX, compiled_problem: CompiledProblem, label: str, mistakes:
 
 
 def _meant(name: str, compiled_problem: CompiledProblem) -> int:
-    """Return the position of the quantity of a name, or of the only one of a parameter or state of that name."""
+    """Return the index of the quantity with a name, or of the only one of the parameter or state with that name."""
     if name in compiled_problem.names:
         return compiled_problem.names.index(name)
     matches = [j for j, q in enumerate(compiled_problem.quantities) if q.symbol_name == name]

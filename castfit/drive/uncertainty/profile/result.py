@@ -47,19 +47,19 @@ AT_BOUND = "at a bound"
 UNFINISHED = "unfinished"
 NOT_REPRODUCED = "not reproduced"
 
-_APART = ("profiles", "best", "header")  # what is saved of profiles besides how the run ended
-_FLAT_RISE_FRACTION = 1e-3  # of the threshold: an objective that rises by less does not rise
+_APART = ("profiles", "best", "header")  # fields that are saved in records of their own
+_FLAT_RISE_FRACTION = 1e-3  # of the threshold: a profile that rises by less is flat
 
 
 @dataclass(frozen=True)
 class Side:
     """One side of a profile at one level.
 
-    kind : "bounded", "open", "flat", "at a bound", "unfinished" or "not reproduced".  "flat" is open where the
-        objective does not rise at all: nothing in data and model tells values apart.  "not reproduced" is a limit, or
-        a bound, where the model integrated with error control has another objective.
-    limit : the confidence limit; infinite where it is open or flat, the bound where that holds, NaN where it is unknown
-    followed : how far values were followed
+    kind : "bounded", "open", "flat", "at a bound", "unfinished" or "not reproduced".  "flat" is an open side on which
+        the objective does not rise: data and model do not distinguish the values.  "not reproduced" is a limit, or a
+        bound, at which the model integrated with error control has another objective.
+    limit : the confidence limit; infinite if the side is open or flat, the bound if it is at a bound, NaN if unknown
+    followed : the last value that was computed
     """
 
     kind: str
@@ -73,29 +73,29 @@ class Side:
 class Profile:
     """Profile of the objective along one quantity, with all other quantities fitted anew.
 
-    The objective is the difference of -2 log L to the best fit: of chi2, where sigmas are known.  Along with `values`
-    arrays are in ascending order of these; where several optima compete they follow the lowest.
+    The objective is the difference of -2 log L to the best fit; if sigmas are known, the difference of chi2.  Arrays
+    are in ascending order of `values`; if there are several optima, they follow the lowest one.
 
     Attributes
     ----------
     name : str
     kind : {"parameter", "initial state", "sigma", "expression", "prediction"}
     scale : {"linear", "log"}
-        In which steps were taken, and in which pictures show it.
+        The scale of the steps and of the figures.
     estimate : float
         Of the best fit.
     curvature : float
         Second derivative of the objective at the estimate, in `scale`, of the linearized problem.
     names : tuple of str
-        What is fitted anew: all estimated quantities.
+        All estimated quantities, which are fitted again at each value.
     log : tuple of bool
-        Which of these are logarithms in what the branches hold.
+        Whether the branches contain the logarithm of each of these quantities.
     thresholds : mapping from confidence level to float
-        What the objective may not exceed.
+        Thresholds of the objective.
     linear : mapping from confidence level to (float, float)
-        The intervals of the covariance, beside.
+        Intervals from the covariance, for comparison.
     branches : tuple of Branch
-        The solutions that were followed, that of the best fit first.
+        The solutions that were followed, those from the best fit first.
 
     Examples
     --------
@@ -123,7 +123,7 @@ class Profile:
 
     @property
     def values(self) -> Array:
-        """Values at which it was held, (n,), natural scale, ascending."""
+        """Fixed values of the target, (n,), natural scale, ascending."""
         return self._natural(self._envelope[0])
 
     @property
@@ -158,28 +158,28 @@ class Profile:
 
     @accept_old_names(level="confidence_level")
     def regions(self, confidence_level: float | None = None) -> tuple[tuple[float, float], ...]:
-        """Return all intervals that a level does not exclude, ascending: more than one if other optima are as good.
+        """Return all intervals below the threshold, ascending; more than one if other optima are as good.
 
-        Infinite ends are those at which it was followed as far as was asked without reaching the threshold.
+        An end is infinite if the profile was followed to the requested reach without crossing the threshold.
         """
         level = confidence_level
         return tuple((self._side(r, 0, level).limit, self._side(r, 1, level).limit) for r in self._regions(level))
 
     @accept_old_names(level="confidence_level")
     def limits(self, confidence_level: float | None = None) -> tuple[float, float]:
-        """Return the confidence interval: the region that holds the estimate, by default at the highest level."""
+        """Return the confidence interval: the region around the estimate, by default at the highest level."""
         lower, upper = self.sides(confidence_level)
         return lower.limit, upper.limit
 
     @accept_old_names(level="confidence_level")
     def sides(self, confidence_level: float | None = None) -> tuple[Side, Side]:
-        """Return the verdicts below and above the estimate, in a word and in a sentence."""
+        """Return the verdicts below and above the estimate, each with a kind and a sentence."""
         interval = self._find_estimate_interval(confidence_level)
         return self._side(interval, 0, confidence_level), self._side(interval, 1, confidence_level)
 
     @property
     def flat(self) -> bool:
-        """Whether the objective does not rise on either side: nothing in model and data determines the quantity."""
+        """Whether the objective does not rise on either side: model and data do not determine the quantity."""
         return all(side.kind == FLAT for side in self.sides())
 
     @property
@@ -198,14 +198,14 @@ class Profile:
         return f"{lower.sentence} {upper.sentence}{suffix}"
 
     def approximation(self, values: Array) -> Array:
-        """Return the quadratic approximation of the objective, which linear intervals believe, at values (n,)."""
+        """Return the quadratic approximation of the objective at values (n,), on which linear intervals are based."""
         with np.errstate(all="ignore"):
             c = np.log(values) if self.scale == "log" else np.asarray(values, dtype=float)
             centre = np.log(self.estimate) if self.scale == "log" else self.estimate
             return 0.5 * self.curvature * (c - centre) ** 2
 
     def at(self, values: Array) -> Array:
-        """Return the objective at values (n,), interpolated; infinite where it was not followed."""
+        """Return the interpolated objective at values (n,); infinite outside of the followed range."""
         with np.errstate(all="ignore"):
             c = np.log(values) if self.scale == "log" else np.asarray(values, dtype=float)
         return np.min([interpolate_delta(branch, c) for branch in self.branches], axis=0)
@@ -239,7 +239,7 @@ class Profile:
         )
 
     def _side(self, region: AcceptedInterval, side_index: int, level: float | None) -> Side:
-        """Describe in words the end of a region below (0) or above (1)."""
+        """Describe the end of a region below (0) or above (1)."""
         key, name, log, end = self._key(level), self.name, self.scale == "log", region.ends[side_index]
         c, top, percent = (region.lower, region.upper)[side_index], self.thresholds[key], f"{100 * float(key):g} %"
         direction = -1.0 if side_index == 0 else 1.0
@@ -276,13 +276,16 @@ class Profile:
             CUT: "the time limit was reached",
             INTERRUPTED: "it was interrupted",
         }.get(end, "no fit with a fixed value converged beyond this point")
-        sentence = f"{name}: the profile ends {side} {value:.5g}, because {reason}. The objective has risen by {max_rise:.2g} of the threshold {top:.3g}."
+        sentence = (
+            f"{name}: the profile ends {side} {value:.5g}, because {reason}. "
+            f"The objective has risen by {max_rise:.2g} of the threshold {top:.3g}."
+        )
         return Side(UNFINISHED, np.nan, value, sentence)
 
 
 @dataclass(frozen=True)
 class Other:
-    """Another optimum that was met on the way: its values by name, and how much more -2 log L is than the best's."""
+    """Another optimum along a profile: its values by name, and the difference of its -2 log L to the best fit."""
 
     values: Mapping[str, float]
     objective: float
@@ -296,25 +299,25 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
     Attributes
     ----------
     profiles : mapping from str to Profile
-        What was followed to an end, complete or not.
+        The profiles that were computed, complete or not.
     best : Result
-        The best fit, from which profiles start: the one that was given, or a better one that was found on the way.
+        The best fit, from which profiles start: the passed fit, or a better one that was found.
     improved : float
-        By how much -2 log L of `best` is below that of the fit that was given; 0 if nothing better was found.
+        Decrease of -2 log L from the passed fit to `best`; 0 if no better fit was found.
     optima : tuple of Other
-        Other optima that were met, the lowest first.
+        Other optima that were found, the lowest first.
     by : {"chi2", "F"}
-        Whose quantiles the thresholds are.
+        Distribution whose quantiles define the thresholds.
     message : str
         How the run ended, in words.
     complete : bool
-        Whether all was followed as far as was asked.
+        Whether all sides were followed to the requested end.
     time : float
         Seconds.
     solves : int
-        How many constrained fits were made.
+        Number of constrained fits.
     evaluations : mapping from str to int
-        Of values and of derivatives.
+        Numbers of evaluations of values and of derivatives.
     transcription, solver : str
     header : mapping
         The problem's fingerprint and the options, for `save`.
@@ -351,7 +354,7 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
         return self.profiles[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the names."""
+        """Iterate over the names."""
         return iter(self.profiles)
 
     def __len__(self) -> int:
@@ -367,14 +370,12 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
 
     @accept_old_names(level="confidence_level")
     def limits(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
-        """Return the confidence interval of each quantity, by default at the highest level that was asked for."""
+        """Return the confidence interval of each quantity, by default at the highest requested level."""
         return {name: profile.limits(confidence_level) for name, profile in self.profiles.items()}
 
     @property
     def verdicts(self) -> dict[str, tuple[str, str]]:
-        """Verdicts per quantity for the sides below and above, as in `Side.kind`: "bounded", "open", "flat", "at a
-        bound", ...
-        """
+        """Verdicts per quantity for the sides below and above: "bounded", "open", ..., as in `Side.kind`."""
         return {n: (p.sides()[0].kind, p.sides()[1].kind) for n, p in self.profiles.items()}
 
     @property

@@ -1,15 +1,16 @@
 """Profile targets: quantities, unknown sigmas, expressions, predictions; how each is fixed and evaluated at a point.
 
-The staged problem is built once; c, the coordinate, changes from point to point: the value that is held, or its
-logarithm where steps are taken in that.  What holds costs nothing to change:
+The staged problem is built once.  The coordinate c changes from point to point: it is the fixed value, or its logarithm
+for targets with scale "log".  A target is fixed without rebuilding the problem:
 
-    a quantity       its bounds, moved together
-    a sigma          the rows of its group, divided by the number instead of the most likely sigma
-    an expression    one more row,  w (g(theta) - c),  so steep that g is c up to a millionth of its own uncertainty
-    a prediction     the same row, but among those of the data (see castfit.drive.uncertainty.profile.predictions)
+    a quantity       by equal bounds
+    a sigma          by rows of its group divided by the fixed number instead of the most likely sigma
+    an expression    by an additional row  w (g(theta) - c)  with a w that makes g equal to c up to a millionth of its
+                     own uncertainty
+    a prediction     by the same row among the data rows (see castfit.drive.uncertainty.profile.predictions)
 
-The rows that hold are no part of the objective: at the solution theirs is the only cost that is taken off, so that the
-rest is the profile at the g that was reached, whatever w (Kreutz, Raue and Timmer 2012).
+The fixing rows are no part of the objective.  Their cost is subtracted at the solution: the remainder is the profile at
+the reached g, for any w (Kreutz, Raue and Timmer 2012).
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from castfit.solve.staged import Evaluation, Failure, Layout, Linearization, Sta
 
 E = TypeVar("E", bound=Evaluation)
 
-_CONSTRAINT_ROW_WEIGHT = 1e3  # of the row that holds an expression, relative to the expression's own curvature
+_CONSTRAINT_ROW_WEIGHT = 1e3  # weight of the row that fixes an expression, relative to its own curvature
 
 
 class ModifiedStagedProblem(StagedProblem):
-    """A staged problem whose evaluations and linearizations are changed; all else it shares with the one inside.
+    """A staged problem with modified evaluations and linearizations; it shares all else with the inner problem.
 
-    It has no exact Hessian, as what is held has a curvature of its own.
+    The exact Hessian is not available, because the fixing row has a curvature of its own.
     """
 
     def __init__(self, inner: StagedProblem, change: Callable[[Any], Any]) -> None:
@@ -59,7 +60,7 @@ class ModifiedStagedProblem(StagedProblem):
         return self.change(self.inner.linearize(v))
 
     def data_sizes(self) -> tuple[Array, ...]:
-        """Return the size of every measured value in its own standard deviation."""
+        """Return the size of every measured value in units of its standard deviation."""
         return self.inner.data_sizes()
 
     def low_accuracy(self) -> StagedProblem:
@@ -114,12 +115,12 @@ def scaled_rows(evaluation: E, factors: Sequence[Array], shift: Sequence[Array] 
 
 @dataclass(frozen=True, eq=False)
 class Target(ABC):
-    """Something that is held at numbers while all else is fitted.
+    """Target of a profile, which is fixed at values while all other quantities are fitted.
 
     kind : "parameter", "initial state", "sigma", "expression" or "prediction"
-    log : whether its coordinate is the logarithm
+    log : whether the coordinate is the logarithm
     lower, upper : bounds of the coordinate
-    scale : a step of the coordinate that is not small: 1 for logarithms, else the magnitude of the value
+    scale : a large step of the coordinate: 1 for logarithms, else the magnitude of the value
     """
 
     name: str
@@ -136,14 +137,14 @@ class Target(ABC):
 
     @abstractmethod
     def with_fixed_value(self, staged: StagedProblem, c: float) -> StagedProblem:
-        """Return the staged problem with the coordinate held at a number."""
+        """Return the staged problem with the coordinate fixed at c."""
 
     @abstractmethod
     def coordinate(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
-        """Return the coordinate at a point, of the problem that holds it or of the one inside."""
+        """Return the coordinate at a point of the fixed or the inner problem."""
 
     def coordinate_of(self, theta: Array) -> float:
-        """Return the coordinate at theta (n_theta,); NaN where theta does not say it."""
+        """Return the coordinate at theta (n_theta,); NaN if theta does not determine it."""
         return np.nan
 
     def own_cost(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
@@ -155,11 +156,11 @@ class Target(ABC):
         return rows
 
     def slope(self, staged: StagedProblem, evaluation: Evaluation) -> tuple[float, float] | None:
-        """Return the first and second derivative of the cost by c where these are known; None where steps tell."""
+        """Return the first and second derivative of the cost by c; None if they follow from the Gauss-Newton step."""
         return None
 
     def stiffened(self, curvature: float) -> Target:
-        """Return the target, held as steeply as the curvature of its profile demands."""
+        """Return the target with the row weight that the curvature of its profile requires."""
         return self
 
     @property
@@ -169,13 +170,13 @@ class Target(ABC):
 
     @property
     def moves_constants(self) -> bool:
-        """Whether another number moves only bounds and constants of rows, not their derivatives."""
+        """Whether another value of c changes only bounds and constants of rows, not their derivatives."""
         return True
 
 
 @dataclass(frozen=True, eq=False)
 class OfQuantity(Target):
-    """An entry of theta, held by its bounds."""
+    """An entry of theta, fixed by its bounds."""
 
     theta_index: int = 0
 
@@ -195,13 +196,13 @@ class OfQuantity(Target):
 
     @property
     def needs_explicit(self) -> frozenset[int]:
-        """Itself."""
+        """The entry of theta."""
         return frozenset({self.theta_index})
 
 
 @dataclass(frozen=True, eq=False)
 class OfSigma(Target):
-    """An unknown sigma that fits eliminate, by its group; its coordinate is a logarithm."""
+    """An unknown, eliminated sigma, by its group; its coordinate is the logarithm."""
 
     group: int = 0
 
@@ -222,7 +223,7 @@ class OfSigma(Target):
 
     @property
     def moves_constants(self) -> bool:
-        """Rows are divided by it, derivatives and all."""
+        """False: rows and their derivatives are divided by the sigma."""
         return False
 
     def coordinate(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
@@ -230,7 +231,7 @@ class OfSigma(Target):
         return float(np.log(evaluation.sigma[self.group]))
 
     def slope(self, staged: StagedProblem, evaluation: Evaluation) -> tuple[float, float] | None:
-        """Return n - SSE / s^2 and 2 SSE / s^2: all else is optimal, so that only the sigma itself counts."""
+        """Return n - SSE / s^2 and 2 SSE / s^2; all other quantities are optimal and do not contribute."""
         size = float(staged.layout.group_sizes[self.group])
         rows = [
             values.r[chain.group == self.group]
@@ -242,12 +243,12 @@ class OfSigma(Target):
 
 @dataclass(frozen=True, eq=False)
 class RowTarget(Target):
-    """Something held by a steep row, of this weight."""
+    """A target that is fixed by a row with a large weight."""
 
     weight: float = 1.0
 
     def stiffened(self, curvature: float) -> Target:
-        """Return the target with a row of a thousand times the profile's own steepness."""
+        """Return the target with a row weight of a thousand times the root of the curvature of its profile."""
         return replace(self, weight=_CONSTRAINT_ROW_WEIGHT * max(np.sqrt(max(curvature, 0.0)), 1.0 / self.scale))
 
 
@@ -278,7 +279,7 @@ class ExpressionTarget(RowTarget):
             return evaluation
         g, slope = self.value(layout.theta(evaluation.v))
         if not (np.isfinite(g) and np.isfinite(slope).all()):
-            failure = Failure(layout.chains[0].name, 0, "expression", "the expression held is not finite")
+            failure = Failure(layout.chains[0].name, 0, "expression", "the fixed expression is not finite")
             return replace(evaluation, failures=(failure,))
         return replace(
             evaluation,
@@ -290,7 +291,7 @@ class ExpressionTarget(RowTarget):
         )
 
     def coordinate(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
-        """Return the expression at the point, which is where it is held up to a millionth."""
+        """Return the expression at the point, which equals the fixed value up to a millionth of its uncertainty."""
         return self.value(evaluation.v[: len(self.theta_log)])[0]
 
     def coordinate_of(self, theta: Array) -> float:
@@ -302,11 +303,11 @@ class ExpressionTarget(RowTarget):
         return 0.5 * float(evaluation.prior[-1]) ** 2
 
     def own_rows(self, rows: Array, fixed_problem: StagedProblem) -> Array:
-        """Leave out the row, which is the last."""
+        """Return the rows without the last one, which fixes the target."""
         return rows[:-1]
 
     @property
     def needs_explicit(self) -> frozenset[int]:
-        """The quantities in it."""
+        """The quantities in the expression."""
         assert self.part is not None
         return frozenset(np.flatnonzero(self.part.pattern.any(axis=0)).tolist())

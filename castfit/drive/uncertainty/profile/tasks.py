@@ -38,9 +38,9 @@ from castfit.transcribe.single_shooting import SingleShooting
 
 _MAX_REFINEMENT_ROUNDS = 8  # rounds of mesh refinement at the best fit
 _MAX_RESOLVE_ITERATIONS = 40  # Gauss-Newton iterations of a solve that starts at the best fit
-_WEIGHT_ROUNDS = 4  # rounds in which the row that holds an expression finds its weight
+_WEIGHT_ROUNDS = 4  # rounds that determine the weight of the row of an expression
 _PROFILE_ELEMENT_TOLERANCE = 1e-6  # of collocation elements, unless the user passes a transcription
-_DERIVATIVE_STEP_FRACTION = 1e-3  # of a target's scale: the step by which derivatives at the best fit are found
+_DERIVATIVE_STEP_FRACTION = 1e-3  # of a target's scale: step of the differences at the best fit
 
 
 @dataclass(eq=False)
@@ -48,9 +48,9 @@ class ProfileSetting:
     """A problem, a method and a solution from which profiles start.
 
     theta : (n_theta,)
-    nodes : the trajectory, per experiment; empty if it is to be simulated
-    explicit : whether nothing may be eliminated, because something that would be is profiled
-    asked : predictions for which the problem has rows
+    nodes : the trajectory, per experiment; empty if it is simulated
+    explicit : whether no quantity is eliminated, because a target would be
+    predictions : predictions for which the problem has rows
     """
 
     compiled_problem: CompiledProblem
@@ -71,7 +71,7 @@ class ProfileSetting:
         solver: Solver,
         targets: Sequence[Target],
     ) -> ProfileSetting:
-        """Begin at a fit, with its whole trajectory and what it was told of its sigmas."""
+        """Start at a fit, with its whole trajectory and its choice about sigmas."""
         predicted_outputs = tuple(
             t.prediction for t in targets if isinstance(t, OfPrediction) and t.prediction is not None
         )
@@ -84,18 +84,18 @@ class ProfileSetting:
         return cls(augmented_problem, transcription, solver, best.theta, nodes, explicit, predicted_outputs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what each process builds for itself."""
+        """Exclude the objects that each process builds for itself."""
         return {**self.__dict__, "_prepared": None}
 
     def _at_solution(self) -> tuple[CorrectorContext, Array] | Status:
         """Return the path follower and v (n_v,) of the best fit; a status if there is no solution.
 
-        Raises Stopped if the time is over or Ctrl-C was pressed.
+        Raises StopRequested if the time is over or Ctrl-C was pressed.
         """
         if self._prepared is None:
             self._prepared = self._solved()
             if isinstance(self._prepared, Status) and has_states(self.transcription):
-                # Where states are variables of their own the valley may be too narrow to go along (see `CorrectorContext`).
+                # With states as variables the valley may be too narrow to follow (see `CorrectorContext._by_shooting`).
                 self.transcription = SingleShooting(self.transcription.integrator)
                 self._prepared = self._solved()
         return self._prepared
@@ -131,9 +131,7 @@ class ProfileSetting:
         return Status.INACCURATE
 
     def wrapped(self, staged: StagedProblem) -> StagedProblem:
-        """Return a staged problem with explicit theta if required, and with the cost of requested predictions
-        removed.
-        """
+        """Return a staged problem with explicit theta if required, in which no prediction is fixed."""
         staged = staged.explicit() if self.explicit else staged
         return release_predictions(staged, self.predictions) if self.predictions else staged
 
@@ -150,7 +148,7 @@ class ProfileSetting:
 
 
 def with_fitted_sigmas(compiled_problem: CompiledProblem, best: Result) -> CompiledProblem:
-    """Return a problem with what the fit was told of its sigmas."""
+    """Return a problem with the same choice about sigmas as the fit."""
     return (
         compiled_problem
         if compiled_problem.noise_parameters
@@ -159,10 +157,10 @@ def with_fitted_sigmas(compiled_problem: CompiledProblem, best: Result) -> Compi
 
 
 def parts_along(transcription: Any, solver: Any, result: Any, mistakes: list[str]) -> tuple[Transcription, Solver]:
-    """Read the transcription and solver of a run; the default is the method of the result, adapted to following paths.
+    """Read the transcription and solver of a run; by default those of the result, adapted to following paths.
 
-    Elements there need not be as accurate as those of a fit: what counts are differences of the objective, all by the
-    same elements, and limits are verified.  At 1e-6 instead of 1e-8 there are half as many.
+    Collocation elements may be less accurate than in a fit, because a profile uses differences of the objective with
+    the same elements, and limits are verified.  A tolerance of 1e-6 instead of 1e-8 halves their number.
     """
     default_transcription = refit_method_options(result)[0] if isinstance(result, Result) else Collocation()
     if mismatches(default_transcription, GaussNewton()):
@@ -178,13 +176,13 @@ def _thinned(nodes: TrajectoryNodes, transcription: Transcription) -> Trajectory
     """Thin the nodes of a fit to the number that the elements of a transcription may need."""
     if not isinstance(transcription, Collocation) or not transcription.adapts:
         return nodes
-    # Errors of Radau elements go with the power 2 degree of their length.
+    # The error of a Radau element is proportional to its length to the power 2 degree.
     stride = int((transcription.tolerance / Collocation().tolerance) ** (0.5 / transcription.degree))
     return TrajectoryNodes(nodes.times[::stride], nodes.states[::stride]) if stride > 1 else nodes
 
 
 def make_anchor(tracer: CorrectorContext, target: Target, v: Array) -> tuple[Target, ProfilePoint] | Status:
-    """Return a solution as a spot of a target that is free there, and the target held as steeply as that asks."""
+    """Return the target with its final row weight, and a solution at which it is free as first point."""
     c, h = target.coordinate(tracer.staged.linearize(v), tracer.staged), _DERIVATIVE_STEP_FRACTION * target.scale
     h = -h if c + h > target.upper else h
     spot: ProfilePoint | Status = Status.EVALUATION_FAILED
@@ -207,10 +205,10 @@ def follow_target(
     origin: int | Array,
     deadline: float,
 ) -> ContinuationResult | None:
-    """Follow target k; None if there is no time.
+    """Follow target k; return None if no time is left.
 
-    The origin is a side of the best fit, -1 or 1; or theta (n_theta,), from where it is followed both ways, as the
-    objective is lower there than on the branches known.
+    The origin is a side of the best fit, -1 or 1; or a point theta (n_theta,) with a lower objective than the known
+    branches, from which the target is followed in both directions.
     """
     setting, targets, goal = unpickle_job(job)
     left = deadline - time.time()
@@ -239,7 +237,7 @@ def follow_target(
 def _follow_from(
     setting: ProfileSetting, tracer: CorrectorContext, target: Target, theta: Array, goal: ContinuationLimits
 ) -> ContinuationResult:
-    """Follow both ways from theta, with a staged problem that is made there."""
+    """Follow both directions from theta, with a staged problem that is built there."""
     transcription = setting.transcription
     transcription = with_state_start(transcription, "simulation") if has_states(transcription) else transcription
     tracer.staged = setting.wrapped(transcription.transcribe(setting.compiled_problem, theta))

@@ -1,4 +1,4 @@
-"""`bootstrap`: draw data as the fit says they scatter, fit each, and look at the estimates.
+"""`bootstrap`: draw data sets with the scatter of the fit, fit each, and evaluate the estimates.
 
 result --recipe--> data sets --fit (here, processes, executor)--> draws of the estimates --> errors, intervals, bands
 """
@@ -55,28 +55,28 @@ from castfit.problem.parameter_map import natural_value
 from castfit.result.result import Result, select_table_names
 
 METHODS = ("percentile", "bca")
-_MIN_DRAWS_FOR_SPREAD = 2  # draws that have a scatter
+_MIN_DRAWS_FOR_SPREAD = 2  # draws from which standard deviations are computed
 
 
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
-    """Estimates from data sets that were drawn about a fit.
+    """Result of a bootstrap: estimates from data sets that were drawn about a fit.
 
     Attributes
     ----------
     result : Result
         The fit.
     kind : str
-        How data were drawn.
+        Method by which data were drawn.
     rows : tuple of Refit
-        One for each data set, whatever became of it.
+        One for each data set, also if its fit failed or was not run.
     message : str
-        How the run ended, in words.
+        Summary of how the run ended.
     time : float
-        Seconds; after a resumed run those of its last part.
+        Seconds; after a resumed run, those of its last part.
     header : dict
-        What it belongs to, for `save`.
+        The problem's fingerprint and the options, for `save`.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
 
     @cached_property
     def solved(self) -> tuple[Refit, ...]:
-        """The rows of fits that succeeded, of which everything else is made."""
+        """The rows of fits that succeeded, from which all statistics are computed."""
         return tuple(row for row in self.rows if row.success)
 
     @property
@@ -150,14 +150,14 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
 
     @property
     def correlation(self) -> Array:
-        """Correlation of the draws, (n_theta, n_theta); NaN of what does not move."""
+        """Correlation of the draws, (n_theta, n_theta); NaN for quantities without scatter."""
         errors = np.sqrt(np.diag(self.covariance))
         with np.errstate(invalid="ignore", divide="ignore"):
             return self.covariance / errors[:, None] / errors
 
     @property
     def bias(self) -> dict[str, float]:
-        """By how much the mean of the draws exceeds the estimate, natural scale: estimates minus this are unbiased."""
+        """Excess of the mean of the draws over the estimate, natural scale; subtract it to correct the estimate."""
         mean = self.natural.mean(axis=0) if len(self.solved) else np.full(len(self.names), np.nan)
         return {n: float(m) - self.result.values[n] for n, m in zip(self.names, mean, strict=True)}
 
@@ -172,17 +172,16 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
         confidence_level : float, optional
             By default the result's `confidence_level`.
         method : {"bca", "percentile"}
-            "percentile" takes quantiles of the draws; "bca" corrects them for bias and for a spread that changes with
-            the quantity, for which it needs to know what each datum pulls the estimates by.
+            "percentile" uses quantiles of the draws; "bca" corrects them for bias and for a spread that changes with
+            the quantity, which requires the influence of each measurement on the estimates.
         jackknife : LeaveOutResult, optional
-            Where "bca" has that from: `castfit.leave_out`, of experiments or, exactly, of values.  By default values
-            are left out linearly, at the estimate, which costs nothing.
+            Influences for "bca" from `castfit.leave_out`, of experiments or of values.  By default the linear
+            approximation at the estimate is used, which needs no fits.
 
         Returns
         -------
         dict
-            NaN where there are too few draws for the level, and for "bca" where all draws lie on one side of the
-            estimate.
+            NaN if there are too few draws for the level, and with "bca" if all draws lie on one side of the estimate.
         """
         level = self.result.confidence_level if confidence_level is None else confidence_level
         jackknife_result: Any = jackknife
@@ -222,7 +221,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
 
     @property
     def limits(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """The intervals by their method, those to rely on first, at the result's `confidence_level`."""
+        """Intervals by method, the most reliable first, at the result's `confidence_level`."""
         methods = [m for m in METHODS[::-1] if m == "percentile" or self.result.problem is not None]
         return {"BCa" if m == "bca" else m: self.confidence_intervals(method=m) for m in methods}
 
@@ -292,7 +291,8 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
             growth_texts.append(f"{name} {_growth(high - low, upper_limit - lower_limit)}")
         growth_text = ", ".join(growth_texts[:6]) + (", ..." if len(growth_texts) > 6 else "")
         return [
-            f"{failed} of {failed + len(self.solved)} fits failed; standard errors and intervals use the successful fits.",
+            f"{failed} of {failed + len(self.solved)} fits failed; standard errors and intervals use the successful "
+            "fits.",
             "If all failed fits were beyond one of the limits, the percentile intervals would be wider (estimation "
             f"scale): {growth_text}.",
         ]
@@ -308,8 +308,8 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
         n_other_optimum = sum(row.has_other_optimum for row in self.solved)
         if n_other_optimum:
             messages.append(
-                f"In {n_other_optimum} of {len(self.solved)} data sets another starting point led to a better optimum than "
-                "the estimate did. The samples come from several optima."
+                f"In {n_other_optimum} of {len(self.solved)} data sets another starting point led to a better optimum "
+                "than the estimate did. The samples come from several optima."
             )
         names_at_bound = [n for n in self.names if n in self.result.active]
         if names_at_bound:
@@ -319,7 +319,8 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
         compiled_problem = None if self.result.problem is None else self.result.problem.posed
         if compiled_problem is not None and compiled_problem.every_prior:
             messages.append(
-                "The priors were not resampled. If they carry information, the uncertainty is larger than the scatter of the estimates."
+                "The priors were not resampled. If they carry information, the uncertainty is larger than the scatter "
+                "of the estimates."
             )
         if compiled_problem is not None and len(self.solved) >= min_draws:
             interval_pair = self.confidence_intervals(), self.confidence_intervals(method="percentile")
@@ -328,8 +329,8 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
             ]
             if undetermined_names:
                 messages.append(
-                    f"BCa limits of {join_limited(undetermined_names)} need extreme quantiles that {len(self.solved)} samples do not "
-                    "determine; increase samples."
+                    f"BCa limits of {join_limited(undetermined_names)} need extreme quantiles that {len(self.solved)} "
+                    "samples do not determine; increase samples."
                 )
         if compiled_problem is not None:
             messages.append(
@@ -339,7 +340,8 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
 
     def __repr__(self) -> str:
         failed = len(self._failed)
-        return f"BootstrapResult({self.kind}: {len(self.solved)} samples of {shorten_repr(list(self.names))}, {failed} failed)"
+        names = shorten_repr(list(self.names))
+        return f"BootstrapResult({self.kind}: {len(self.solved)} samples of {names}, {failed} failed)"
 
 
 def _error(value: float) -> str:
@@ -370,40 +372,40 @@ def bootstrap(
     callback: Callable[[RefitProgress], Any] | None = None,
     verbose: int | None = None,
 ) -> BootstrapResult:
-    """Fit data sets that are drawn about a fit, to see how its estimates scatter.
+    """Estimate uncertainty by fits to data sets that are drawn about a fit.
 
-    Every fit begins at the estimate, with its whole trajectory.  The numbers do not depend on `workers`: the data of
-    each fit come from a random stream of their own.  Priors stay as they are, so that where they hold information
-    estimates scatter less than is unknown about them; `castfit.sample` counts both.
+    Every fit starts at the estimate, with its whole trajectory.  The numbers do not depend on `workers`, because the
+    data of each fit come from a separate random stream.  Priors are not resampled: if they carry information, the
+    scatter of the estimates is smaller than their uncertainty; `castfit.sample` includes both.
 
     Parameters
     ----------
     result : Result
         Of a fit that succeeded, with its problem.
     kind : {"residual", "wild", "parametric"}
-        "residual" adds to each prediction the residual of another value of the same output, made as large as an error
-        by its leverage: nothing is assumed of their distribution but that it is the same for all.  "wild" keeps the
-        size of each value's own residual and draws its sign, for errors that differ in size and nobody knows how.
-        "parametric" draws from the noise models, any of them, at the estimates; sigmas that were estimated without
-        bias.  The first two are refused for counts, values with limits of detection and likelihoods of your own.
+        "residual" adds to each prediction the residual of another value of the same output, scaled to the size of an
+        error by its leverage; it assumes only that all errors of an output have the same distribution.  "wild" keeps
+        the size of each value's own residual and draws its sign, for errors of unknown, unequal size.  "parametric"
+        draws from the noise models at the estimates, with estimated sigmas corrected for bias.  The first two kinds are
+        unsupported for counts, values with limits of detection and user-defined likelihoods.
     samples : int
-        How many data sets; some 100 for standard errors, 1000 for limits of 95 % intervals.
+        Number of data sets: about 100 for standard errors, 1000 for limits of 95 % intervals.
     rng : int or numpy.random.Generator
     transcription, solver : optional
-        As for `fit`; by default those of the result, and where nothing but estimates has to move, a descent from there
-        that takes two or three integrations.
+        As for `fit`; by default those of the result, preceded by a descent from the estimate of two or three
+        integrations if only the estimates have to change.
     starts : int or sequence of mappings
-        From how many other starts each data set is fitted beside, drawn as by `multistart`; the best optimum counts.
+        Additional starts of each data set, drawn as by `multistart`, or given; the best optimum is used.
     limits : mapping from quantity name, optional
-        Where those are drawn, as for `multistart`; by default between the bounds.
+        Limits of the drawn starts, as for `multistart`; by default the bounds.
     workers : int or concurrent.futures.Executor
         As for `multistart`.
     max_time, fit_max_time : float
-        Seconds for everything, and for one data set.  What is there when they end counts.
+        Seconds for the run, and for one data set.  The result has the fits that ended by then.
     checkpoint : str or Path, optional
         A file to which every fit is written at once.
     resume : bool
-        Whether to continue the checkpoint if it exists: what is finished is not repeated.  `samples` may have grown.
+        Whether to continue the checkpoint if it exists; finished fits are not repeated.  `samples` may be larger.
     callback : callable, optional
         Called in this process with a `RefitProgress` after each fit; no more are run when it returns True.
     verbose : {0, 1, 2}, optional
@@ -413,13 +415,13 @@ def bootstrap(
     Returns
     -------
     BootstrapResult
-        Also if fits failed: they are counted by their cause, and its summary says what they may do to the intervals.
+        Failed fits are counted by their cause, and the summary bounds their effect on the intervals.
 
     Raises
     ------
     InputError
-        For misuse: a result that is no solution or does not know its problem, a kind that its noise does not allow,
-        options out of range, a checkpoint that belongs to something else.
+        For misuse: a result that is no solution or has no problem, a kind that its noise does not allow, options out of
+        range, a checkpoint of another run.
 
     Examples
     --------
@@ -427,7 +429,7 @@ def bootstrap(
     >>> result = cf.fit(cf.problems.load("bellman").problem)
     >>> drawn = cf.bootstrap(result, kind="parametric", samples=20, rng=0)
     >>> drawn
-    BootstrapResult(parametric: 20 draws of ['k1', 'k2'], 0 failed)
+    BootstrapResult(parametric: 20 samples of ['k1', 'k2'], 0 failed)
     """
     is_known_kind, seed_mistakes = is_one_of(kind, *KINDS), rng_mistakes(rng)
     mistakes = option_mistakes(

@@ -4,14 +4,14 @@ Notation
 --------
 t_1 ... t_B   draws of an estimate in any order, t the estimate itself
 z_p           quantile of the normal distribution, Phi its distribution function
-d_i           what the estimate moves by when datum (or experiment) i is left out
+d_i           shift of the estimate when measurement (or experiment) i is left out
 
     percentile:   quantiles p and 1 - p of the draws, with  p = (1 - level) / 2
     BCa:          quantiles  Phi(z0 + (z0 + z) / (1 - a (z0 + z)))  for  z = z_p and z_(1-p)      [Efron 1987]
                   z0 = Phi^-1(share of draws below t),    a = sum (-d_i + mean d)^3 / 6 (sum (d_i - mean d)^2)^(3/2)
 
-The quantile p of B draws is the one at (B + 1) p in order of size; where that is below the first or above the last
-there is none: a probability that small says nothing about so few draws.
+The quantile p of B draws is the one at (B + 1) p in order of size.  If that index is below the first or above the last
+draw, the quantile is undefined: the draws are too few for such a small probability.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import scipy
 
 from castfit._support.arrays import Array
 
-_EQUAL_DRAW_RTOL = 1e-9  # of their scatter: draws that are the estimate itself, as at a bound
+_EQUAL_DRAW_RTOL = 1e-9  # of the scatter: nearer draws equal the estimate, as at a bound
 
 
 def quantiles(draws: Array, p: Array) -> Array:
-    """Return quantiles (k,) of draws (B,); NaN for what so few draws do not tell."""
+    """Return quantiles (k,) of draws (B,); NaN if the draws are too few for the probability."""
     count = draws.size
     out = np.full(p.shape, np.nan)
     is_determined = np.isfinite(p) & (p * (count + 1) >= 1.0 - 1e-9) & ((1.0 - p) * (count + 1) >= 1.0 - 1e-9)
@@ -41,7 +41,7 @@ def percentile(draws: Array, level: float) -> tuple[float, float]:
 
 
 def bca(draws: Array, estimate: float, acceleration: float, level: float) -> tuple[float, float]:
-    """Return the limits of the BCa interval; NaN where all draws lie on one side of the estimate."""
+    """Return the limits of the BCa interval; NaN if all draws lie on one side of the estimate."""
     z0 = bias_correction(draws, estimate)
     z = scipy.special.ndtri(np.array([0.5 - level / 2, 0.5 + level / 2]))
     with np.errstate(all="ignore"):
@@ -52,7 +52,7 @@ def bca(draws: Array, estimate: float, acceleration: float, level: float) -> tup
 
 
 def bias_correction(draws: Array, estimate: float) -> float:
-    """Return z0; infinite where all draws lie on one side of the estimate, NaN without any."""
+    """Return z0; infinite if all draws lie on one side of the estimate, NaN without draws."""
     if not draws.size:
         return np.nan
     is_equal = np.abs(draws - estimate) <= _EQUAL_DRAW_RTOL * float(np.std(draws))
@@ -61,7 +61,7 @@ def bias_correction(draws: Array, estimate: float) -> float:
 
 
 def acceleration(moves: Array) -> Array:
-    """Return a (n,) from what estimates move by when a datum or an experiment is left out, (m, n); NaN is not known."""
+    """Return a (n,) from the shifts (m, n) of the estimates without each measurement or experiment; NaN: unknown."""
     count = np.maximum(np.isfinite(moves).sum(axis=0), 1)
     deviations = np.nansum(moves, axis=0) / count - moves
     squares, cubes = np.nansum(deviations**2, axis=0), np.nansum(deviations**3, axis=0)
@@ -69,7 +69,7 @@ def acceleration(moves: Array) -> Array:
 
 
 def worst_case_limits(draws: Array, failed: int, level: float) -> tuple[float, float]:
-    """Return the percentile limits if all draws that failed had ended below the lower or above the upper one."""
+    """Return the percentile limits if all failed draws were below the lower or above the upper limit."""
     n_total = draws.size + failed
     tail = 0.5 - level / 2
     low = (tail * (n_total + 1) - failed) / (draws.size + 1)

@@ -1,4 +1,4 @@
-"""`coverage`: whether intervals contain the truth as often as they promise, for a model, its times and its noise.
+"""`coverage`: how often intervals contain the truth, for a model, its measurement times and its noise.
 
 truth --noise models--> data sets --fit (here, processes, executor)--> intervals --> share that contains the truth
 """
@@ -54,7 +54,7 @@ from castfit.result.residuals import groups
 from castfit.result.result import Result
 from castfit.transcribe.single_shooting import SingleShooting
 
-_COVERAGE_TEST_LEVEL = 0.99  # probability of the range that a share must leave for a word
+_COVERAGE_TEST_LEVEL = 0.99  # probability of the range of a share, outside of which a deviation is reported
 
 Intervals = Callable[[Result, float], Mapping[str, tuple[float, float]]]
 """Returns the intervals of a result at a level, by name; defined in a module, so that processes can call it."""
@@ -64,12 +64,12 @@ Intervals = Callable[[Result, float], Mapping[str, tuple[float, float]]]
 class Covered:
     """Coverage of the intervals of one quantity, and bias of its estimates.
 
-    intervals : how many there are
-    share, error : the part of them that contains the truth, NaN without any, and its binomial standard error
-    below, above : the parts that lie wholly below the truth, and above it
+    intervals : number of intervals
+    share, error : the fraction of them that contains the truth, NaN without any, and its binomial standard error
+    below, above : the fractions that lie entirely below and above the truth
     bias, bias_error : mean estimate minus truth, natural scale, and its standard error from the number of data sets
     scatter, standard_error : standard deviation of the estimates; mean of the standard errors that the fits give
-    width : the mean one of the intervals
+    width : mean width of the intervals
     """
 
     truth: float
@@ -116,11 +116,11 @@ class CoverageResult(RefitsResult):
     confidence_level : float
         The nominal probability.
     intervals : str
-        What kind of intervals.
+        Kind of intervals.
     rows : tuple of Refit
         One for each data set.
     message : str
-        How the run ended, in words.
+        Summary of how the run ended.
     time : float
         Seconds.
 
@@ -156,14 +156,14 @@ class CoverageResult(RefitsResult):
 
     @property
     def share(self) -> float:
-        """The part of all intervals together that contains the truth."""
+        """The fraction of all intervals that contains the truth."""
         entries = [c for c in self.quantities.values() if c.intervals]
         total = sum(c.intervals for c in entries)
         return sum(c.share * c.intervals for c in entries) / total if total else np.nan
 
     @property
     def table(self) -> dict[str, NDArray[Any]]:
-        """All data sets as columns: status, estimates, and the ends of every interval; NaN where there is none."""
+        """All data sets as columns: status, estimates, and the ends of every interval; NaN if there is none."""
         cells = {"data set": attrgetter("index"), **self._build_field_columns("status", "chi2")}
         for k, side in enumerate(("lower", "upper")):
             for name in self.truth:
@@ -235,10 +235,10 @@ def coverage(
     callback: Callable[[RefitProgress], Any] | None = None,
     verbose: int | None = None,
 ) -> CoverageResult:
-    """Fit data sets that are drawn at known values, and count the intervals that contain these.
+    """Fit data sets that are drawn at known values, and count the intervals that contain the known values.
 
-    The design is the problem's: its model, times, outputs, noise models and bounds; its measured values do not matter,
-    but for standard deviations that were given relative to them.
+    The problem defines the design: model, times, outputs, noise models and bounds.  Its measured values have no effect,
+    except on standard deviations that are relative to them.
 
     Parameters
     ----------
@@ -247,17 +247,17 @@ def coverage(
     truth : mapping from name to value, optional
         True values of estimated quantities, natural scale; others are at their guess.
     sigma : float or mapping from name to float, optional
-        True standard deviations that the fits do not know and eliminate, by the names of `unknown`, or their outputs;
-        a number for all.  A result knows them.
+        True values of unknown standard deviations, which the fits eliminate, by the names of `unknown`, or their
+        outputs; a number for all.  A result contains them.
     samples : int
-        How many data sets: with 500, shares are known to one part in a hundred.
+        Number of data sets; with 500, the standard error of a share of 0.95 is 0.01.
     confidence_level : float
         The nominal probability.
     intervals : {"linear", "profile"} or callable
         "linear" are those of ``result.confidence_intervals``, "profile" those of `castfit.profile`; or a function of a
         `Result` and a level that returns ``{name: (lower, upper)}``, defined in a module.
     start : {"truth", "guess"}
-        Where fits begin.
+        Start of the fits.
     rng, transcription, solver, workers, max_time, fit_max_time, checkpoint, resume, callback, verbose
         As for `bootstrap`.
 
@@ -269,7 +269,7 @@ def coverage(
     Raises
     ------
     InputError
-        For misuse: names that are not estimated, a sigma that is missing, noise that cannot be drawn, ...
+        For misuse: names that are not estimated, a missing sigma, noise models without samples, ...
 
     Examples
     --------
@@ -378,13 +378,13 @@ def _sigmas(compiled_problem: CompiledProblem, sigma: Any, mistakes: list[str]) 
         number = read_real(values.get(name))
         if number is None or not 0.0 < number < np.inf:
             value_text = "missing" if values.get(name) is None else shorten_repr(values[name])
-            mistakes.append(f"the true standard deviation '{name}' is {value_text}; give sigma=, a positive number")
+            mistakes.append(f"the true standard deviation '{name}' is {value_text}; set sigma= to a positive number")
         sigmas.append(number or 1.0)
     return sigmas
 
 
 def _at_truth(compiled_problem: CompiledProblem, theta: Array, sigmas: list[float], seed: int) -> Resampling:
-    """Make the recipe of data at true values."""
+    """Return the generator of data at true values."""
     staged = SingleShooting().transcribe(compiled_problem, theta).explicit()
     evaluation = staged.evaluate(theta)
     if not evaluation.ok:
@@ -403,7 +403,9 @@ def _end(name: str, k: int) -> Callable[[Refit], float]:
 
 def _covered(truth: float, solved: list[Refit], name: str, estimates: Array) -> Covered:
     ends = np.array([row.requested_pairs.get(name, (np.nan, np.nan)) for row in solved]).reshape(-1, 2)
-    has_interval = np.isfinite(ends).any(axis=1) & ~np.isnan(ends).any(axis=1)  # one that is open on one side is one
+    has_interval = np.isfinite(ends).any(axis=1) & ~np.isnan(ends).any(
+        axis=1
+    )  # an interval with one infinite end counts
     errors = np.array([row.requested_pairs.get(f"standard error of {name}", (np.nan, np.nan))[0] for row in solved])
     low: Array = ends[has_interval, 0]
     high: Array = ends[has_interval, 1]

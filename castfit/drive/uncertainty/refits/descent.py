@@ -1,16 +1,16 @@
-"""Fits to other data from an estimate, where nothing but theta moves: two or three integrations each.
+"""Fits to other data from an estimate, if only theta changes: two or three integrations each.
 
-All data sets of a run share what was measured when, and where they begin.  So two things are found once, at the
-estimate: how the rows bend,
+All data sets of a run have the same measurement times and the same start.  The second derivatives of the rows are
+therefore computed once, at the estimate,
 
     B_ijk = d^2 rows_i / d theta_j d theta_k        by differences of their derivatives
 
-and with that a start for every data set that costs no integration, the minimum of 1/2 |u + E x + 1/2 x B x|^2 in the
-box.  From there Newton's method goes down, with the same B in the second derivatives of the cost,
+and give a start for every data set without integration, the minimum of 1/2 |u + E x + 1/2 x B x|^2 in the trust
+region.  From there Newton's method minimises the cost, with the same B in its second derivatives,
 
     H = E^T E + sum_i u_i B_i,    c = E^T u        (castfit.solve.dense_descent has the notation)
 
-so that large residuals cost no further steps.  What does not arrive so is for an ordinary fit.
+so that large residuals need no further steps.  If the descent fails, an ordinary fit follows.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 
 _MAX_DESCENT_STEPS = 12  # steps of one descent
-_MIN_PREDICTED_DECREASE = 1e-8  # of half the squares and 1: a decrease of the cost that is none
-_DIFFERENCE_STEP_SE = 0.1  # of what a quantity is known to, or of a unit of the search: the step of the differences
+_MIN_PREDICTED_DECREASE = 1e-8  # of 1 + half the squares: at a smaller predicted decrease the descent ends
+_DIFFERENCE_STEP_SE = 0.1  # of a standard error, at most of a unit of the search: step of the differences
 _MAX_CURVATURE_ENTRIES = 10**7  # numbers in B
-_RADIUS_SHRINK_FACTOR = 0.25  # the box after a step that led up, of the step
+_RADIUS_SHRINK_FACTOR = 0.25  # of a rejected step: the next trust region
 _MAX_COST_DIFFERENCE = 1e-3  # of 1 + half the squares: by which the cost without its nodes may differ from the fit's
-_COST_INCREASE_RTOL = 1e-9  # of half the squares and 1, by which the cost may rise
+_COST_INCREASE_RTOL = 1e-9  # of 1 + half the squares: accepted increase of the cost
 
 
 @dataclass(frozen=True)
 class DescentEnd:
-    """A minimum theta (n,), the point before it, from which nothing more is promised, and the number of steps."""
+    """A minimum theta (n,), the point before the last small step, and the number of steps."""
 
     theta: Array
     previous_theta: Array
@@ -56,7 +56,7 @@ class DescentEnd:
 class _EstimateContext:
     """Local second-order model of the residual rows at the estimate theta (n,).
 
-    scale (m,) : what rows were multiplied by;  E (m, n) : their derivatives;  B (m, n, n) : their second ones
+    scale (m,) : factors of the rows;  E (m, n) : first derivatives;  B (m, n, n) : second derivatives
     units, lower, upper (n,) : units of the search, and bounds
     """
 
@@ -70,7 +70,7 @@ class _EstimateContext:
     upper: Array
 
     def model(self, u: Array) -> Callable[[Array], DenseRows]:
-        """Return rows that are u (m,) at the estimate and bend as is known, in the units of E."""
+        """Return rows that are u (m,) at the estimate, with the derivatives E and B, in the units of E."""
 
         def rows(v: Array) -> DenseRows:
             x = v - self.theta
@@ -84,7 +84,7 @@ class _EstimateContext:
     def descended(self, rows: Callable[[Array], DenseRows | None], start: Array, factor: Array) -> DescentEnd | None:
         """Minimise half the squared rows by Newton steps within the bounds. Return None if no minimum is found.
 
-        factor (m,) : what B is multiplied by, for rows in other units than E.
+        factor (m,) : factors of B, for rows in other units than E.
         """
         current_rows, width = rows(start), 1.0
         if current_rows is None:
@@ -99,7 +99,7 @@ class _EstimateContext:
             hessian = H + second
             try:
                 s = minimize_in_box(hessian, c, low, high)
-            except np.linalg.LinAlgError:  # no minimum: that of Gauss and Newton
+            except np.linalg.LinAlgError:  # no minimum: use the Gauss-Newton matrix
                 hessian = H
                 s = minimize_in_box(hessian, c, low, high)
             predicted_decrease = -float(s @ (c + 0.5 * (hessian @ s)))
@@ -119,7 +119,7 @@ class _EstimateContext:
 
 
 def _update_curvature(S: Array, x: Array, secant_target: Array, y: Array) -> Array:
-    """Update the second-order term S of the Hessian by a secant condition with step x: S x = bent.
+    """Update the second-order term S of the Hessian by the secant condition  S x = secant_target  for a step x.
 
     y is the difference of the gradients (Dennis, Gay and Welsch 1981, equation 4.3).
     """
@@ -143,7 +143,7 @@ class WarmStartedRefits:
     def refit(self, problem: CompiledProblem) -> tuple[DescentEnd, DenseResiduals] | None:
         """Return the end of the fit to a problem that differs only in its data, and its rows; None if the fit fails.
 
-        An end above the cost at the estimate, about which the data were drawn, is none.
+        An end with a higher cost than the estimate, about which the data were drawn, is a failure.
         """
         context = self._surroundings
         staged = None if context is None else context.staged.measuring(problem)

@@ -1,6 +1,6 @@
-"""`leave_out`: fit without each experiment, or without each value, in turn: what hangs on which data.
+"""`leave_out`: fit without each experiment, or without each value, in turn: the influence of single data.
 
-The jackknife is what follows of that: with  theta_(i)  the estimate without i of n,
+The jackknife follows from these fits: with  theta_(i)  the estimate without i of n,
 
     bias            (n - 1) (mean theta_(i) - theta)
     standard error  sqrt((n - 1) / n  sum (theta_(i) - mean)^2)        [Efron and Tibshirani 1993, chapter 11]
@@ -43,7 +43,7 @@ from castfit.result.residuals import replicates
 from castfit.result.result import Result, select_table_names
 
 _MAX_SUMMARY_ROWS = 12  # rows that a summary shows
-_INFLUENCE_SHIFT_SE = 2.0  # standard errors by which an experiment moves an estimate that deserves a word
+_INFLUENCE_SHIFT_SE = 2.0  # standard errors: data that shift an estimate by at least this are reported
 
 
 def _without_experiment(compiled_problem: CompiledProblem, index: int) -> CompiledProblem:
@@ -56,7 +56,7 @@ def _without_value(compiled_problem: CompiledProblem, index: int) -> CompiledPro
 
 
 def _values(compiled_problem: CompiledProblem) -> list[tuple[Condition, int, int]]:
-    """List the measured values by experiment, time and output: where each stands."""
+    """List the positions of the measured values by experiment, time and output."""
     return [(c, int(i), int(j)) for c in compiled_problem.conditions for i, j in np.argwhere(c.points.mask)]
 
 
@@ -120,7 +120,7 @@ class LeaveOutResult(RefitsResult):
 
     @property
     def shifts(self) -> dict[str, Array]:
-        """Per quantity, what it moves by in standard errors of the fit to everything, (n_rows,), NaN where unknown."""
+        """Shifts of each quantity in standard errors of the fit to all data, (n_rows,); NaN if unknown."""
         slope = np.where(self.result.log, [self.result.values[n] for n in self.names], 1.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             errors = np.array([self.result.standard_errors[n] for n in self.names]) / slope
@@ -204,7 +204,7 @@ class LeaveOutResult(RefitsResult):
                     f"Removing {self.rows[i].name} changes {name} by {shift[i]:+.2g} standard errors: check these data."
                 )
         for row, names in zip(self.rows, self.unseen, strict=True):
-            experiment_suffix = f"[{row.name[1:-1]}]"  # which nobody expects to be known
+            experiment_suffix = f"[{row.name[1:-1]}]"  # of local parameters, which are not expected to be identifiable
             unseen = [name for name in names if self.each == "value" or not name.endswith(experiment_suffix)]
             if unseen:
                 unknown_messages.append(f"Without {row.name}, {', '.join(unseen)} would not be identifiable.")
@@ -236,7 +236,7 @@ def leave_out(
     Parameters
     ----------
     result : Result
-        Of a fit that succeeded, with its problem; each fit begins there.
+        Of a fit that succeeded, with its problem; each fit starts there.
     each : {"experiment", "value"}
         What is left out.
     transcription, solver, workers, max_time, fit_max_time, checkpoint, resume, callback, verbose
@@ -245,7 +245,7 @@ def leave_out(
     Returns
     -------
     LeaveOutResult
-        A row for each fit; its summary names the data on which an estimate hangs.
+        A row for each fit; the summary names influential data.
 
     Raises
     ------
@@ -283,7 +283,7 @@ def leave_out(
 
 
 def _first_lines(lines: list[str]) -> list[str]:
-    """Return as many lines as a summary shows, and how many there are more."""
+    """Return the lines that a summary shows, and the number of remaining ones."""
     n_more = len(lines) - _MAX_SUMMARY_ROWS
     return [*lines[:_MAX_SUMMARY_ROWS], f"And {n_more:,} more such lines."] if n_more > 0 else lines
 
@@ -303,5 +303,5 @@ def _names(compiled_problem: CompiledProblem, each: str) -> list[str]:
 
 
 def _undetermined(result: Result) -> dict[str, tuple[float, float]]:
-    """Name the quantities that the data of a fit leave open."""
+    """Return the quantities that the data of a fit do not determine."""
     return {n: (np.nan, np.nan) for n, error in result.standard_errors.items() if np.isposinf(error)}

@@ -1,15 +1,15 @@
 """Influence of each measured value on a solution, and resampled data about its predictions.
 
-Of a value m with prediction mu and spread s, whose noise is additive on some axis a (the logarithm of `LogNormal`),
+Let m be a value with prediction mu and spread s, whose noise is additive on some axis a (the logarithm of `LogNormal`):
 
-    e = (a(mu) - a(m)) / s / sqrt(1 - h)     its error, made as large as errors are: residuals are smaller by their
-                                             leverage h, as the fit goes along with every value
+    e = (a(mu) - a(m)) / s / sqrt(1 - h)     its error; the residual is smaller by its leverage h, because the fit
+                                             follows every value
     residual      a(m*) = a(mu) - s e_k      k drawn among the values of the same output, e centred there  [Efron 1979]
     wild          a(m*) = a(mu) +- s e       with its own error, of random sign                 [Wu 1986, Liu 1988]
     parametric    m* drawn from the noise model at mu and s
 
-J  (m, n)  rows of variance 1, d r / d theta: those of data, then of priors; columns of what a bound holds left out
-h  (m,)    leverage, the diagonal of  J (J^T J)^-1 J^T:  how much of its own error a value takes along with the fit
+J  (m, n)  rows of variance 1, d r / d theta: rows of data, then of priors; without columns of quantities at a bound
+h  (m,)    leverage, the diagonal of  J (J^T J)^-1 J^T:  the fraction of its own error that the fit follows
 r  (m,)    residuals in standard deviations, prediction minus value
 
     left out, value i moves theta by    d_i = (J^T J)^-1 J_i^T r_i / (1 - h_i)      linearly [Cook and Weisberg 1982]
@@ -32,7 +32,7 @@ from castfit.result.covariance import RANK_TOLERANCE
 from castfit.result.residuals import along_values, groups, unbiased_sigmas, whiten_residuals
 from castfit.result.result import Result
 
-MIN_LEVERAGE_COMPLEMENT = 1e-8  # of 1 - h: below it a value is met exactly, whatever its error
+MIN_LEVERAGE_COMPLEMENT = 1e-8  # of 1 - h: below it, a value is fitted exactly for any error
 
 KINDS: Mapping[str, str] = {
     "residual": "residuals resampled among the measurements of each output",
@@ -43,7 +43,7 @@ KINDS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class OutputBlock:
-    """The values of one output in one experiment: their noise, where they stand among all, and at which points."""
+    """The values of one output in one experiment: their noise, their positions among all values, and their points."""
 
     condition: int
     output: int
@@ -75,7 +75,7 @@ def measured_values(compiled_problem: CompiledProblem) -> Array:
 
 
 def unit_spreads(compiled_problem: CompiledProblem, result: Result) -> Array:
-    """Return the spread of every value (n_data,), sigmas that were estimated without bias; NaN where none is known."""
+    """Return the spread of every value (n_data,), with estimated sigmas corrected for bias; NaN if unknown."""
     return result.spreads * np.append(group_factors(compiled_problem, result), 1.0)[groups(compiled_problem)]
 
 
@@ -87,15 +87,15 @@ def group_factors(compiled_problem: CompiledProblem, result: Result) -> Array:
 
 
 def leverages(result: Result) -> Array:
-    """Return the leverage of every value, (n_data,), rounding taken off."""
+    """Return the leverage of every value, (n_data,), without rounding errors."""
     return np.clip(result.leverage, 0.0, 1.0)
 
 
 def case_deletion(compiled_problem: CompiledProblem, result: Result) -> Array:
-    """Return d_i, what the estimates move by without value i, linearly, (n_data, n_theta); 0 for what a bound holds."""
+    """Return d_i, the linear shifts of the estimates without value i, (n_data, n_theta); 0 at a bound."""
     n = result.n_data
     scale = np.append(group_factors(compiled_problem, result), 1.0)[groups(compiled_problem)]
-    jacobian = scipy.sparse.csr_array(result.jacobian).toarray()  # of many experiments it is sparse
+    jacobian = scipy.sparse.csr_array(result.jacobian).toarray()  # sparse if there are many experiments
     scale = np.append(np.where(scale > 0.0, scale, 1.0), np.ones(len(jacobian) - n))
     free = np.array([name not in result.active for name in result.names], dtype=np.bool_)
     J = jacobian[:, free] / scale[:, None]
@@ -116,10 +116,10 @@ def case_deletion(compiled_problem: CompiledProblem, result: Result) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Resampling:
-    """New data about predictions, of one of the `KINDS`; those of each index are drawn from a stream of their own.
+    """Generator of new data about predictions, of one of the `KINDS`, with a separate random stream for each index.
 
-    predictions, spreads, errors (n_data,) by experiment, time and output; errors not for "parametric", NaN of values
-    that are met exactly
+    predictions, spreads, errors (n_data,) by experiment, time and output; without errors for "parametric"; errors are
+    NaN for values that are fitted exactly
     """
 
     kind: str
@@ -134,7 +134,7 @@ class Resampling:
         return compiled_problem.measuring(self.values(compiled_problem, rng))
 
     def values(self, compiled_problem: CompiledProblem, rng: np.random.Generator) -> list[Array]:
-        """Draw values, per experiment arranged as its points."""
+        """Draw values, arranged as the points of each experiment."""
         values_by_condition = [np.full(c.points.values.shape, np.nan) for c in compiled_problem.conditions]
         new_errors = self._errors(compiled_problem, rng)
         if compiled_problem.correlations:
@@ -161,7 +161,7 @@ class Resampling:
 
 
 def pools(blocks: Iterable[OutputBlock]) -> dict[int, Index]:
-    """Return the values among which residuals are exchanged: those of one output in all experiments, by output."""
+    """Return, by output, the indices of its values in all experiments, among which residuals are exchanged."""
     rows_by_output: dict[int, list[Index]] = {}
     for block in blocks:
         rows_by_output.setdefault(block.output, []).append(block.rows)
@@ -169,7 +169,7 @@ def pools(blocks: Iterable[OutputBlock]) -> dict[int, Index]:
 
 
 def resampling(kind: str, compiled_problem: CompiledProblem, result: Result, seed: int) -> Resampling:
-    """Make the recipe of a bootstrap from a result."""
+    """Return the generator of bootstrap data for a result."""
     spreads, leverage = unit_spreads(compiled_problem, result), leverages(result)
     predictions, values = result.predictions.copy(), measured_values(compiled_problem)
     errors = np.full(values.size, np.nan)
@@ -182,7 +182,7 @@ def resampling(kind: str, compiled_problem: CompiledProblem, result: Result, see
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = whiten_residuals(compiled_problem, errors) / np.sqrt(np.maximum(1.0 - leverage, 0.0))
     errors[1.0 - leverage <= MIN_LEVERAGE_COMPLEMENT] = np.nan
-    # A spread that is a parameter is as small as the residuals; statistics correct it by the same factor.
+    # A fitted spread is as small as the residuals; the statistics correct it by the same factor.
     if kind == "parametric":
         for rows in pools(block for block in blocks if block.noise.additive and block.computed).values():
             dof = rows.size - float(np.sum(leverage[rows]))
@@ -211,7 +211,8 @@ def kind_mistakes(kind: str, compiled_problem: CompiledProblem, result: Result) 
     if not mistakes and kind == "residual":
         leverage = leverages(result)
         mistakes += [
-            f"every measurement of '{compiled_problem.outputs[j]}' is fitted exactly, so there are no residuals; use kind='parametric'"
+            f"every measurement of '{compiled_problem.outputs[j]}' is fitted exactly, so there are no residuals; "
+            "use kind='parametric'"
             for j, rows in pools(output_places(compiled_problem)).items()
             if (1.0 - leverage[rows] <= MIN_LEVERAGE_COMPLEMENT).all()
         ]
@@ -236,7 +237,7 @@ def drawing_mistakes(compiled_problem: CompiledProblem) -> list[str]:
 
 
 def _samples(noise: Any) -> bool:
-    """Whether values can be drawn from a noise model, found by drawing one."""
+    """Check whether values can be drawn from a noise model, by drawing one."""
     try:
         noise.sample(np.random.default_rng(0), np.ones(1), np.ones(1))
     except ValueError:  # an InputError is one
@@ -247,7 +248,7 @@ def _samples(noise: Any) -> bool:
 def _reason(noise: Any) -> str:
     noise_name = type(noise).__name__
     if getattr(noise, "censored", False):
-        return "values beyond a limit of detection have none"
+        return "values beyond a limit of detection have no residual"
     if isinstance(noise, Likelihood):
-        return "they are derivatives of a cost that you wrote"
-    return f"counts are whole numbers, and scatter as much as their expectation says ({noise_name})"
+        return "they are derivatives of a user-defined cost"
+    return f"counts are integers, and their scatter depends on their expectation ({noise_name})"

@@ -1,9 +1,9 @@
-"""The run of many fits to other data: each begins at the estimate, with its whole trajectory.
+"""The run of many fits to other data: each starts at the estimate, with its whole trajectory.
 
 recipe, index --problem--> Posed --fit (here, processes, executor)--> Refit, one row each
 
-They are fitted as the result was, which is known to lead somewhere.  Where nothing but theta has to move, and all data
-sets differ in their values alone, most need no fit of their own: see castfit.drive.uncertainty.refits.descent.
+The method is the method of the result, because it has converged before.  If only theta has to change, and data sets
+differ only in their values, most need no ordinary fit: see castfit.drive.uncertainty.refits.descent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from castfit.transcribe.observation import constant
 Values = Mapping[str, float]
 Pairs = Mapping[str, tuple[float, float]]
 Recipe = Callable[[CompiledProblem, int], CompiledProblem]
-"""Returns the problem with the data of an index; pickled, and the same wherever it is called."""
+"""Returns the problem with the data of an index; pickled, and independent of the process that calls it."""
 _MIN_REFIT_SECONDS = 1e-3  # seconds that a fit has at least, after a descent that failed
 _OTHER_OPTIMUM_RTOL = 1e-6  # relative: another start whose cost is lower by more has found another optimum
 
@@ -52,11 +52,11 @@ _OTHER_OPTIMUM_RTOL = 1e-6  # relative: another start whose cost is lower by mor
 class RefitPlan:
     """Settings common to all fits of a run.
 
-    starts : where each fit begins
-    reads : what else is read from a fit that succeeded
-    near : the transcription from a known trajectory, if there is one
-    descent : what leads to the fits from the estimate where nothing but theta moves, if data alone differ
-    called : what the method is called in checkpoints: the transcription and the solver, unless they are the result's
+    starts : starts of each fit
+    reads : function that reads further pairs of numbers from a fit that succeeded
+    nearby_transcription : the transcription that starts from the known trajectory, if there is one
+    descent : descent from the estimate, if only theta has to change
+    method_labels : names of transcription and solver in checkpoints, if they are the result's
     """
 
     compiled_problem: CompiledProblem
@@ -70,7 +70,7 @@ class RefitPlan:
     method_labels: tuple[str, str] | None = None
 
     def with_initial_result(self, result: Result, *, is_method_requested: bool) -> RefitPlan:
-        """Begin first at a result, with its whole trajectory, by its method unless another one was given."""
+        """Add a result, with its whole trajectory, as first start; keep its method unless another one is set."""
         start_transcription = start_at_trajectory(self.compiled_problem, self.transcription, result.theta, result)
         labels = None if is_method_requested else (result.transcription, result.solver)
         return replace(
@@ -82,15 +82,14 @@ class RefitPlan:
 class Refit(FitRecord):
     """A fit to other data.
 
-    index, name : which data, from 0, and what they are where they have a name, such as an experiment left out
-    status, message : how it ended, a value of `castfit.Status` or "worker_died", "worker_hung", "cut_off", "error",
-        "not_run"
-    theta : (n_theta,) estimates, search scale; of a fit that failed its best point, empty if there was none
-    sigmas : unknown standard deviations that were eliminated, the most likely values
+    index, name : index of the data set, from 0, and its name, such as that of an experiment left out
+    status, message : a value of `castfit.Status` or "worker_died", "worker_hung", "cut_off", "error", "not_run"
+    theta : (n_theta,) estimates, search scale; the best point of a fit that failed, empty if there is none
+    sigmas : eliminated unknown standard deviations, the most likely values
     chi2, objective, measure : of the fit; see `Result`
-    found : pairs of numbers that were asked for beside, such as the ends of an interval per quantity
-    start : which start led there: 0 is the estimate, others those that were asked for beside
-    elsewhere : whether another start found a better optimum than the estimate did
+    requested_pairs : additional pairs of numbers, such as the ends of an interval per quantity
+    start : index of the start that led to the fit: 0 is the estimate, larger ones are additional starts
+    has_other_optimum : whether another start led to a better optimum than the estimate did
     time : seconds
     """
 
@@ -140,7 +139,7 @@ class RefitsResult(RunResult):
         return {name: attrgetter(name) for name in names}
 
     def _failure_sheet(self) -> TextTable:
-        """Return the table of causes, with the message of one such fit each."""
+        """Return the table of causes, with an example message for each."""
         example = {row.status: row.message for row in reversed(self._failed)}
         return TextTable.from_items(
             self.failures.items(),
@@ -162,7 +161,7 @@ class RefitProgress:
     seconds_left: float
 
     def sentence(self, label: str) -> str:
-        """Return the state of things in one line."""
+        """Return the state of the run in one line."""
         failed = f", {self.failed} failed" if self.failed else ""
         remaining_text = f", about {duration(self.seconds_left)} left" if self.finished < self.total else ""
         return f"{self.finished} of {self.total} {label}{failed}; {self.seconds:.0f} s{remaining_text}"
@@ -173,7 +172,7 @@ def refit_options(
 ) -> tuple[Transcription, Solver, RunOptions]:
     """Read the fitting method, by default that of the result, and the options of the run.
 
-    What is wrong is added to the driver's own `mistakes`, in the order of its arguments and in their words.
+    Append mistakes to the driver's own `mistakes`, in the order of its arguments.
     """
     part_mistakes: list[str] = []
     default_parts = refit_method_options(result) if isinstance(result, Result) else None
@@ -193,10 +192,11 @@ def refit_all(
     entries: Mapping[str, Any],
     first_record: Mapping[str, Any],
 ) -> tuple[tuple[Refit, ...], str, float, Mapping[str, Any]]:
-    """Fit to all data; return the rows in order, how it ended, in words, its seconds, and the header of its checkpoint.
+    """Fit to all data; return the rows in order, a message, the seconds, and the header of the checkpoint.
 
-    `where` is the function that the user called, `label` its fits are called, such as "data sets", and `blank` has a
-    row for each.  A checkpoint belongs to the `entries` beside problem and method; its `first_record` record is given.
+    `where` is the function that the user called, `label` a name of its fits, such as "data sets", and `blank` has a row
+    for each.  The header of a checkpoint has `entries` in addition to problem and method; `first_record` is its first
+    record.
     """
     method = plan.method_labels or (plan.transcription, plan.solver)
     header = run_header(where, plan.compiled_problem, *method, **entries, fit_max_time=run.fit_max_time)
@@ -228,8 +228,8 @@ def carry_out_refits(
 ) -> tuple[tuple[Refit, ...], str]:
     """Run a task for each unfinished row. Return the rows in order, and a message about how the run ended.
 
-    `label` the rows are called, `verb` what was done with them, `describe_row` what is said of the last one; so many of the
-    finished ones were `restored` from the file.
+    `label` is a name of the rows, `verb` a participle for the message, and `describe_row` describes the last row;
+    `restored` is the number of finished rows that came from the file.
     """
     rows = dict(blank)
 
@@ -268,7 +268,7 @@ def carry_out_refits(
 
 
 def _resume(file: Checkpoint, rows: dict[int, Refit], first_record: Mapping[str, Any]) -> int:
-    """Take over what an earlier run has finished; return how many fits that are."""
+    """Read the finished fits of an earlier run; return their number."""
     with file.intact():
         stored_rows = read_rows(file.records)
     if not file.records:
@@ -279,14 +279,14 @@ def _resume(file: Checkpoint, rows: dict[int, Refit], first_record: Mapping[str,
 
 
 def read_rows(records: Sequence[Mapping[str, Any]]) -> dict[int, Refit]:
-    """Return the rows that a checkpoint holds, by their index."""
+    """Return the rows of a checkpoint, by index."""
     refits = (rebuild_value(Refit, record["row"]) for record in records if "row" in record)
     return {row.index: row for row in refits}
 
 
 @task
 def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: float) -> Refit | None:
-    """Fit to the data of an index from every start, wherever this is called; None if there is no time."""
+    """Fit to the data of an index from every start, in any process; return None if no time is left."""
     (plan,) = unpickle_job(job)
     start_time = time.perf_counter()
     best: Refit | None = None
@@ -319,13 +319,13 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
                 compiled_problem, plan.nearby_transcription or plan.transcription, plan.solver,
                 start=start, second_start=k > 0, retry=False, max_time=seconds_left,
             )  # fmt: skip
-        except Exception as error:  # whatever data may lead to, it costs this fit only
+        except Exception as error:  # an error with some data ends only this fit
             return Refit(index=index, status="error", message=f"{type(error).__name__}: {error}")
         row = _read(plan, index, k, result, time.perf_counter() - start_time)
         if result.status is Status.INTERRUPTED:
             return row
         if result.status is Status.MAX_TIME and deadline <= time.time() + 1e-3:
-            return replace(row, status=CUT_OFF, message="The time of the whole run ended.")
+            return replace(row, status=CUT_OFF, message="The time limit of the run was reached.")
         if k == 0:
             reference = row.cost if row.success else np.inf
         if best is None or row.rank > best.rank:
@@ -337,7 +337,7 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
 
 
 def _fast_refit(plan: RefitPlan, compiled_problem: CompiledProblem, index: int, start_time: float) -> Refit | None:
-    """Go down from the estimate; None where that is for an ordinary fit."""
+    """Descend from the estimate; return None if an ordinary fit is needed."""
     outcome = plan.descent.refit(compiled_problem) if plan.descent is not None else None
     if outcome is None:
         return None

@@ -1,18 +1,18 @@
-"""The posterior of theta as a function: the cost of a fit, priors as densities of what they are said of, and bounds.
+"""The posterior density of theta: the cost of a fit, priors as densities of natural values or logarithms, and bounds.
 
     log p(theta | data) = -cost(theta) + sum of log |d x / d theta| + const        within bounds and constraints
 
-A prior is a density of a natural value x, or by ``on="log"`` of its logarithm.  Where theta is the other one of the
-two, the density of theta has the derivative beside: with a prior of x and theta = log x it is x itself.  A quantity
-without prior is equally probable everywhere between its bounds in the scale of the search: of ``scale="log"`` in its
-logarithm.  Priors on expressions count as data.
+A prior is a density of a natural value x or, with ``on="log"``, of its logarithm.  If theta is on the other scale,
+the density of theta has the derivative as an additional factor: for a prior of x and theta = log x, the factor x.  A
+quantity without prior is uniform between its bounds on the scale of the search, with ``scale="log"`` in its logarithm.
+Priors on expressions count as data.
 
-An unknown sigma that is eliminated costs  n/2 log SSE, which is what integrating over it leaves for Jeffreys' prior
-1 / sigma; drawn anew it is  sqrt(SSE / chi2_n).
+An eliminated unknown sigma contributes  n/2 log SSE, the result of integrating over it with Jeffreys' prior 1 / sigma.
+Its draws are  sqrt(SSE / chi2_n).
 
-Draws are made in whitened coordinates,  theta = estimate + L u,  L L^T the covariance of the fit.  What constraints
-hold at the estimate is free to move away from them, so that L L^T is the inverse of the information there, on what
-equations between quantities leave open: these are kept to, if they are linear in theta.
+Draws are made in whitened coordinates,  theta = estimate + L u,  with L L^T the covariance of the fit.  Draws may leave
+constraints that are active at the estimate, so L L^T is the inverse of the information there, in the subspace that
+satisfies the equations between quantities.  Draws satisfy these equations, which must be linear in theta.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from castfit.result.result import Result
 from castfit.solve.staged import Evaluation, Layout
 from castfit.transcribe.single_shooting import SingleShooting
 
-_MAX_WIDTH_SD = 4.0  # standard deviations between two bounds of what the data do not determine
-_UNBOUNDED_WIDTH_FRACTION = 1.0  # of the estimate's size: the same where there are no bounds
+_MAX_WIDTH_SD = 4.0  # standard deviations between two bounds of a quantity that the data do not determine
+_UNBOUNDED_WIDTH_FRACTION = 1.0  # of the estimate's size: its standard deviation if there are no bounds
 _START_WIDTH_FACTOR = 0.5  # of the estimate's size: spread of starts in directions that data do not determine
 _MIN_EIGENVALUE_FRACTION = 1e-12  # of scaled information: directions with smaller eigenvalues are not determined
-_EQUATION_TOLERANCE = 1e-6  # to which equations hold, in their units
+_EQUATION_TOLERANCE = 1e-6  # violation of an equation, in its units
 _CURVED = (
     "sampling supports only equality constraints that are linear on the estimation scale (log of quantities with "
     "scale='log'); eliminate the constraint by writing one quantity in terms of the others in the model"
 )
-_CURVE_STEP_SD = 0.1  # standard deviations: how far a curve is followed to see that it is none
+_CURVE_STEP_SD = 0.1  # standard deviations: step by which the linearity of an equation is tested
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class PosteriorScaling:
 
 
 def whitening_transform(compiled_problem: CompiledProblem, result: Result) -> PosteriorScaling:
-    """Scale by the covariance of a fit; what that leaves open by bounds, or by the estimate's size.
+    """Return the scaling by the covariance of a fit; for undetermined directions, by bounds or the estimate's size.
 
-    Raises InputError for equations that are not kept to where theta is a linear function of u.
+    Raises InputError if an equation between quantities is not linear in theta.
     """
     staged: Any = SingleShooting(result.integrator).transcribe(compiled_problem, result.theta).explicit()
     if not staged.layout.constrained:
@@ -81,7 +81,7 @@ def whitening_transform(compiled_problem: CompiledProblem, result: Result) -> Po
 
 
 def _by_information(information: Array, slopes: Array) -> Array | None:
-    """Return L (n, n_u) with L L^T the inverse of information (n, n) where slopes (n_e, n) vanish; None if singular."""
+    """Return L (n, n_u) with L L^T the inverse of information (n, n) in the null space of slopes; None if singular."""
     diagonal = np.diag(information)
     if not (information.size and np.isfinite(information).all() and (diagonal > 0.0).all()):
         return None
@@ -97,7 +97,7 @@ def _by_information(information: Array, slopes: Array) -> Array | None:
 
 
 def _constraint_violation(layout: Layout, evaluation: Evaluation) -> Array:
-    """Return by how much constraints are broken, in their units, (n_c,)."""
+    """Return the violations of the constraints, in their units, (n_c,)."""
     lows, highs = layout.path_limits
     c = np.concatenate([*(values.c.ravel() for values in evaluation.values), evaluation.related])
     return np.fmax(lows - c, c - highs) / layout.path_units
@@ -109,7 +109,7 @@ def _by_covariance(compiled_problem: CompiledProblem, result: Result) -> Posteri
     )
     lower, upper = compiled_problem.bounds
     spread = np.where(np.isfinite(upper - lower), (upper - lower) / _MAX_WIDTH_SD, 0.0)
-    max_sd = np.where(spread > 0.0, spread, np.inf)  # more than bounds leave says nothing
+    max_sd = np.where(spread > 0.0, spread, np.inf)  # a larger error than the bounds allow carries no information
     with np.errstate(invalid="ignore"):
         is_determined = (
             (np.diag(covariance) > 0.0) & (np.sqrt(np.diag(covariance)) <= max_sd) & np.isfinite(np.diag(covariance))
@@ -133,7 +133,7 @@ def posterior(
 ) -> Callable[[Array], tuple[float, Array]]:
     """Return a function of theta (n_theta,): the log of the posterior, and the sigmas that are eliminated (n_groups,).
 
-    Where the posterior is zero, sigmas are NaN.
+    The sigmas are NaN if the posterior is zero.
     """
     staged: Any = SingleShooting(options).transcribe(compiled_problem, theta).explicit()
     lower, upper = compiled_problem.bounds
@@ -157,8 +157,8 @@ def posterior(
 
 
 def jacobian_signs(compiled_problem: CompiledProblem) -> Array:
-    """Return by which power of x the density of theta differs from what the priors say, (n_theta,)."""
-    of_log = np.full(len(compiled_problem.names), -1)  # 1: the prior is a density of log x, 0: of x, -1: there is none
+    """Return the power of x by which the density of theta differs from the prior density, (n_theta,)."""
+    of_log = np.full(len(compiled_problem.names), -1)  # 1: prior density of log x, 0: of x, -1: no prior
     for term in compiled_problem.prior_terms:
         if isinstance(term, JointPriorRows):
             of_log[term.theta_index] = term.log

@@ -21,14 +21,13 @@ from castfit.drive.uncertainty.draws import DrawsResult
 from castfit.result.residuals import groups
 from castfit.result.result import Result, select_table_names
 
-_MAX_R_HAT = 1.01  # R-hat up to which chains are taken to agree [Vehtari et al. 2021]
-_MAX_WALKER_R_HAT = (
-    1.1  # R-hat of walkers up to which each has left where it began: sqrt(1 + 1/5), of five independent draws
-)
-_MIN_EFFECTIVE_DRAWS = 400  # effective draws, from which means and limits are worth reading
-_TAILS = 0.05, 0.95  # between which draws are no tails; ArviZ 1 has no default
+_MAX_R_HAT = 1.01  # R-hat up to which chains agree [Vehtari et al. 2021]
+# R-hat of walkers up to which each has left its starting point: sqrt(1 + 1/5), with ten independent draws each.
+_MAX_WALKER_R_HAT = 1.1
+_MIN_EFFECTIVE_DRAWS = 400  # effective draws, below which means and limits are not reliable
+_TAILS = 0.05, 0.95  # probabilities that bound the tails; ArviZ 1 has no default
 _LONGER = "increase draws or max_time"
-_MIN_STEPS_FOR_R_HAT = 4  # steps, without which there is no R-hat
+_MIN_STEPS_FOR_R_HAT = 4  # steps, below which R-hat is undefined
 
 
 @public("castfit")
@@ -41,19 +40,19 @@ class SampleResult(DrawsResult):
     result : Result
         The fit.
     chain : (walkers, steps, n_theta) array
-        Draws in search scale; every walker of every chain is a row of its own.
+        Draws in search scale; each walker of each chain is a row.
     log_density : (walkers, steps) array
         The logarithm of the posterior of theta, up to a constant.
     sigma_draws : dict
-        Unknown standard deviations that were eliminated, (walkers, steps) each.
+        Eliminated unknown standard deviations, (walkers, steps) each.
     chains : int
-        Ensembles of walkers, which know nothing of each other; as many rows of `chain` each.
+        Number of independent ensembles of walkers, with equal numbers of rows of `chain`.
     accepted : float
         Share of the proposals that were accepted.
     evaluations : int
-        How often the model was simulated.
+        Number of simulations of the model.
     message : str
-        How the run ended, in words.
+        Summary of how the run ended.
     time : float
         Seconds.
 
@@ -98,7 +97,7 @@ class SampleResult(DrawsResult):
         sigma_parts = [e.sigmas[step_range].transpose(1, 0, 2) for e in ensembles]
         sigma = np.concatenate(sigma_parts) if parts else np.empty((0, 0, len(labels)))
         sizes = _group_sizes(result)
-        rng = np.random.default_rng(0)  # for what only depends on the draws
+        rng = np.random.default_rng(0)  # for numbers that depend on the draws alone
         sigma_draws = {
             name: sigma[:, :, g] * np.sqrt(sizes[g] / rng.chisquare(sizes[g], sigma.shape[:2]))
             for g, name in enumerate(labels)
@@ -126,8 +125,8 @@ class SampleResult(DrawsResult):
     def inference_data(self) -> Any:
         """ArviZ's InferenceData (a DataTree from its version 1 on), with the groups posterior and sample_stats.
 
-        Every walker is a chain there; natural values by name, with the sigmas that were eliminated.  ArviZ's own R-hat
-        compares these short chains, not the ensembles, and is the greater for it.
+        Each walker is a chain there; natural values by name, with the eliminated sigmas.  ArviZ's own R-hat compares
+        these short chains instead of the ensembles, and is therefore larger.
         """
         arviz = _arviz()
         shape = self.chain.shape[:2]
@@ -141,8 +140,8 @@ class SampleResult(DrawsResult):
     def r_hat(self) -> dict[str, float]:
         """Rank-normalised R-hat of each quantity, between and within chains: 1 if the chains agree.
 
-        All walkers of an ensemble count as one chain, step by step [Margossian et al. 2024]: walkers are many, and each
-        too short to tell its mean from the others'.
+        All walkers of an ensemble count as one chain, step by step [Margossian et al. 2024], because single walkers are
+        too short to compare their means.
         """
         each = len(self.chain) // max(self.chains, 1)
         ensembles = (self.chain[i * each : (i + 1) * each].swapaxes(0, 1) for i in range(self.chains))
@@ -157,14 +156,14 @@ class SampleResult(DrawsResult):
     def effective(self) -> dict[str, float]:
         """Effective sample size of each quantity: the smaller of bulk and tail, at most the number of draws.
 
-        Of few steps ArviZ's figure may exceed the number of draws, which this one does not.
+        With few steps, ArviZ's number may exceed the number of draws; this one is limited to it.
         """
         bulk = self._diagnosed(self.chain, "ess", method="bulk")
         tail = self._diagnosed(self.chain, "ess", method="tail", prob=_TAILS)
         return {name: min(bulk[name], tail[name], float(len(self.thetas))) for name in self.names}
 
     def _diagnosed(self, chains: Sequence[Array] | Array, statistic: str, **options: Any) -> dict[str, float]:
-        """Return a diagnosis of ArviZ for each quantity, of chains (chains, steps, n)."""
+        """Return a statistic of ArviZ for each quantity, of chains (chains, steps, n)."""
         if self.chain.shape[1] < _MIN_STEPS_FOR_R_HAT or (statistic == "rhat" and len(chains) < 2):
             return dict.fromkeys(self.names, np.nan)
         function = getattr(_arviz(), statistic)
@@ -172,14 +171,14 @@ class SampleResult(DrawsResult):
 
     @property
     def converged(self) -> bool:
-        """Whether ensembles agree, walkers have left where they began, and there are enough independent draws."""
+        """Whether ensembles agree, walkers have left their starting points, and the effective draws suffice."""
         is_consistent = all(r <= _MAX_R_HAT for r in self.r_hat.values())
         has_moved = all(r <= _MAX_WALKER_R_HAT for r in self.r_hat_of_walkers.values())
         return is_consistent and has_moved and all(e >= _MIN_EFFECTIVE_DRAWS for e in self.effective.values())
 
     @property
     def sentence(self) -> str:
-        """Whether the draws can be relied on, in words."""
+        """Message about the convergence of the draws."""
         if self.chains == 1:
             return "Convergence cannot be assessed with a single chain; run at least two chains."
         if not np.isfinite(list(self.r_hat.values())).all():
@@ -194,12 +193,14 @@ class SampleResult(DrawsResult):
             finding = f"NOT converged: R-hat of {worst_name} is {self.r_hat[worst_name]:.3f}, above {_MAX_R_HAT}"
             return f"{finding}. Do not use these samples; {_LONGER}."
         if self.r_hat_of_walkers[slowest_name] > _MAX_WALKER_R_HAT:
-            finding = f"NOT converged: R-hat of single walkers is {self.r_hat_of_walkers[slowest_name]:.2f} for {slowest_name}"
+            walker_r_hat = self.r_hat_of_walkers[slowest_name]
+            finding = f"NOT converged: R-hat of single walkers is {walker_r_hat:.2f} for {slowest_name}"
             return (
                 f"{finding}, above {_MAX_WALKER_R_HAT}: walkers may still depend on their starting points; {_LONGER}."
             )
-        shortage_text = f"effective sample size of {least_effective} is only {self.effective[least_effective]:.0f}, below {_MIN_EFFECTIVE_DRAWS}"
-        return f"NOT converged: the chains agree, but the {shortage_text}; {_LONGER}."
+        size_text = f"{self.effective[least_effective]:.0f}, below {_MIN_EFFECTIVE_DRAWS}"
+        finding = f"the effective sample size of {least_effective} is only {size_text}"
+        return f"NOT converged: the chains agree, but {finding}; {_LONGER}."
 
     @accept_old_names(level="confidence_level")
     def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
@@ -218,7 +219,7 @@ class SampleResult(DrawsResult):
 
     @property
     def limits(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """The intervals by what they are called."""
+        """Intervals by the name of the method."""
         return {"posterior": self.confidence_intervals()}
 
     def summary(self) -> str:
@@ -254,7 +255,7 @@ def _group_sizes(result: Result) -> list[int]:
 
 
 def _arviz() -> Any:
-    """Import ArviZ without the warnings that it greets with."""
+    """Import ArviZ without its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import arviz

@@ -1,14 +1,15 @@
-"""`sample`: draws from the posterior, by emcee's ensembles of walkers with proposals that the fit suggests.
+"""`sample`: draws from the posterior, by emcee's ensembles of walkers with proposals from the fit.
 
 Three kinds of proposals are mixed, in coordinates in which the posterior has the covariance of the fit:
 
-    t          independent of where a walker is, from Student's t about the estimate: where the posterior is nearly
-               normal, almost every one is accepted, and draws are nearly independent
+    t          independent of the walker's position, from Student's t about the estimate: if the posterior is nearly
+               normal, almost every proposal is accepted, and draws are nearly independent
     walk       a normal step of the best size for a normal posterior, 2.38 / sqrt(n)      [Roberts, Gelman, Gilks 1997]
-    ensemble   along the difference of two other walkers [ter Braak 2006]: follows what the covariance does not know
+    ensemble   along the difference of two other walkers [ter Braak 2006]: adapts to deviations from the covariance
 
-The first two reach everywhere, so that ten walkers do for any number of quantities: 20 normal quantities took 12,000
-evaluations until they had converged, by 42 walkers 24,000; of a posterior half as wide again 24,000 and 49,000.
+The first two reach every point, so that ten walkers suffice for any number of quantities.  Draws of 20 normal
+quantities converged after 12,000 evaluations with 10 walkers, and after 24,000 with 42 walkers; if the posterior was
+1.5 times as wide as the proposals, after 24,000 and 49,000.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ _INSTALL = "sampling needs the packages emcee and arviz; install them by: pip in
 class WalkerEnsemble:
     """The walkers of one chain, for some steps.
 
-    thetas (steps, walkers, n), logs (steps, walkers), sigmas (steps, walkers, n_groups); moved (steps, walkers):
-    whether a proposal was accepted; state: emcee's, from which they go on
+    thetas (steps, walkers, n), logs (steps, walkers), sigmas (steps, walkers, n_groups); is_accepted (steps, walkers);
+    state: of emcee, from which the chain continues
     """
 
     thetas: Array
@@ -64,7 +65,7 @@ class WalkerEnsemble:
     state: Any
 
     def followed_by(self, other: WalkerEnsemble) -> WalkerEnsemble:
-        """Return both, one after the other."""
+        """Return the steps of both ensembles, one after the other."""
         joined_columns: Any = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _BY_STEP}
         return replace(other, **joined_columns, evaluations=self.evaluations + other.evaluations)
 
@@ -80,7 +81,7 @@ class SampleProgress:
 
     @property
     def sentence(self) -> str:
-        """The state of things in one line."""
+        """State of the run in one line."""
         return f"{self.draws:,} draws, {self.finished} of {self.total} chains; {self.seconds:.0f} s"
 
 
@@ -100,36 +101,36 @@ def sample(
     """Draw from the posterior of the estimates.
 
     Needs the extra ``castfit[sampling]``.  The posterior is the likelihood times the priors within the bounds.  Priors
-    are densities of natural values (by ``on="log"`` of logarithms), also of quantities that are searched in their
-    logarithm: the draws are transformed rightly.  A quantity without a prior is equally probable everywhere between its
-    bounds in the scale of its search, of ``scale="log"`` in its logarithm.  Sigmas that a fit eliminates are integrated
-    over, with Jeffreys' prior 1 / sigma.
+    are densities of natural values (with ``on="log"``, of logarithms), also for quantities that are searched in their
+    logarithm; the draws are transformed accordingly.  A quantity without a prior is uniform between its bounds on the
+    scale of its search, with ``scale="log"`` in its logarithm.  Eliminated sigmas are integrated over, with Jeffreys'
+    prior 1 / sigma.
 
-    Walkers begin about the estimate with the fit's covariance, by which proposals are scaled too.  Equations between
-    quantities are kept to if they are linear in what is searched; others are refused, as what is equally probable on a
-    curve depends on the quantity that one counts by.
+    Walkers start near the estimate with the fit's covariance, which also scales the proposals.  Equations between
+    quantities are satisfied if they are linear on the scale of the search; others are unsupported, because a uniform
+    density on a curve depends on the chosen coordinate.
 
     Parameters
     ----------
     result : Result
         Of a fit that succeeded, with its problem.
     draws : int, optional
-        How many draws are kept, at least, of all walkers together.  By default 4,000, and until they have converged
-        twice as many again, 64,000 at most.
+        Minimum number of draws that are kept, of all walkers together.  By default 4,000, doubled until they have
+        converged, up to 64,000.
     chains : int
-        Ensembles of walkers that know nothing of each other.
+        Number of independent ensembles of walkers.
     tune : int, optional
-        Steps of each walker that are thrown away; by default half as many as are kept, and with `draws` at least 20.
+        Steps of each walker that are discarded; by default half of the kept steps, and with `draws` at least 20.
     walkers : int, optional
-        Of each chain; an even number, by default 10.
+        Walkers of each chain; an even number, by default 10.
     rng : int or numpy.random.Generator
         Numbers do not depend on `workers`.
     workers : int or concurrent.futures.Executor
         Each chain is one task.
     max_time : float
-        Seconds; the steps that all chains have come to then count.
+        Seconds; the result has the steps that all chains have reached by then.
     callback : callable, optional
-        Called with a `SampleProgress` after each chain, and every few seconds; no more is run when it returns True.
+        Called with a `SampleProgress` after each chain, and every few seconds; the run stops when it returns True.
     verbose : {0, 1, 2}, optional
         Nothing, the state of the run, one line per chain.  By default a line on a terminal or in a notebook, from two
         seconds on until the end.
@@ -137,13 +138,13 @@ def sample(
     Returns
     -------
     SampleResult
-        Its ``inference_data`` is ArviZ's; printing it says whether the chains have converged.
+        ``print`` shows whether the chains have converged; ``inference_data`` converts it to ArviZ.
 
     Raises
     ------
     InputError
-        For misuse, for equations that are not linear, and where the extra is not installed, with the command that
-        installs it.
+        For misuse, for equations that are not linear, and if the extra is not installed, with the command that installs
+        it.
 
     Examples
     --------
@@ -231,7 +232,7 @@ def _chain(
 ) -> WalkerEnsemble | None:
     """Advance the walkers of one chain from a state, or start them; return None if no time is left.
 
-    They make a step at least, and end after some seconds.
+    The walkers make at least one step, and stop after `seconds`.
     """
     emcee: Any = import_module("emcee")
     compiled_problem, result, walkers = unpickle_job(job)
@@ -256,7 +257,10 @@ def _chain(
     moves: Any = [
         (emcee.moves.MHMove(_independent(n)), 0.4),
         (emcee.moves.GaussianMove(2.38**2 / n), 0.3),
-        (emcee.moves.DEMove(live_dangerously=True), 0.3),  # fewer walkers than 2 n: the others leave their hyperplane
+        (
+            emcee.moves.DEMove(live_dangerously=True),
+            0.3,
+        ),  # allows fewer than 2 n walkers: the other moves leave their hyperplane
     ]
     blob_fields = [("sigma", np.float64, (n_groups,))]
     sampler: Any = emcee.EnsembleSampler(walkers, n, value, moves=moves, blobs_dtype=blob_fields)
@@ -268,7 +272,7 @@ def _chain(
             break
     chain = np.array(positions)
     blobs = sampler.get_blobs()[:n_steps]
-    unnamed = blobs["sigma"] if blobs.dtype.names else blobs  # emcee keeps the name of the only field, or does not
+    unnamed = blobs["sigma"] if blobs.dtype.names else blobs  # some versions of emcee drop the name of the only field
     sigmas = unnamed.astype(float).reshape(n_steps, walkers, n_groups)
     has_moved = (np.diff(chain, axis=0) != 0.0).any(axis=2)
     thetas = scaling.centre + chain[1:] @ scaling.root.T
@@ -276,7 +280,7 @@ def _chain(
 
 
 def _initial_walkers(value: Callable[[Array], tuple[float, Array]], rng: np.random.Generator, n: int) -> Array:
-    """Draw where a walker begins: about the estimate, closer and closer until the posterior is not zero there."""
+    """Draw the start of a walker near the estimate, closer with each try, until the posterior is positive."""
     for k in range(_MAX_START_DRAWS):
         u = rng.standard_normal(n) * 0.9**k
         if np.isfinite(value(u)[0]):
@@ -285,7 +289,7 @@ def _initial_walkers(value: Callable[[Array], tuple[float, Array]], rng: np.rand
 
 
 def _independent(n: int) -> Callable[..., tuple[Array, Array]]:
-    """Return the proposal by Student's t about the estimate: new points, and  log q(old) - log q(new)."""
+    """Return the proposal from Student's t about the estimate: new points, and  log q(old) - log q(new)."""
 
     def height(u: Array) -> Array:
         return -0.5 * (_PROPOSAL_T_DF + n) * np.log1p(np.sum(u**2, axis=-1) / _PROPOSAL_T_DF)
