@@ -191,7 +191,9 @@ def _condition(
     local_quantities = [quantities[j] for j in indices]
     link = plans[0].link(statement, local_quantities)
     if experiment.steady is not None:
-        link = replace(link, parts=(*link.parts, _at_rest(statement, experiment, plans[1:], local_quantities, graphs)))
+        link = replace(
+            link, parts=(*link.parts, _steady_state_rows(statement, experiment, plans[1:], local_quantities, graphs))
+        )
     z_guess = np.array([_guess(initial.get(n, 1.0)) for n in model.algebraic_states])
     if consistent_states:
         algebraic_link = plans[1].link(statement, local_quantities, algebraic=fixed_algebraic)
@@ -222,7 +224,9 @@ def _condition(
         z_guess,
         happens.schedule(link, experiment.end if is_endless else np.inf),
         experiment.settled,
-        np.empty(0) if experiment.end > experiment.start else np.array([experiment.start + _moment(statement)]),
+        np.empty(0)
+        if experiment.end > experiment.start
+        else np.array([experiment.start + _default_duration(statement)]),
         experiment.time_unit,
         experiment.origin,
     )
@@ -234,7 +238,7 @@ def jumps_seen(model: Model, experiment: Experiment) -> list[ScheduledEvent]:
     return input_jumps(late_inputs, experiment.start, experiment.end) if model.algebraic_states else []
 
 
-def _moment(statement: ProblemStatement) -> float:
+def _default_duration(statement: ProblemStatement) -> float:
     """Return for how long experiments run of which nothing but the start is measured: any time would do."""
     return min((e.end - e.start for e in statement.experiments if e.end > e.start), default=1.0)
 
@@ -246,7 +250,7 @@ def _guess(value: Any) -> float:
     return 1.0 if isinstance(value, ca.SX) else float(value)
 
 
-def _at_rest(
+def _steady_state_rows(
     statement: ProblemStatement,
     experiment: Experiment,
     plans: Sequence[_GraphBuilder],
@@ -258,7 +262,8 @@ def _at_rest(
     steady_link = plans[0].link(statement, local_quantities, is_preceding=True)
     if previous.steady is not None:
         steady_link = replace(
-            steady_link, parts=(*steady_link.parts, _at_rest(statement, previous, plans[1:], local_quantities, graphs))
+            steady_link,
+            parts=(*steady_link.parts, _steady_state_rows(statement, previous, plans[1:], local_quantities, graphs)),
         )
     natural = steady_link.natural(np.array([q.guess for q in local_quantities], dtype=float))
     is_varying = np.zeros(len(model.parameters), dtype=np.bool_)
@@ -370,7 +375,7 @@ class _GraphBuilder:
         return ParameterLink(n_p, base, rows, log, parts, model.flow_parameters, self.n_e)
 
 
-_IN_TIME: PerObjectCache[Model, dict[tuple[str, ...], Model]] = PerObjectCache()
+_SWITCHED_MODELS: PerObjectCache[Model, dict[tuple[str, ...], Model]] = PerObjectCache()
 """Models with switches, and rates into some states, so that their functions are built once."""
 
 
@@ -383,7 +388,7 @@ def with_switch_parameters(statement: ProblemStatement) -> ProblemStatement:
     statement = with_piecewise_inputs(statement)
     into = {o.into for e in statement.experiments for o in occurrences(e.events, e.end) if o.end_time is not None}
     names = tuple(n for n in statement.model.states if n in into)
-    models_by_names = _IN_TIME.get(statement.model, lambda _: {})
+    models_by_names = _SWITCHED_MODELS.get(statement.model, lambda _: {})
     if names not in models_by_names:
         extended_model = statement.model.with_switches.with_rates(names)
         if extended_model is statement.model:
@@ -403,7 +408,7 @@ class _EventRowCollector:
         self._instants: list[EventInstant] = []
         self._triggers: dict[int, Trigger] = {}
         self._levels: list[SwitchedParameter] = []
-        self._setting: dict[str, int] = {}
+        self._setting_levels: dict[str, int] = {}
         self._heights: dict[tuple[bool, float], int] = {}
         self._last_event: ScheduledEvent | None = None
 
@@ -429,7 +434,7 @@ class _EventRowCollector:
             self._levels.append(SwitchedParameter(parameter, start_index, start_index + 1, height))
             return
         changes = occurrence.changes
-        if changes is None and not self._varying(occurrence.amount):
+        if changes is None and not self._depends_on_more(occurrence.amount):
             rows = [self._row(f"the amount of {label}", occurrence.amount)]
             change = self._graphs.addition(self._model, occurrence.into)
         else:
@@ -453,13 +458,13 @@ class _EventRowCollector:
             EventInstant(occurrence.label, time, change=no_change, is_measured_after=is_after_measurement)
         )
         for name, value in values.items():
-            if name in self._setting:
-                level_index = self._setting[name]
+            if name in self._setting_levels:
+                level_index = self._setting_levels[name]
                 self._levels[level_index] = replace(self._levels[level_index], off=start_index)
             key = (True, hash(value)) if isinstance(value, ca.SX) else (False, float(value))
             if key not in self._heights:
                 self._heights[key] = self._row(name, value)
-            self._setting[name] = len(self._levels)
+            self._setting_levels[name] = len(self._levels)
             self._levels.append(
                 SwitchedParameter(self._model.parameters.index(name), start_index, -1, self._heights[key], sets=True)
             )
@@ -472,7 +477,7 @@ class _EventRowCollector:
             names = self._parameters({"when": event.when})
             rows = np.array([self._parameter("when an event happens", n) for n in names], dtype=np.intp)
             function, truth = self._graphs.trigger(self._model, event.when, names)
-            label = _shortened(str(event.when) + ("" if truth is not None else " = 0"))
+            label = _shorten_text(str(event.when) + ("" if truth is not None else " = 0"))
             self._triggers[key] = Trigger(
                 label, function, rows, DIRECTIONS[event.direction], truth, event.at_start, self._priority(event),
                 event.persistent, event.rng, event.forbidden,
@@ -514,7 +519,7 @@ class _EventRowCollector:
             self._row_by_name[name] = self._row(f"'{name}' in {label}", ca.SX.sym(name))
         return self._row_by_name[name]
 
-    def _varying(self, value: Any) -> bool:
+    def _depends_on_more(self, value: Any) -> bool:
         """Check whether a value depends on anything but parameters."""
         return isinstance(value, ca.SX) and any(s.name() in self._no_parameters for s in ca.symvar(value))
 
@@ -541,7 +546,7 @@ class Graph:
     @classmethod
     def from_expressions(cls, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
         """Build the functions of expressions in which an experiment's own ones stand for some parameters."""
-        texts = tuple(_shortened(str(e)) for e in expressions)
+        texts = tuple(_shorten_text(str(e)) for e in expressions)
         column = ca.densify(ca.vertcat(*(resolve_overrides(e, overrides) for e in expressions)))
         names = tuple(dict.fromkeys(s.name() for s in ca.symvar(column)))
         x = ca.SX.sym("x", len(names))
@@ -661,5 +666,5 @@ class _GraphCache:
         return self.arguments[key]
 
 
-def _shortened(text: str) -> str:
+def _shorten_text(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -166,7 +166,7 @@ class CompiledProblem:
         return self.to_search(np.where(self.log, np.maximum(lower, 0.0), lower)), self.to_search(upper)
 
     @cached_property
-    def _possible(self) -> tuple[Array, Array]:
+    def _support_bounds(self) -> tuple[Array, Array]:
         """Return the bounds of theta from the supports of the priors, lower and upper ends, each (n_theta,)."""
         ends = np.array([within_support(-np.inf, np.inf, q.prior) for q in self.quantities]).reshape(-1, 2)
         return self.to_search(np.where(self.log, np.maximum(ends[:, 0], 0.0), ends[:, 0])), self.to_search(ends[:, 1])
@@ -365,7 +365,7 @@ class CompiledProblem:
         """Return the problem with other bounds (n_theta,) in search scale, and the guess moved between them."""
         mistakes: list[str] = []
         low, high = self._theta("lower", lower, mistakes), self._theta("upper", upper, mistakes)
-        support_lower, support_upper = self._possible
+        support_lower, support_upper = self._support_bounds
         low, high = np.maximum(low, support_lower), np.minimum(high, support_upper)
         start = self.guess if guess is None else self._theta("guess", guess, mistakes)
         crossed = [] if mistakes else np.flatnonzero(low > high).tolist()
@@ -468,7 +468,7 @@ class CompiledProblem:
         """
         mistakes: list[str] = []
         values_by_name = read_mapping("names", names, mistakes) if isinstance(names, Mapping) else {}
-        listed = list(values_by_name) or _listed("names", names, self.names, mistakes)
+        listed = list(values_by_name) or _read_names("names", names, self.names, mistakes)
         mistakes += unknown_names("'{}' is not estimated", values_by_name, self.names)
         raise_if_mistakes("fix", mistakes)
         fixed_names = {*listed}
@@ -546,7 +546,7 @@ class CompiledProblem:
     def only(self, experiments: Iterable[str]) -> CompiledProblem:
         """Return the problem of some experiments, by name, with the same theta."""
         mistakes: list[str] = []
-        selected_names = _listed("experiments", experiments, [c.name for c in self.conditions], mistakes)
+        selected_names = _read_names("experiments", experiments, [c.name for c in self.conditions], mistakes)
         raise_if_mistakes(
             "only", mistakes if selected_names or mistakes else ["no experiment is named; give at least one"]
         )
@@ -716,7 +716,7 @@ def summarize_problem(kind: str, compiled_problem: CompiledProblem) -> str:
     return one_line(f"{kind}({count}, {measured}; estimates {join_limited(compiled_problem.names, 56) or 'nothing'})")
 
 
-def _listed(label: str, names: Any, known_names: Sequence[str], mistakes: list[str]) -> list[str]:
+def _read_names(label: str, names: Any, known_names: Sequence[str], mistakes: list[str]) -> list[str]:
     """Read names of which each must be known."""
     name_list = read_sequence({} if names is None else names)
     if isinstance(names, Mapping) and not names:

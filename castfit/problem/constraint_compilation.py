@@ -169,10 +169,10 @@ def _watched(condition: Condition, path: Sequence[Constraint]) -> Array:
     times = np.unique(np.concatenate(time_arrays))
     if times.size == 0:
         return times
-    return times[~_among(times, condition.points.times)]
+    return times[~_is_among(times, condition.points.times)]
 
 
-def _among(times: Array, sorted_times: Array) -> Mask:
+def _is_among(times: Array, sorted_times: Array) -> Mask:
     """Check which times (n,) are among the sorted `sorted_times` ones, up to rounding."""
     right_indices = np.clip(np.searchsorted(sorted_times, times), 0, sorted_times.size - 1)
     gap = np.minimum(
@@ -184,10 +184,10 @@ def _among(times: Array, sorted_times: Array) -> Mask:
 def with_watched_times(condition: Condition, times: Array) -> Condition:
     """Return the condition with more watched times, of which some may be known."""
     all_times = np.unique(np.concatenate([condition.watched_times, times]))
-    return replace(condition, watched_times=all_times[~_among(all_times, condition.points.times)])
+    return replace(condition, watched_times=all_times[~_is_among(all_times, condition.points.times)])
 
 
-def _means(name: str, quantity: Quantity, experiment: str) -> bool:
+def _matches_symbol(name: str, quantity: Quantity, experiment: str) -> bool:
     of_parameter = quantity.kind == "parameter" and quantity.symbol_name == name
     return quantity.experiment == experiment and (of_parameter or quantity.name == f"{name}[{experiment}]")
 
@@ -211,7 +211,7 @@ def _relations(compiled_problem: CompiledProblem, constraint: Constraint) -> lis
         experiment_names,
         compiled_problem.parameters,
         compiled_problem.quantities,
-        _means,
+        _matches_symbol,
         local_names=overridden_names,
     )
     if not name_meanings:
@@ -495,4 +495,4 @@ def _nearest(condition: Condition, times: Array, target_times: Sequence[float]) 
     """Return a mask of the points at the wanted times; wanted times without a point are ignored."""
     if condition.is_steady_state:
         target_times = [float(condition.points.times[-1])]
-    return _among(times.ravel(), np.unique(target_times)).reshape(times.shape)
+    return _is_among(times.ravel(), np.unique(target_times)).reshape(times.shape)

@@ -154,7 +154,7 @@ class EventUpdate:
         return outputs["o0"][0].copy(), outputs["o1"].T.copy()
 
     def _call_buffered(self, function: ca.Function, arguments: Sequence[float | Array]) -> dict[str, Array]:
-        call, arrays = _buffered(function)
+        call, arrays = _buffered_function(function)
         for i, array in arrays:
             array[...] = arguments[i]
         call()
@@ -176,7 +176,7 @@ _BUFFERS = _Buffers()
 _MAX_BUFFERED_FUNCTIONS = 256  # number of functions whose buffers are cached
 
 
-def _buffered(function: ca.Function) -> tuple[BufferedFunction, list[tuple[int, Array]]]:
+def _buffered_function(function: ca.Function) -> tuple[BufferedFunction, list[tuple[int, Array]]]:
     """Return a change's function with buffers of this thread: where many events happen, calls are what takes long.
 
     With it those of its arguments that are not empty, by position.
@@ -227,11 +227,11 @@ class Trigger:
         if self.priority is None:
             return -np.inf
         function, rows = self.priority
-        priority = self._fixed[0] if self._fixed else float(function.values(t, x, u, e[rows])[0])
+        priority = self._fixed_priority[0] if self._fixed_priority else float(function.values(t, x, u, e[rows])[0])
         return -np.inf if np.isnan(priority) else priority
 
     @cached_property
-    def _fixed(self) -> list[float]:
+    def _fixed_priority(self) -> list[float]:
         """A priority that is a number, if it is one."""
         function = None if self.priority is None else self.priority[0]
         if function is None or function.entries[0].size:
@@ -307,15 +307,15 @@ def merge_instants(instants: Sequence[EventInstant]) -> tuple[EventInstant, ...]
     return (
         replace(
             instants[0],
-            change=_UNITED.get(changes, EventUpdate.united),
+            change=_MERGED_UPDATES.get(changes, EventUpdate.united),
             parameters=np.concatenate([instant.parameters for instant in instants]),
             is_measured_after=any(instant.is_measured_after for instant in instants),
         ),
     )
 
 
-_UNITED: RecentObjectCache[tuple[EventUpdate, ...], EventUpdate] = RecentObjectCache(256)
-_TOGETHER: RecentObjectCache[tuple[EventUpdate, ...], EventUpdate] = RecentObjectCache(256)
+_MERGED_UPDATES: RecentObjectCache[tuple[EventUpdate, ...], EventUpdate] = RecentObjectCache(256)
+_STACKED_UPDATES: RecentObjectCache[tuple[EventUpdate, ...], EventUpdate] = RecentObjectCache(256)
 _FOLLOWING_TIME_ULPS = 4096  # units in the last place within which an event follows another immediately
 
 
@@ -361,7 +361,7 @@ class Schedule:
     @cached_property
     def every_trigger(self) -> EventUpdate:
         """The differences of all triggers as one function; their c one after the other."""
-        return _TOGETHER.get(tuple(trigger.function for trigger in self.triggers), EventUpdate.stacked)
+        return _STACKED_UPDATES.get(tuple(trigger.function for trigger in self.triggers), EventUpdate.stacked)
 
     def rows_of(self, trigger: Trigger) -> list[int]:
         """Return the rows of e that are the times of a trigger's events."""
@@ -394,13 +394,13 @@ class Schedule:
         return np.array([i for i, instant in enumerate(self.instants) if not instant.moves], dtype=np.intp)
 
     @cached_property
-    def _moving(self) -> Mask:
+    def _moving_instants(self) -> Mask:
         return np.array([instant.moves for instant in self.instants], dtype=np.bool_)
 
     def order(self, e: Array) -> list[int]:
         """Return the indices of the instants in order of time; at equal times, estimated ones come after known ones."""
         times = e[self.rows]
-        return np.lexsort((np.arange(times.size), self._moving, times)).tolist()
+        return np.lexsort((np.arange(times.size), self._moving_instants, times)).tolist()
 
     @cached_property
     def _instants_by_kind(self) -> list[tuple[EventInstant, list[int]]]:

@@ -37,7 +37,7 @@ class _LinearRelations:
     positions: tuple[int, ...]
 
 
-def _linear(relations: Sequence[Relation], guess: Array, lower: Array, upper: Array) -> _LinearRelations:
+def _find_linear_relations(relations: Sequence[Relation], guess: Array, lower: Array, upper: Array) -> _LinearRelations:
     """Find the relations that are linear in natural values n, by their slopes at a few points."""
     unit = np.where(guess != 0.0, np.abs(guess), 1.0)
     rng = np.random.default_rng(0)  # where functions are looked at, no part of any answer
@@ -70,12 +70,12 @@ def contradictions(relations: Sequence[Relation], guess: Array, lower: Array, up
     if not relations:
         return []
     unit = np.where(guess != 0.0, np.abs(guess), 1.0)
-    linear, box = _linear(relations, guess, lower, upper), (lower / unit, upper / unit)
-    if not _solvable(linear, range(len(linear.positions)), *box):
+    linear, box = _find_linear_relations(relations, guess, lower, upper), (lower / unit, upper / unit)
+    if not _is_solvable(linear, range(len(linear.positions)), *box):
         conflicting_rows = list(range(len(linear.positions)))
         for row in list(conflicting_rows):
             fewer = [r for r in conflicting_rows if r != row]
-            if not _solvable(linear, fewer, *box):
+            if not _is_solvable(linear, fewer, *box):
                 conflicting_rows = fewer
         names = [f"'{relations[linear.positions[r]].name}'" for r in conflicting_rows]
         if len(names) == 1:
@@ -105,7 +105,7 @@ def redundant(relations: Sequence[Relation], guess: Array, lower: Array, upper: 
     equal = [i for i, r in enumerate(relations) if r.lower == r.upper]
     if len(equal) < 2:
         return ()
-    linear = _linear([relations[i] for i in equal], guess, lower, upper)
+    linear = _find_linear_relations([relations[i] for i in equal], guess, lower, upper)
     basis, redundant_positions = np.empty((0, guess.size)), list[int]()
     for row, i in zip(linear.A, linear.positions, strict=True):
         remainder = row - basis.T @ (basis @ row)
@@ -117,7 +117,7 @@ def redundant(relations: Sequence[Relation], guess: Array, lower: Array, upper: 
     return tuple(redundant_positions)
 
 
-def _solvable(linear: _LinearRelations, rows: Sequence[int], lower: Array, upper: Array) -> bool:
+def _is_solvable(linear: _LinearRelations, rows: Sequence[int], lower: Array, upper: Array) -> bool:
     solution = _solve(linear, rows, np.zeros(lower.size), lower, upper)
     return solution.status != 2  # only what is known to have no solution is a contradiction
 
@@ -192,14 +192,14 @@ def _apply(op: int, x: list[tuple[float, float]]) -> tuple[float, float]:
         if op == ca.OP_TWICE:
             return 2 * a[0], 2 * a[1]
         if op == ca.OP_MUL:
-            return _hull([_times(p, q) for p in a for q in b])
+            return _interval_hull([_times(p, q) for p in a for q in b])
         if op == ca.OP_SQ:
-            ends = _hull([_times(p, p) for p in a])
+            ends = _interval_hull([_times(p, p) for p in a])
             return (0.0, ends[1]) if a[0] < 0.0 < a[1] else ends
         if op in (ca.OP_DIV, ca.OP_INV):
             top, under = ((1.0, 1.0), a) if op == ca.OP_INV else (a, b)
             if under[0] > 0.0 or under[1] < 0.0:
-                return _hull([_times(p, 1.0 / q) for p in top for q in under])
+                return _interval_hull([_times(p, 1.0 / q) for p in top for q in under])
         if op == ca.OP_EXP:
             return float(np.exp(a[0])), float(np.exp(a[1]))
         if op == ca.OP_SQRT and a[0] >= 0.0:
@@ -213,5 +213,5 @@ def _times(p: float, q: float) -> float:
     return 0.0 if p == 0.0 or q == 0.0 else p * q
 
 
-def _hull(values: list[float]) -> tuple[float, float]:
+def _interval_hull(values: list[float]) -> tuple[float, float]:
     return min(values), max(values)

@@ -100,7 +100,7 @@ class _InputCurve:
 
     def evaluate(self, time: float) -> ca.SX:
         """Return g at a number."""
-        return _combined(self.estimated_input.interpolation(time)[0], self.theta)
+        return _combine_forms(self.estimated_input.interpolation(time)[0], self.theta)
 
     def evaluate_before(self, time: float) -> ca.SX:
         """Return u just before a number, from which it is continuous but where it jumps."""
@@ -124,8 +124,8 @@ class _InputCurve:
         }
         if self.form.degree == 3:
             if self.estimated_input.kind == "cubic_spline":
-                piece_values |= {"d": _combined(h * self.estimated_input.slopes[k], self.theta)}
-                piece_values |= {"e": _combined(h * self.estimated_input.slopes[right_knot], self.theta)}
+                piece_values |= {"d": _combine_forms(h * self.estimated_input.slopes[k], self.theta)}
+                piece_values |= {"e": _combine_forms(h * self.estimated_input.slopes[right_knot], self.theta)}
             else:
                 piece_values |= dict.fromkeys("de", 0.0 if constant else b - a)
         names = self.form.names
@@ -146,7 +146,7 @@ class _InputCurve:
         for k in range(self.find_first_piece(start) + 1, n):
             next_piece = self.piece(k)
             switches.append(
-                ParameterSwitch(float(t[k]), {n: v for n, v in next_piece.items() if not _same(v, current_piece[n])})
+                ParameterSwitch(float(t[k]), {n: v for n, v in next_piece.items() if not _is_same(v, current_piece[n])})
             )
             current_piece = next_piece
         return switches
@@ -160,7 +160,7 @@ class _InputCurve:
         return {self.form.names["b"]: value} if self.form.degree else {}
 
 
-def _combined(weights: Any, theta: ca.SX) -> ca.SX:
+def _combine_forms(weights: Any, theta: ca.SX) -> ca.SX:
     """Return the weighted sum of the values with nonzero weights."""
     used = np.flatnonzero(np.asarray(weights)).tolist()
     if len(used) == 1 and weights[used[0]] == 1.0:
@@ -168,7 +168,7 @@ def _combined(weights: Any, theta: ca.SX) -> ca.SX:
     return sum((float(weights[j]) * theta[j] for j in used), ca.SX(0))
 
 
-def _same(first_value: Any, second_value: Any) -> bool:
+def _is_same(first_value: Any, second_value: Any) -> bool:
     """Whether two values are the same number or expression."""
     if isinstance(first_value, ca.SX) and isinstance(second_value, ca.SX):
         return bool(ca.is_equal(first_value, second_value, 2))
@@ -194,7 +194,7 @@ def with_piecewise_inputs(statement: ProblemStatement) -> ProblemStatement:
     return replace(
         statement,
         model=models_by_forms[forms],
-        experiments=tuple(_reduced(e, forms) for e in statement.experiments),
+        experiments=tuple(_replace_inputs(e, forms) for e in statement.experiments),
     )
 
 
@@ -214,7 +214,7 @@ def _forms(statement: ProblemStatement) -> tuple[InputForm, ...]:
     return tuple(forms)
 
 
-def _reduced(experiment: Experiment, forms: Iterable[InputForm]) -> Experiment:
+def _replace_inputs(experiment: Experiment, forms: Iterable[InputForm]) -> Experiment:
     """Return an experiment in which estimated inputs are parameters that change."""
     inputs, parameters, settings = dict(experiment.inputs), dict(experiment.parameters), list[ParameterSwitch]()
     curves: dict[str, _InputCurve] = {}

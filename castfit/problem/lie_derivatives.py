@@ -95,7 +95,7 @@ def conservation(value: ca.SX, model: Model) -> ConservedSum:
         return ConservedSum()
     if not linear:
         return ConservedSum(never="its rate is not linear in the parameters; state the relation of these itself")
-    reduced = _reduced(np.array(rows))
+    reduced = _reduce_rows(np.array(rows))
     if any(not np.any(row[:-1]) for row in reduced):
         return ConservedSum(never="it changes whatever the parameters")
     symbols = ca.vertsplit(s.p)
@@ -106,7 +106,7 @@ def conservation(value: ca.SX, model: Model) -> ConservedSum:
     return ConservedSum(tuple(ca.SX(e) for e in equations))
 
 
-def _reduced(rows: Array) -> Array:
+def _reduce_rows(rows: Array) -> Array:
     """Return the independent rows in reduced echelon form, each with the leading entry 1."""
     reduced_rows = rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), np.finfo(float).tiny)
     rank = int(np.linalg.matrix_rank(reduced_rows, tol=_ZERO_RATE_RTOL * np.linalg.norm(reduced_rows)))

@@ -80,13 +80,13 @@ def eliminated_entries(compiled_problem: CompiledProblem) -> NDArray[np.intp]:
 def _find_blocks(compiled_problem: CompiledProblem) -> tuple[ScaleBlock, ...]:
     if not any(output in compiled_problem.model.scalings for output in compiled_problem.outputs):
         return ()
-    candidates = list(_uses(compiled_problem))
-    allowed = _allowed(compiled_problem, candidates)
+    candidates = list(_list_uses(compiled_problem))
+    allowed = _is_allowed(compiled_problem, candidates)
     restricted_uses = [_restrict_use(use, allowed) for use in candidates]
     return tuple(_components([use for use in restricted_uses if use.entries]))
 
 
-def _uses(compiled_problem: CompiledProblem) -> Iterable[ScaledOutputUse]:
+def _list_uses(compiled_problem: CompiledProblem) -> Iterable[ScaledOutputUse]:
     """List all uses of scales and offsets that are entries of theta, whether or not they can be eliminated."""
     index_by_name = {n: i for i, n in enumerate(compiled_problem.model.parameters)}
     for i, condition in enumerate(compiled_problem.conditions):
@@ -114,7 +114,7 @@ def _unit(observed: ObservedOutput) -> float:
     return np.nan
 
 
-def _allowed(compiled_problem: CompiledProblem, uses: Sequence[ScaledOutputUse]) -> frozenset[int]:
+def _is_allowed(compiled_problem: CompiledProblem, uses: Sequence[ScaledOutputUse]) -> frozenset[int]:
     """Return the entries of theta that enter nothing but data in which they are linear."""
     uses_by_entry: dict[int, list[ScaledOutputUse]] = {}
     for use in uses:
@@ -123,20 +123,20 @@ def _allowed(compiled_problem: CompiledProblem, uses: Sequence[ScaledOutputUse])
     return frozenset(
         j
         for j, entry_uses in uses_by_entry.items()
-        if _free(compiled_problem, j)
-        and _linear(compiled_problem, j, entry_uses)
+        if _is_free(compiled_problem, j)
+        and _is_linear(compiled_problem, j, entry_uses)
         and _is_pure_scaling(compiled_problem, j, entry_uses)
     )
 
 
-def _free(compiled_problem: CompiledProblem, j: int) -> bool:
+def _is_free(compiled_problem: CompiledProblem, j: int) -> bool:
     """Check whether a quantity has no bounds and no informative prior; a logarithm may have the lower bound 0."""
     quantity = compiled_problem.quantities[j]
     lower = quantity.lower if quantity.scale != "log" else -np.inf if quantity.lower <= 0.0 else quantity.lower
     return bool(lower == -np.inf and quantity.upper == np.inf and not compiled_problem.informed[j])
 
 
-def _linear(compiled_problem: CompiledProblem, j: int, uses: Sequence[ScaledOutputUse]) -> bool:
+def _is_linear(compiled_problem: CompiledProblem, j: int, uses: Sequence[ScaledOutputUse]) -> bool:
     """Whether all data that a quantity moves are linear in it, of one kind, and have one sigma, or known ones."""
     kinds = {use.unit > 0.0 for use in uses}
     groups = {_group(compiled_problem, use) for use in uses}

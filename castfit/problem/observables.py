@@ -133,7 +133,7 @@ def work_out(statement: ProblemStatement) -> Observations:
     for name, _, noise, sigma in uses:
         eliminated[name] = eliminated.get(name, True) and noise.plain and sigma.is_unspecified
     plan = _ObservableCollector(eliminated)
-    observed = tuple({n: _observed(e, n, plan) for n in e.measured} for e in statement.experiments)
+    observed = tuple({n: _compile_observation(e, n, plan) for n in e.measured} for e in statement.experiments)
     if not plan.spreads:
         return Observations(statement, observed, tuple(plan.groups), (), frozenset())
     names = {s.name() for graph in plan.spreads.values() for s in ca.symvar(graph)}
@@ -142,7 +142,7 @@ def work_out(statement: ProblemStatement) -> Observations:
         n for n in dict.fromkeys((*statement.parameters, *plan.parameters)) if n in names & parameter_names
     ]
     added = [n for n in noise_parameters if n not in statement.model.parameters]
-    model = _extended(statement.model, added, plan.spreads)
+    model = _extend_model(statement.model, added, plan.spreads)
     full_statement = replace(statement, model=model, parameters={**statement.parameters, **plan.parameters})
     values = (v for e in statement.experiments for v in (*e.parameters.values(), *e.initial.values()))
     other_symbols = {s.name() for v in values if isinstance(v, ca.SX) for s in ca.symvar(v)}
@@ -155,7 +155,7 @@ def work_out(statement: ProblemStatement) -> Observations:
     return Observations(full_statement, observed, tuple(plan.groups), tuple(plan.spreads), noise_only)
 
 
-def _observed(experiment: Experiment, output: str, plan: _ObservableCollector) -> ObservedOutput:
+def _compile_observation(experiment: Experiment, output: str, plan: _ObservableCollector) -> ObservedOutput:
     noise = experiment.noise.get(output)
     if noise is None:
         has_sigma = experiment.sigma is not None and output in experiment.sigma
@@ -187,12 +187,12 @@ def _parameter(experiment: Experiment, output: str, noise: Noise, sigma: Unknown
     return Parameter(float(np.clip(guess, lower, sigma.upper)), lower, sigma.upper, "log", prior=sigma.prior)
 
 
-_EXTENDED: PerObjectCache[Model, dict[tuple[object, ...], tuple[Mapping[str, ca.SX], Model]]] = PerObjectCache()
+_EXTENDED_MODELS: PerObjectCache[Model, dict[tuple[object, ...], tuple[Mapping[str, ca.SX], Model]]] = PerObjectCache()
 """Extended models, so that their functions are built once; graphs are kept, since their hashes are addresses."""
 
 
-def _extended(model: Model, parameters: Sequence[str], spreads: Mapping[str, ca.SX]) -> Model:
-    models_by_key = _EXTENDED.get(model, lambda _: {})
+def _extend_model(model: Model, parameters: Sequence[str], spreads: Mapping[str, ca.SX]) -> Model:
+    models_by_key = _EXTENDED_MODELS.get(model, lambda _: {})
     key = (*parameters, *spreads, *(hash(graph) for graph in spreads.values()))
     if key not in models_by_key:
         models_by_key[key] = (spreads, model.extended(parameters, spreads))

@@ -145,17 +145,17 @@ class ParameterLink:
     n_e: int = 0
 
     @property
-    def _states(self) -> slice:
+    def _state_rows(self) -> slice:
         """The rows of initial states."""
         return slice(self.n_p, self.base.size - self.n_e)
 
     @property
-    def _events(self) -> slice:
+    def _event_rows(self) -> slice:
         """The rows of events."""
         return slice(self.base.size - self.n_e, self.base.size)
 
     @cached_property
-    def _direct(self) -> tuple[Index, Index]:
+    def _direct_entries(self) -> tuple[Index, Index]:
         """The entries of q that are rows, and these rows."""
         entries = np.flatnonzero(self.quantity_rows >= 0)
         return entries, self.quantity_rows[entries]
@@ -165,14 +165,14 @@ class ParameterLink:
         n = natural_value(q, self.log)
         slope = np.where(self.log, n, 1.0)
         y, dy = self.base.copy(), np.zeros((self.base.size, q.size))
-        entries, rows = self._direct
+        entries, rows = self._direct_entries
         y[rows] = n[entries]
         dy[rows, entries] = slope[entries]
         for part in self.parts:
             y[part.rows], by_n = part.values(n)
             with np.errstate(invalid="ignore"):  # where an expression cannot be computed
                 dy[part.rows] = by_n * slope
-        p, a, e = self.n_p, self._states, self._events
+        p, a, e = self.n_p, self._state_rows, self._event_rows
         return NaturalValues(y[:p], dy[:p], y[a], dy[a], y[e], dy[e])
 
     def failure(self, q: Array, natural: NaturalValues, *, slopes: bool = False) -> str:
@@ -198,7 +198,7 @@ class ParameterLink:
         slope, second = np.where(self.log, n, 1.0), np.where(self.log, n, 0.0)
         weight = np.concatenate([weight_p, weight_a, np.zeros(self.n_e) if weight_e is None else weight_e])
         out, gain = np.zeros((q.size, q.size)), np.zeros(q.size)
-        entries, rows = self._direct
+        entries, rows = self._direct_entries
         gain[entries] = weight[rows]
         for part in self.parts:
             gradient, hessian = part.curvature(n, weight[part.rows])
@@ -211,7 +211,7 @@ class ParameterLink:
     def pattern(self) -> Mask:
         """Return the pattern of rows of y that can depend on entries of q, (n_y, n_q)."""
         out = np.zeros((self.base.size, self.quantity_rows.size), dtype=np.bool_)
-        entries, rows = self._direct
+        entries, rows = self._direct_entries
         out[rows, entries] = True
         for part in self.parts:
             out[part.rows] = part.pattern
@@ -225,23 +225,23 @@ class ParameterLink:
     @cached_property
     def moving(self) -> Mask:
         """Return the mask of the entries of q that change a parameter of the model's equations, or an event, (n_q,)."""
-        rows, events = self.pattern[: self.n_p], np.logical_or.reduce(self.pattern[self._events], axis=0)
+        rows, events = self.pattern[: self.n_p], np.logical_or.reduce(self.pattern[self._event_rows], axis=0)
         return np.logical_or.reduce(rows if self.flow is None else rows[self.flow], axis=0) | events
 
     @cached_property
     def moving_events(self) -> Mask:
         """Return the mask of the rows of events that depend on q, (n_e,)."""
-        return np.logical_or.reduce(self.pattern[self._events], axis=1)
+        return np.logical_or.reduce(self.pattern[self._event_rows], axis=1)
 
     @cached_property
     def starting(self) -> Mask:
         """Return the mask of the entries of q that change an initial state, (n_q,)."""
-        return np.logical_or.reduce(self.pattern[self._states], axis=0)
+        return np.logical_or.reduce(self.pattern[self._state_rows], axis=0)
 
     @cached_property
     def is_initial_fixed(self) -> Mask:
         """Return the mask of the initial states that do not depend on q, (n_x,)."""
-        return np.logical_not(np.logical_or.reduce(self.pattern[self._states], axis=1))
+        return np.logical_not(np.logical_or.reduce(self.pattern[self._state_rows], axis=1))
 
     @property
     def parameter_of(self) -> Index:
@@ -262,12 +262,12 @@ class ParameterLink:
     @property
     def base_a(self) -> Array:
         """The initial states that are numbers, (n_x,)."""
-        return self.base[self._states]
+        return self.base[self._state_rows]
 
     def restrict(self, keep: Index, q: Array) -> ParameterLink:
         """Return the link as a function of the entries `keep` of q, the others held at their value."""
         n = natural_value(q, self.log)
-        entries, rows = self._direct
+        entries, rows = self._direct_entries
         is_fixed = ~np.isin(entries, keep)
         base = self.base.copy()
         base[rows[is_fixed]] = n[entries[is_fixed]]

@@ -27,12 +27,12 @@ _QUANTITY_DEVIATION = 1.0  # standard deviation of quantities about their guess,
 _TRIAL_SEED = 0  # fixed seed, so that every user of a model gets the same result
 _NEGATIVE_RATE_RTOL = 1e-9  # size of a negative rate relative to the largest rate, below which it counts as zero
 
-_POSITIVE: PerObjectCache[CompiledProblem, Mask] = PerObjectCache()
+_POSITIVE_STATES: PerObjectCache[CompiledProblem, Mask] = PerObjectCache()
 
 
 def positive_states(compiled_problem: CompiledProblem) -> Mask:
     """Return the mask of the differential states that start nonnegative and stay so in all trials, (n_x,)."""
-    return _POSITIVE.get(compiled_problem, _find_positive_states)
+    return _POSITIVE_STATES.get(compiled_problem, _find_positive_states)
 
 
 def _find_positive_states(compiled_problem: CompiledProblem) -> Mask:
@@ -49,12 +49,12 @@ def _find_positive_states(compiled_problem: CompiledProblem) -> Mask:
         has_changed = False
         for condition in compiled_problem.conditions:
             for j in np.flatnonzero(positive):
-                if _driven_below(compiled_problem, condition, rates, int(j), positive, rng):
+                if _is_driven_negative(compiled_problem, condition, rates, int(j), positive, rng):
                     positive[j], has_changed = False, True
     return positive
 
 
-def _driven_below(
+def _is_driven_negative(
     compiled_problem: CompiledProblem,
     condition: Condition,
     rates: ca.Function,

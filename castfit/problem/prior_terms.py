@@ -48,17 +48,17 @@ def compile_priors(statement: ProblemStatement, quantities: Sequence[Quantity]) 
 
 
 def _terms(statement: ProblemStatement, quantities: Sequence[Quantity]) -> Iterable[Term]:
-    yield from _smooth_terms(statement, quantities)
+    yield from _smoothness_penalties(statement, quantities)
     for entry in statement.priors:
         if isinstance(entry, JointNormal):
-            yield _joint(entry, quantities)
+            yield _joint_prior(entry, quantities)
         elif isinstance(entry, Penalty):
-            yield from _pulls(entry, quantities)
+            yield from _penalty_terms(entry, quantities)
         elif isinstance(entry.target, ca.SX):
-            yield from _of_expression(entry, entry.target, statement, quantities)
+            yield from _expression_prior(entry, entry.target, statement, quantities)
 
 
-def _smooth_terms(statement: ProblemStatement, quantities: Sequence[Quantity]) -> tuple[SmoothnessPenalty, ...]:
+def _smoothness_penalties(statement: ProblemStatement, quantities: Sequence[Quantity]) -> tuple[SmoothnessPenalty, ...]:
     """Return the penalties on estimated inputs, each function once."""
     index_by_quantity = {(q.symbol_name, q.experiment): j for j, q in enumerate(quantities)}
     penalties: dict[tuple[Any, ...], SmoothnessPenalty] = {}
@@ -72,7 +72,7 @@ def _smooth_terms(statement: ProblemStatement, quantities: Sequence[Quantity]) -
             owner = e.name if u.spec.per_experiment else None
             if (label, owner) in penalties:
                 continue
-            term = _smooth_term(
+            term = _smoothness_penalty(
                 u.spec, label, values, [index_by_quantity.get((n, owner), -1) for n in names], len(quantities)
             )
             if term is not None:
@@ -81,7 +81,7 @@ def _smooth_terms(statement: ProblemStatement, quantities: Sequence[Quantity]) -
     return tuple(penalties.values())
 
 
-def _smooth_term(
+def _smoothness_penalty(
     spec: EstimatedInput, label: str, values: Array, positions: Sequence[int], n_theta: int
 ) -> SmoothnessPenalty | None:
     """Return the penalty on values at positions `positions`, numbers where that is -1; None if all are."""
@@ -100,18 +100,18 @@ def _smooth_term(
     )
 
 
-def _joint(entry: JointNormal, quantities: Sequence[Quantity]) -> JointPriorRows:
+def _joint_prior(entry: JointNormal, quantities: Sequence[Quantity]) -> JointPriorRows:
     names = [q.name for q in quantities]
     positions = np.array([names.index(n) for n in entry.names], dtype=np.intp)
     log = np.asarray(entry.log, dtype=np.bool_)
     return JointPriorRows(entry.label, positions, log, entry.mean, entry.root, entry.offset, entry.constant, len(names))
 
 
-def _pulls(entry: Penalty, quantities: Sequence[Quantity]) -> Iterable[Term]:
+def _penalty_terms(entry: Penalty, quantities: Sequence[Quantity]) -> Iterable[Term]:
     """Return one prior per quantity, or on how the values of a local parameter differ."""
     n, deviation = len(quantities), entry.weight**-0.5
     for name in entry.names:
-        indices = _meant(name, quantities)
+        indices = _find_meanings(name, quantities)
         if entry.towards == "equal" and entry.absolute:
             yield from _differences(entry, indices, quantities)
             continue
@@ -144,7 +144,7 @@ def _differences(entry: Penalty, indices: Sequence[int], quantities: Sequence[Qu
         yield ExpressionPrior(label, prior, graph.part([0], [label], {first_name: indices[0], other_name: j}, {}, n))
 
 
-def _meant(name: str, quantities: Sequence[Quantity]) -> list[int]:
+def _find_meanings(name: str, quantities: Sequence[Quantity]) -> list[int]:
     """Return the positions of the quantity of a name, or of all values of a local parameter or initial state."""
     exactly = [j for j, q in enumerate(quantities) if q.name == name]
     return exactly or [j for j, q in enumerate(quantities) if q.symbol_name == name and q.experiment is not None]
@@ -159,7 +159,7 @@ def _readings(
     return meanings(names, [e.name for e in statement.experiments], statement.parameters, quantities, means)
 
 
-def _of_expression(
+def _expression_prior(
     entry: PriorTerm, expression: ca.SX, statement: ProblemStatement, quantities: Sequence[Quantity]
 ) -> Iterable[ExpressionPrior]:
     graph = Graph.from_expressions([expression], {})
@@ -199,7 +199,7 @@ def entry_mistakes(statement: ProblemStatement, quantities: Sequence[Quantity]) 
 def _belief_mistakes(entry: PriorTerm, statement: ProblemStatement, quantities: Sequence[Quantity]) -> list[str]:
     known_names = tuple(dict.fromkeys((*(q.name for q in quantities), *(q.symbol_name for q in quantities))))
     if isinstance(entry.target, str):
-        matching_quantities = [quantities[j] for j in _meant(entry.target, quantities)]
+        matching_quantities = [quantities[j] for j in _find_meanings(entry.target, quantities)]
         if not matching_quantities:
             return [f"priors names {entry.label}, which is not estimated: {suggest(entry.target, known_names)}"]
         if any(q.prior is not entry.prior for q in matching_quantities):
@@ -228,7 +228,7 @@ def _belief_mistakes(entry: PriorTerm, statement: ProblemStatement, quantities: 
 def _penalty_mistakes(entry: Penalty, quantities: Sequence[Quantity], known_names: Sequence[str]) -> list[str]:
     mistakes: list[str] = []
     for name in entry.names:
-        matching_quantities = [quantities[j] for j in _meant(name, quantities)]
+        matching_quantities = [quantities[j] for j in _find_meanings(name, quantities)]
         if not matching_quantities:
             mistakes.append(f"{entry.label} names '{name}', which is not estimated: {suggest(name, known_names)}")
         elif entry.towards == "equal" and len(matching_quantities) < 2:

@@ -63,7 +63,7 @@ __all__ = ["Constraint", "Normal", "Parameter", "Posable", "Problem"]
 _T = TypeVar("_T")
 
 
-def _of_posed(name: str, doc: str = "") -> Any:
+def _forward_to_posed(name: str, doc: str = "") -> Any:
     """Return the property of a `Problem` that is one of what follows from it."""
     return property(lambda self: getattr(self.posed, name), doc=doc or getattr(CompiledProblem, name).__doc__)
 
@@ -117,26 +117,28 @@ class Problem:
       - parameter 'k' has no guess; add it to parameters={...}
     """
 
-    model: Model = _of_posed(
+    model: Model = _forward_to_posed(
         "model",
         "The model; where spreads of the noise are computed they are outputs of it, and their parameters its own.",
     )
-    outputs: tuple[str, ...] = _of_posed("outputs", "What is measured in any experiment, in the model's order.")
-    quantities: tuple[Quantity, ...] = _of_posed("quantities", "The estimated quantities, in the order of theta.")
-    conditions: tuple[Condition, ...] = _of_posed("conditions", "The experiments, worked out.")
-    names: tuple[str, ...] = _of_posed("names")
-    n_data: int = _of_posed("n_data")
-    absolute_sigma: bool = _of_posed(
+    outputs: tuple[str, ...] = _forward_to_posed("outputs", "What is measured in any experiment, in the model's order.")
+    quantities: tuple[Quantity, ...] = _forward_to_posed(
+        "quantities", "The estimated quantities, in the order of theta."
+    )
+    conditions: tuple[Condition, ...] = _forward_to_posed("conditions", "The experiments, worked out.")
+    names: tuple[str, ...] = _forward_to_posed("names")
+    n_data: int = _forward_to_posed("n_data")
+    absolute_sigma: bool = _forward_to_posed(
         "absolute_sigma", "Whether standard deviations were given, so that they need not be estimated."
     )
-    log: NDArray[np.bool_] = _of_posed("log")
-    bounds: tuple[Array, Array] = _of_posed("bounds")
-    guess: Array = _of_posed("guess")
-    observed: ca.SX = _of_posed(
+    log: NDArray[np.bool_] = _forward_to_posed("log")
+    bounds: tuple[Array, Array] = _forward_to_posed("bounds")
+    guess: Array = _forward_to_posed("guess")
+    observed: ca.SX = _forward_to_posed(
         "observed", "The graph of the measured outputs, (n_outputs, 1), over the model's symbols."
     )
-    free_parameters: NDArray[np.intp] = _of_posed("free_parameters")
-    varying: frozenset[str] = _of_posed("varying")
+    free_parameters: NDArray[np.intp] = _forward_to_posed("free_parameters")
+    varying: frozenset[str] = _forward_to_posed("varying")
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class Problem:
         units: Mapping[str, str] | None = None,
     ) -> None:
         mistakes: list[str] = []
-        experiment_list = _items("experiments", experiments, Experiment, mistakes)
+        experiment_list = _read_items("experiments", experiments, Experiment, mistakes)
         labeled_experiments = [e if e.name else e.called(f"experiment {i + 1}") for i, e in enumerate(experiment_list)]
         self._model = model
         self.experiments: tuple[Experiment, ...] = tuple(labeled_experiments)
@@ -336,10 +338,10 @@ class Problem:
 
     def __reduce__(self) -> Any:
         """Pickle by the constructor's arguments; compiled functions are rebuilt."""
-        return partial(_rebuilt, self.posed.format_measure, **self._arguments), ()
+        return partial(_rebuild_problem, self.posed.format_measure, **self._arguments), ()
 
 
-def _rebuilt(format_measure: str, **arguments: Any) -> Problem:
+def _rebuild_problem(format_measure: str, **arguments: Any) -> Problem:
     return Problem(**arguments).measured_by(format_measure)
 
 
@@ -405,7 +407,7 @@ def _unit_mistakes(units: Mapping[str, Any], model: Model, parameters: Mapping[s
     return unknown_name_mistakes + type_mistakes
 
 
-def _items(label: str, value: Any, kind: type[_T], mistakes: list[str]) -> list[_T]:
+def _read_items(label: str, value: Any, kind: type[_T], mistakes: list[str]) -> list[_T]:
     """Read one or several things of a kind."""
     if isinstance(value, kind):
         return [value]

@@ -184,10 +184,10 @@ def _experiment_mistakes(statement: ProblemStatement, experiment: Experiment) ->
     parameters = every_parameter(model, statement.parameters)
     mistakes += unknown_names("'{}' has its own value but is no parameter", experiment.parameters, parameters)
     local_expressions = {n: v for n, v in experiment.parameters.items() if isinstance(v, ca.SX)}
-    mistakes += _unknown("parameter '{}'", local_expressions, parameters)
+    mistakes += _unknown_symbols("parameter '{}'", local_expressions, parameters)
     neither = "sigma contains '{}', which is neither in the model nor among the problem's parameters"
     mistakes += unknown_names(neither, dict.fromkeys(noise_names(model, experiment)), parameters)
-    mistakes += _circles(local_expressions)
+    mistakes += _find_circular_values(local_expressions)
     known = (*model.own_states, *model.algebraic_states)
     mistakes += unknown_names("initial names '{}', which is no state", initial, known)
     mistakes += _consistency_mistakes(model, experiment, initial)
@@ -198,7 +198,7 @@ def _experiment_mistakes(statement: ProblemStatement, experiment: Experiment) ->
     ]
     for name, value in initial.items():
         if isinstance(value, ca.SX):
-            mistakes += _unknown("the initial value of '{}'", {name: value}, parameters)
+            mistakes += _unknown_symbols("the initial value of '{}'", {name: value}, parameters)
         elif not isinstance(value, (Free, Consistent)) and name in statement.state_bounds:
             lower, upper = statement.state_bounds[name]
             if not lower <= value <= upper:
@@ -274,13 +274,13 @@ def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[
     mistakes += unknown_names("steady_state: initial names '{}', which is no state", steady_start.initial, state_names)
     mistakes += unknown_names("steady_state: '{}' is no input of the model", steady_start.inputs, model.inputs)
     mistakes += unknown_names("steady_state: '{}' is no parameter", steady_start.parameters, parameters)
-    mistakes += _unknown("steady_state: parameter '{}'", steady_start.parameters, parameters)
+    mistakes += _unknown_symbols("steady_state: parameter '{}'", steady_start.parameters, parameters)
     circles, previous_circles = (
-        _circles({n: v for n, v in group.items() if isinstance(v, ca.SX)})
+        _find_circular_values({n: v for n, v in group.items() if isinstance(v, ca.SX)})
         for group in (experiment.parameters, experiment.before.parameters)
     )
     mistakes += [] if circles else [f"steady_state: {m}" for m in previous_circles]
-    mistakes += _unknown("steady_state: the initial value of '{}'", steady_start.initial, parameters)
+    mistakes += _unknown_symbols("steady_state: the initial value of '{}'", steady_start.initial, parameters)
     if isinstance(steady_start.initial, SteadyStart):
         return [*mistakes, *_steady_mistakes(model, experiment.before, parameters)]
     start_values = {**model.initial, **steady_start.initial}
@@ -293,7 +293,7 @@ def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[
     return mistakes
 
 
-def _unknown(template: str, values: Mapping[str, Any], parameters: Sequence[str]) -> list[str]:
+def _unknown_symbols(template: str, values: Mapping[str, Any], parameters: Sequence[str]) -> list[str]:
     """Find the symbols in expressions that are no parameters; {} stands for the name of the value."""
     return [
         mistake
@@ -304,7 +304,7 @@ def _unknown(template: str, values: Mapping[str, Any], parameters: Sequence[str]
     ]
 
 
-def _circles(expressions: Mapping[str, ca.SX]) -> list[str]:
+def _find_circular_values(expressions: Mapping[str, ca.SX]) -> list[str]:
     """Find parameters whose value in an experiment depends on itself, each circle once."""
     dependencies = {n: [s.name() for s in ca.symvar(v) if s.name() in expressions] for n, v in expressions.items()}
     circles: dict[frozenset[str], list[str]] = {}
@@ -369,7 +369,7 @@ def _input_mistakes(statement: ProblemStatement) -> list[str]:
             if n in model_names
         ]
         groups = [[e] for *_, e in uses] if u.per_experiment else [[e for *_, e in uses]]
-        mistakes += [m for group in groups for m in _useless(label, u, group)]
+        mistakes += [m for group in groups for m in _find_useless_knots(label, u, group)]
     return mistakes
 
 
@@ -385,7 +385,7 @@ def local_mistakes(model: Model, experiments: Iterable[Experiment], parameters: 
     ]
 
 
-def _useless(label: str, u: EstimatedInput, experiments: list[Experiment]) -> list[str]:
+def _find_useless_knots(label: str, u: EstimatedInput, experiments: list[Experiment]) -> list[str]:
     """Find knots on whose values nothing that was measured depends."""
     start, end = min(e.start for e in experiments), max(e.end for e in experiments)
     t = u.knots
@@ -548,7 +548,7 @@ def support_mistakes(compiled_problem: CompiledProblem) -> dict[str, str]:
     system = compiled_problem.model.system
     x, z, p = system.x, system.z, system.p
     unknown_symbols = ca.vertcat(x, z)
-    equations = ca.vertcat(system.ode, _matched(system))
+    equations = ca.vertcat(system.ode, _order_equations(system))
     flow = _dependence(equations, unknown_symbols)  # flow[i, j]: equation i contains unknown j
     by_parameter = _dependence(equations, p)
     observe, observe_p = (
@@ -564,29 +564,29 @@ def support_mistakes(compiled_problem: CompiledProblem) -> dict[str, str]:
             if observable is not None
             for n in observable.predicted
         ]
-        is_reached, n_x, schedule = _any(observe[columns]), x.numel(), condition.schedule
+        is_reached, n_x, schedule = _any_row(observe[columns]), x.numel(), condition.schedule
         for _ in range(unknown_symbols.numel()):
-            is_reached = is_reached | _any(flow[is_reached])
+            is_reached = is_reached | _any_row(flow[is_reached])
             jumped, _rows = schedule.reaching(is_reached[:n_x], np.zeros(p.numel(), dtype=np.bool_))
             is_reached[:n_x] |= jumped
-        parameters = _any(observe_p[columns]) | _any(by_parameter[is_reached])
+        parameters = _any_row(observe_p[columns]) | _any_row(by_parameter[is_reached])
         _, of_events = schedule.reaching(is_reached[:n_x], parameters)
         rows = np.concatenate([parameters, is_reached[:n_x], of_events])
-        supported.update(condition.theta[_any(condition.link.pattern[rows])].tolist())
+        supported.update(condition.theta[_any_row(condition.link.pattern[rows])].tolist())
     return {
         quantity.name: f"no measurement depends on the free {quantity.kind} '{quantity.name}'; "
         f"{'give it a value' if quantity.kind == 'initial state' else 'fix it (fixed=True)'}"
         for j, quantity in enumerate(compiled_problem.quantities)
-        if j not in supported and not compiled_problem.informed[j] and not _bound_up(compiled_problem, j)
+        if j not in supported and not compiled_problem.informed[j] and not _is_constrained(compiled_problem, j)
     }
 
 
-def _bound_up(compiled_problem: CompiledProblem, j: int) -> bool:
+def _is_constrained(compiled_problem: CompiledProblem, j: int) -> bool:
     """Whether an equation of quantities, or a constraint at points, may determine a quantity that nothing measures."""
     return bool(compiled_problem.path) or any(r.lower == r.upper and r.involved[j] for r in compiled_problem.relations)
 
 
-def _matched(system: System) -> ca.SX:
+def _order_equations(system: System) -> ca.SX:
     """Return the algebraic equations in the order of the unknowns that they determine."""
     if system.z.numel() == 0:
         return system.alg
@@ -660,7 +660,7 @@ def tau_mistakes(model: Model, p: Array) -> list[str]:
     ]
 
 
-def _any(rows: Mask) -> Mask:
+def _any_row(rows: Mask) -> Mask:
     """Return a mask of the columns that are True in any row."""
     return np.logical_or.reduce(rows, axis=0)
 
