@@ -97,15 +97,15 @@ def _integrating() -> Generator[list[float]]:
     integrate, run_task, durations = NativeModel.integrate, PreparedTask.run, list[float]()
 
     def timed(self: NativeModel, *arguments: Any, **options: Any) -> IntegrationOutcome:
-        start_seconds = self.spent
+        start_seconds = self.spent_seconds
         outcome = integrate(self, *arguments, **options)
-        durations.append(self.spent - start_seconds)
+        durations.append(self.spent_seconds - start_seconds)
         return outcome
 
     def timed_again(self: PreparedTask, *arguments: Any) -> bool:
-        start_seconds = self.stepper.model.spent
+        start_seconds = self.stepper.model.spent_seconds
         outcome = run_task(self, *arguments)
-        durations.append(self.stepper.model.spent - start_seconds)
+        durations.append(self.stepper.model.spent_seconds - start_seconds)
         return outcome
 
     NativeModel.integrate, PreparedTask.run = timed, timed_again

@@ -319,7 +319,7 @@ class RedundantConstraintRemoval(Refinement[SolveStaging, Attempt]):
         if not follow:
             return None
         self.follow, run, transcription = follow, self.run, answer.staging.transcription
-        run.problem = run.problem.releasing(follow)
+        run.problem = run.problem.without_relations(follow)
         run.report_line(f"{', '.join(follow)} is implied by other constraints; solving without it")
         try:
             return SolveStaging(
@@ -337,7 +337,7 @@ class RedundantConstraintRemoval(Refinement[SolveStaging, Attempt]):
             return answer
         problem = self.run.problem
         natural = problem.to_natural(answer.theta)
-        contradictions = [m for r in problem.implied for m in r.contradictions(natural)]
+        contradictions = [m for r in problem.implied_relations for m in r.contradictions(natural)]
         return answer.ending(Status.INACCURATE, "; ".join(contradictions)) if contradictions else answer
 
 
@@ -364,7 +364,7 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
                 self.stop_reason = None if violation is None else (Status.INACCURATE, violation.sentence)
                 return None
             self.exchanges += 1
-            run.problem = run.problem.watching(violation.times)
+            run.problem = run.problem.with_watched_times(violation.times)
             run.report_line(f"{violation.sentence} The constraint is now also enforced there.")
             transcription = with_start_trajectory(run.problem, staging.transcription, answer.theta, answer.nodes)
             return SolveStaging(

@@ -58,14 +58,14 @@ def build_result(
     natural = np.clip(problem.to_natural(theta), [q.lower for q in quantities], [q.upper for q in quantities])
     slope = problem.natural_slope(theta)
     values = dict(zip(names, natural.tolist(), strict=True))
-    n_theta, n_rows = len(names), problem.n_data + _n_informing(evaluation) - int(compiled_problem.penalties.sum())
-    roughness_cost = sum(term.rows(natural)[2] for term in compiled_problem.smooth)
+    n_theta, n_rows = len(names), problem.n_data + _n_informing(evaluation) - int(compiled_problem.penalty_mask.sum())
+    roughness_cost = sum(term.rows(natural)[2] for term in compiled_problem.smoothness_penalties)
     bound_sides = {layout.describe(int(i)): "lower" if active[i] < 0 else "upper" for i in np.flatnonzero(active)}
 
     fit_statistics, unknown_reason = _uncertainty(compiled_problem, found)
     constraints = ConstraintTable()
     if (
-        (compiled_problem.path or compiled_problem.relations or compiled_problem.implied)
+        (compiled_problem.path or compiled_problem.relations or compiled_problem.implied_relations)
         and isinstance(evaluation, Linearization)
         and evaluation.ok
     ):
@@ -187,7 +187,7 @@ def build_result(
         absolute_sigma=compiled_problem.absolute_sigma,
         measure=compiled_problem.measure,
         confidence_level=confidence_level,
-        smoothness={term.label: term.weight for term in compiled_problem.smooth},
+        smoothness={term.label: term.weight for term in compiled_problem.smoothness_penalties},
         effective=_effective(
             compiled_problem, bound_sides, None if fit_statistics is None else fit_statistics.held_back
         ),
@@ -224,7 +224,7 @@ def _uncertainty(compiled_problem: CompiledProblem, attempt: Attempt) -> tuple[S
             scale=attempt.staged.scale,
             relative_tolerance=attempt.transcription.accuracy,
             absolute_tolerance=attempt.transcription.integrator.absolute_tolerance,
-            penalty=compiled_problem.penalties,
+            penalty=compiled_problem.penalty_mask,
             row_errors=None if verification is None else verification.row_errors,
             defects=None if verification is None else verification.defects,
         )
@@ -265,7 +265,7 @@ def _effective(
     """Compute the number of values of each smooth input that the data determine; NaN if unknown."""
     effective_counts: dict[str, float] = {}
     offset = 0
-    for term in compiled_problem.smooth:
+    for term in compiled_problem.smoothness_penalties:
         rows = slice(offset, offset + term.offset.size)
         offset = rows.stop
         n_free = sum(compiled_problem.names[j] not in bound_sides for j in term.theta_index.tolist())

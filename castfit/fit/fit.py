@@ -255,7 +255,7 @@ def _refinements(problem: CompiledProblem, *, verify: bool) -> list[type[Refined
         from castfit.fit.correlated_errors import CorrelatedErrors
 
         refinements.append(CorrelatedErrors)
-    if any(term.chosen for term in problem.smooth):
+    if any(term.chosen for term in problem.smoothness_penalties):
         from castfit.fit.smoothing_weights import SmoothnessWeights
 
         refinements.append(SmoothnessWeights)
@@ -296,7 +296,7 @@ class _FitRequest:
         with with_deadline(seconds_left), _progress_line(self.verbose) as line:
             if line is not None:
                 line("before the first iteration")
-            compiled_problem = problem.posed.assuming(absolute_sigma=self.absolute_sigma)
+            compiled_problem = problem.posed.with_absolute_sigma(absolute_sigma=self.absolute_sigma)
             origin = _origin(compiled_problem, transcription, start, seconds_left)
             nodes = result_nodes(compiled_problem, start) if isinstance(start, Result) else origin.nodes
             if self.transcription is None:

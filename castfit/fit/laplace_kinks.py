@@ -270,7 +270,7 @@ def _restore_kinks(
         kinked_cost, smooth_cost = compiled_problem.priors(result.theta).cost, smooth.priors(result.theta).cost
     cost_change = kinked_cost - smooth_cost if result.success or np.isfinite(kinked_cost) else 0.0
     neg2log_change = 2.0 * (cost_change + compiled_problem.prior_constant - smooth.prior_constant)
-    assumed_problem = compiled_problem.assuming(absolute_sigma=result.absolute_sigma)
+    assumed_problem = compiled_problem.with_absolute_sigma(absolute_sigma=result.absolute_sigma)
     active_kinks = [kink for kink, sign in zip(kinks, signs, strict=False) if sign == 0.0]
     names = {
         compiled_problem.names[kink.term.theta_index]: kink.prior.kink

@@ -69,7 +69,7 @@ def noisy_mistakes(problem: CompiledProblem) -> list[str]:
         mistakes.append(
             f"{prefix} measurement errors must be independent; write their autocorrelated part as a state with noise"
         )
-    if any(term.chosen for term in problem.smooth):
+    if any(term.chosen for term in problem.smoothness_penalties):
         mistakes.append(
             f"{prefix} smoothness='auto' is unsupported; set a number, or write the input as a state with process noise"
         )
@@ -86,9 +86,9 @@ def noisy_mistakes(problem: CompiledProblem) -> list[str]:
             mistakes.append(f"{c.name}: {prefix} it has no steady state; pass finite times")
         if c.schedule.triggers:
             mistakes.append(f"{c.name}: {prefix} state-triggered events are unsupported; set the event times")
-        elif c.schedule.moves:
+        elif c.schedule.is_moving:
             mistakes.append(f"{c.name}: {prefix} event times cannot be estimated; fix them")
-        if any(i.change is not None and not i.change.linear for i in c.schedule.instants):
+        if any(i.change is not None and not i.change.is_linear for i in c.schedule.instants):
             mistakes.append(f"{c.name}: {prefix} events must change states linearly; use fixed factors")
     return mistakes
 
@@ -377,7 +377,7 @@ def fit_noisy(
                 evaluation, curvature, status = search.climb(likelihood, evaluation, curvature)
                 if not status.success:
                     break
-                finer_likelihood = likelihood.divided(2.0)
+                finer_likelihood = likelihood.with_shorter_stages(2.0)
                 finer_evaluation = search.evaluate(
                     finer_likelihood, evaluation.y, finer_likelihood.starts_from(likelihood, evaluation)
                 )
@@ -412,7 +412,7 @@ def _refine_start(
     for _ in range(_MAX_REFINEMENTS):
         if search.halted():
             break
-        finer_likelihood = likelihood.divided(2.0)
+        finer_likelihood = likelihood.with_shorter_stages(2.0)
         starts = finer_likelihood.starts_from(likelihood, evaluation) if evaluation.modes else None
         finer_evaluation = search.evaluate(finer_likelihood, y, starts)
         refinement_change = abs(finer_evaluation.value - evaluation.value)
@@ -488,7 +488,7 @@ def _result(
         neg2logprior=2.0 * evaluation.prior if compiled_problem.every_prior else 0.0,
         refined=float(refinement_change),
         stages=likelihood.stages,
-        longest=likelihood.longest,
+        longest=likelihood.max_stage_lengths,
         tracks=tracks,
         innovations=innovations,
         active=bound_sides,

@@ -60,7 +60,7 @@ _MIN_RELATIVE_EIGENVALUE = 1e-11
 
 def chosen_labels(problem: CompiledProblem) -> tuple[str, ...]:
     """Return the inputs whose smoothness is to be chosen."""
-    return tuple(dict.fromkeys(term.label for term in problem.smooth if term.chosen))
+    return tuple(dict.fromkeys(term.label for term in problem.smoothness_penalties if term.chosen))
 
 
 class SmoothnessWeights(RefinedFit):
@@ -71,7 +71,7 @@ class SmoothnessWeights(RefinedFit):
     def __init__(self, question: RefinementProblem) -> None:
         self.problem, start = question.problem, question.start
         self.labels = chosen_labels(self.problem.posed)
-        self.weights = {term.label: term.weight for term in self.problem.posed.smooth if term.chosen}
+        self.weights = {term.label: term.weight for term in self.problem.posed.smoothness_penalties if term.chosen}
         if isinstance(start, Result):
             self.weights |= {n: w for n, w in start.smoothness.items() if n in self.weights}
         self.rounds, self.is_converged, self.notes = 0, False, dict[str, str]()
@@ -85,7 +85,7 @@ class SmoothnessWeights(RefinedFit):
     def _collapsed(self, answer: Result) -> bool:
         """Check whether the data are fitted nearly exactly, so that the only unknown sigma tends to 0."""
         compiled_problem, n = self.problem.posed, answer.n_data
-        has_other_priors = len(compiled_problem.every_prior) > len(compiled_problem.smooth)
+        has_other_priors = len(compiled_problem.every_prior) > len(compiled_problem.smoothness_penalties)
         is_single_sigma = len(compiled_problem.groups) == 1 and all(
             o is None or o.group == 0 for c in compiled_problem.conditions for o in c.observed
         )
@@ -109,7 +109,7 @@ class SmoothnessWeights(RefinedFit):
             values = np.concatenate([c.points.values[c.points.mask] / c.points.sigma[c.points.mask]
                                      for c in self.problem.posed.conditions])  # fmt: skip
             self.sigma = _INITIAL_SIGMA_FRACTION * float(np.std(values)) or 1.0
-            self.weights = {term.label: term.weight for term in self.problem.posed.smooth if term.chosen}
+            self.weights = {term.label: term.weight for term in self.problem.posed.smoothness_penalties if term.chosen}
             return RefinementProblem(self._weighed, None)
         model = LocalModel.from_result(answer, self._weighed, self.labels, joint=self.sigma is not None)
         log_weights = model.likeliest()
@@ -178,7 +178,7 @@ class LocalModel:
         weight = np.array([result.smoothness[n] for n in labels]) / inflation
         curvature, g = np.array(result.information), np.zeros(theta.size)
         for label, w in zip(labels, weight.tolist(), strict=True):
-            parts = [replace(t, weight=1.0).rows(natural) for t in problem.smooth if t.label == label]
+            parts = [replace(t, weight=1.0).rows(natural) for t in problem.smoothness_penalties if t.label == label]
             r, J = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]) * slope
             curvature -= w * J.T @ J
             g -= w * J.T @ r  # at the optimum, gradients cancel

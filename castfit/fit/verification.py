@@ -354,7 +354,7 @@ def objective_function(problem: CompiledProblem, layout: Layout) -> Callable[[Ar
     share, n_unknown = 0.5 if problem.measure == PETAB else 1.0, int(layout.group_sizes.sum())
 
     def objective(v: Array, cost: float, chi2: float) -> float:
-        roughness_cost = sum(term.rows(problem.to_natural(layout.theta(v)))[2] for term in problem.smooth)
+        roughness_cost = sum(term.rows(problem.to_natural(layout.theta(v)))[2] for term in problem.smoothness_penalties)
         return (
             chi2 - 2.0 * roughness_cost
             if is_chi2

@@ -65,18 +65,18 @@ class DenseOutput:
 
     def interpolate(self, time: float) -> tuple[Array, Array]:
         """Return the states (n_x,) and their rates at a time."""
-        k = self.part(time)
+        k = self.find_step(time)
         begin, end = self.times[k], self.times[k + 1]
         values, slopes = _basis((time - begin) / (end - begin))
         if k not in self.coefficient_cache:  # several differences look at the same step
             self.coefficient_cache[k] = _FROM_ENDS @ self.ends[k]
         return values @ self.coefficient_cache[k], slopes @ self.coefficient_cache[k] / (end - begin)
 
-    def rests(self, k: int) -> bool:
+    def is_constant(self, k: int) -> bool:
         """Check whether no state changes in a step."""
         return not self.ends[k, [1, 3, 4]].any()
 
-    def part(self, time: float) -> int:
+    def find_step(self, time: float) -> int:
         """Return between which times a time lies."""
         last_index = self.times.size - 2
         return min(max(int(self.times.searchsorted(time, side="right")) - 1, 0), last_index) if last_index else 0
@@ -108,7 +108,7 @@ def dense_output(
         steps = (
             None
             if trajectories.sensitivity_cache is None or trajectories.rescued_lanes
-            else trajectories.sensitivity_cache.of_only_lane()
+            else trajectories.sensitivity_cache.single_lane_data()
         )
         if steps is not None:
             tau, y, first_rates, last_rates, bend_terms = steps

@@ -50,7 +50,7 @@ class WorkerObject:
 
     key: str
     make: Callable[..., Any]
-    frozen: bytes
+    pickled_arguments: bytes
 
 
 def make_worker_object(make: Callable[..., Any], *arguments: Any) -> WorkerObject:
@@ -73,26 +73,26 @@ class IntegrationWorkers:
 
     pool: WorkerPool
     replaces_threads: bool
-    spent: float = 0.0
+    local_seconds: float = 0.0
 
     @property
-    def pays(self) -> bool:
+    def is_worthwhile(self) -> bool:
         """Whether workers are worth their start; a fit that is over in no time needs none.
 
         A process that is a worker itself cannot start any.
         """
         return self.replaces_threads or (
-            self.spent >= _MIN_SECONDS_TO_START_WORKERS and not multiprocessing.current_process().daemon
+            self.local_seconds >= _MIN_SECONDS_TO_START_WORKERS and not multiprocessing.current_process().daemon
         )
 
     @contextmanager
-    def resting(self) -> Generator[None, None, None]:
+    def count_local_work(self) -> Generator[None, None, None]:
         """Note how long a block takes in which workers have nothing to do."""
         start_time = time.perf_counter()
         yield
-        self.spent += time.perf_counter() - start_time
+        self.local_seconds += time.perf_counter() - start_time
 
-    def shares(self, size: int) -> list[slice]:
+    def divide(self, size: int) -> list[slice]:
         """Divide lanes into pieces."""
         n_workers = self.pool.n_workers
         return [
@@ -115,7 +115,7 @@ class IntegrationWorkers:
         for k, answer in self.pool.run(_run_task, tasks, idle=check_deadline, has_affinity=True):
             if isinstance(answer, _NotCached):
                 worker_object, *call = calls[k]
-                tasks.appendleft((k, (worker_object.key, *call, (worker_object.make, worker_object.frozen))))
+                tasks.appendleft((k, (worker_object.key, *call, (worker_object.make, worker_object.pickled_arguments))))
             elif isinstance(answer, InputError):
                 raise answer
             elif isinstance(answer, LostTask) and answer.cause == "not_run":

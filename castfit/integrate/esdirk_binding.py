@@ -179,14 +179,14 @@ class StoredSteps(ProcessLocal):
     """
 
     def __init__(self, lanes: Lanes, settings: tuple[Any, ...], model: NativeModel, room: int = 0) -> None:
-        self._lane_arrays, self._settings, self._free = _collect_lane_arrays(lanes), settings, model.free
+        self._lane_arrays, self._settings, self._free = _collect_lane_arrays(lanes), settings, model.free_pools
         step_index, room = np.zeros(2 * lanes.size + 1, dtype=np.int64), int(_ROOM_MARGIN * room)
         self.buffers: tuple[Array, Integers]
         """pool and kept, at once: who reads them keeps them, others may give the steps up meanwhile."""
         if _POOL_SIZE < room <= _MAX_STORED_NUMBERS:
             model.make_room(room)
             self.buffers = np.empty(room), step_index
-            model.large.append(ref(self))
+            model.large_steps.append(ref(self))
             return
         try:
             self.buffers = self._free.pop(), step_index
@@ -198,7 +198,7 @@ class StoredSteps(ProcessLocal):
         """Number of stored steps of each lane, (L,), -1 if there was no room."""
         return self.buffers[1][1:-1:2]
 
-    def of_only_lane(self) -> tuple[Array, Array, Array, Array, Array] | None:
+    def single_lane_data(self) -> tuple[Array, Array, Array, Array, Array] | None:
         """Return the data of the continuous extension of k steps of a single lane.
 
         None if there was no room for the steps.
@@ -226,11 +226,11 @@ class StoredSteps(ProcessLocal):
                 bend_terms[mask] = np.einsum("j,kjn->kn", tableau.dense, k[mask, : tableau.stages])
         return times, y, k[:, 0].copy(), last_rates, bend_terms
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Release the storage for other integrations; a user of these steps then has to integrate again."""
         self.buffers = np.empty(0), np.full_like(self.buffers[1], -1)
 
-    def belongs(self, lanes: Lanes, settings: tuple[Any, ...]) -> bool:
+    def matches(self, lanes: Lanes, settings: tuple[Any, ...]) -> bool:
         """Check whether the steps were taken for the very same arrays with the same settings."""
         return all(map(is_, (*self._lane_arrays, *self._settings), (*_collect_lane_arrays(lanes), *settings)))
 
@@ -311,7 +311,7 @@ class NativeModel:
         du = ca.SX.sym("du", self.n_u)
         f = ca.vertcat(*cast("list[ca.SX]", graph(*arguments)))
         jacobian, by_p, by_t = (ca.jacobian(f, v) for v in (ca.vertcat(x, z), p, t))
-        self.timed = bool(by_t.nnz())
+        self.depends_on_time = bool(by_t.nnz())
         if self.n_u:
             by_t = by_t + ca.mtimes(ca.jacobian(f, u), du)
         slopes = [_dense_entries(jacobian), _dense_entries(by_p), ca.densify(by_t)]
@@ -327,19 +327,19 @@ class NativeModel:
         self.library = load(self._source, _MODEL_FLAGS) if compiled or _find_evaluate_address() is None else None
         self._can_compile = may_compile and self.library is None
         self._local = threading.local()
-        self.free: list[Array] = []
+        self.free_pools: list[Array] = []
         """Pools for steps that nobody knows of any more."""
-        self.large: list[ref[StoredSteps]] = []
+        self.large_steps: list[ref[StoredSteps]] = []
         """Steps in larger pools."""
         self._step_counts: dict[tuple[bytes, int], int] = {}  # numbers of all steps, by output times and lanes
-        self.evaluated = 0.0
+        self.n_evaluated_operations = 0.0
         """Operations of the functions that were carried out."""
         self._backward_operations = 0.0
-        self.spent = 0.0
+        self.spent_seconds = 0.0
         """Seconds of computing time in the compiled integrator."""
 
     @property
-    def compiled(self) -> bool:
+    def is_compiled(self) -> bool:
         """Whether the functions are compiled."""
         return self.library is not None
 
@@ -351,9 +351,9 @@ class NativeModel:
         return split_work_arrays(generator.dump()) if self._needs_parts else generator.dump()
 
     @property
-    def worth_compiling(self) -> bool:
+    def is_worth_compiling(self) -> bool:
         """Whether the functions were compiled before, or evaluating them has taken as long as a compiler will."""
-        spent = _COMPILED_GAIN_SECONDS * self.evaluated
+        spent = _COMPILED_GAIN_SECONDS * self.n_evaluated_operations
         if self.library is not None or not (self._needs_parts or spent > _COMPILE_COST_SECONDS[0]):
             return False  # even to write a short source would not pay
         return self._is_compiled or spent > _COMPILE_COST_SECONDS[0] + _COMPILE_COST_SECONDS[1] * len(self._source)
@@ -369,16 +369,18 @@ class NativeModel:
         self._backward_operations = (
             n_steps * (stages - 1) * slopes
         )  # of the same steps along directions, or on the way back
-        self.evaluated += evaluations * rates + (self._backward_operations if has_directions else n_steps * jacobian)
+        self.n_evaluated_operations += evaluations * rates + (
+            self._backward_operations if has_directions else n_steps * jacobian
+        )
         return n_steps
 
     def make_room(self, room: int) -> None:
         """Give up the oldest steps in large pools until there is room for so many numbers."""
         with _LOCK:
-            live_steps = [steps for reference in self.large if (steps := reference()) is not None]
+            live_steps = [steps for reference in self.large_steps if (steps := reference()) is not None]
             while live_steps and sum(steps.buffers[0].size for steps in live_steps) + room > _MAX_STORED_NUMBERS:
-                live_steps.pop(0).give_up()
-            self.large = [ref(steps) for steps in live_steps]
+                live_steps.pop(0).release()
+            self.large_steps = [ref(steps) for steps in live_steps]
 
     def integrate(
         self,
@@ -431,7 +433,7 @@ class NativeModel:
             stored_steps = StoredSteps(
                 lanes, settings, self, self._step_counts.get((grid.tobytes(), size), 0) if keep else 0
             )
-        elif is_single_threaded and follow is not None and follow.belongs(lanes, settings):
+        elif is_single_threaded and follow is not None and follow.matches(lanes, settings):
             stored_steps = follow
 
         def pieces(first_lane: int, end_lane: int) -> Iterator[None]:
@@ -457,12 +459,12 @@ class NativeModel:
                 yield
                 lane = call(*addresses, lane, _STEPS_PER_CALL)
 
-        self.grow()
+        self.compile_if_worthwhile()
         self.workspace()  # so that it is not made further down
         start_time = thread_time()
         for _ in self._run_pieces(pieces, size):
             check_deadline()
-        self.spent += thread_time() - start_time
+        self.spent_seconds += thread_time() - start_time
         stages = max(method.stages, 0 if pair is None else pair.stages)
         n_steps = self.count(counts, stages, has_directions=dx is not None)
         key = grid.tobytes(), size
@@ -516,7 +518,7 @@ class NativeModel:
         is_single_threaded = threads() is None or size == 1
         stored_steps = (
             follow
-            if is_single_threaded and follow is not None and follow.belongs(lanes, (self, grid, method, pair, control))
+            if is_single_threaded and follow is not None and follow.matches(lanes, (self, grid, method, pair, control))
             else None
         )
         grid, seeds = (np.ascontiguousarray(a, dtype=np.float64) for a in (grid, seeds))
@@ -550,18 +552,18 @@ class NativeModel:
                 addresses = (ctypes.addressof(structure) for structure in (workspace.model, table, task, sums))
                 lane = integrator().castfit_pull(*addresses, lane, _STEPS_PER_CALL)
 
-        self.grow()
+        self.compile_if_worthwhile()
         self.workspace()  # so that it is not made further down
         start_time = thread_time()
         for _ in self._run_pieces(pieces, size):
             check_deadline()
-        self.spent += thread_time() - start_time
-        self.evaluated += self._backward_operations
+        self.spent_seconds += thread_time() - start_time
+        self.n_evaluated_operations += self._backward_operations
         return AdjointSums(x0, p, start, duration, code, failure_times, failed_equations)
 
-    def grow(self) -> None:
+    def compile_if_worthwhile(self) -> None:
         """Compile the functions where that pays by now."""
-        if self._can_compile and self.worth_compiling:
+        if self._can_compile and self.is_worth_compiling:
             self._can_compile = False
             with suppress(CompilationError), progress_line(None, keep=False) as line:
                 if line is not None:
@@ -610,7 +612,7 @@ def native_model(graph: ca.Function, compilation: str) -> NativeModel:
                 if compilation == "always":
                     raise
                 models[mode] = NativeModel(graph, compiled=False)
-        if compilation == "always" and not models[mode].compiled:
+        if compilation == "always" and not models[mode].is_compiled:
             models[mode] = NativeModel(graph, compiled=True)
         return models[mode]
 
@@ -645,7 +647,7 @@ class _Workspace:
         self.model = _Model(
             model.n_x, model.n_z, model.n_p, model.n_u, entries, slopes, *map(_address, patterns), *c_functions,
             *map(_address, (t, y, p, u, du, f, j, slope_j, by_p, by_t)),
-            int(model.timed),
+            int(model.depends_on_time),
             *((0, 0) if order is None else (order.entry_columns.size, order.tail)),
             *map(_address, lists),
         )  # fmt: skip
@@ -755,7 +757,7 @@ class PreparedTask:
             task.dx0, task.dp, task.dx = map(_address, directions)
             task.n_d = directions[0].shape[2]
             outputs.append(directions[2])
-        self.stepper.model.grow()
+        self.stepper.model.compile_if_worthwhile()
         workspace, call, lane, size = self.stepper.model.workspace(), self._call, 0, x.shape[0]
         addresses = (ctypes.addressof(workspace.model), *self._addresses)
         self._code.fill(FINE)
@@ -764,7 +766,7 @@ class PreparedTask:
         while lane < size:
             check_deadline()
             lane = call(*addresses, lane, _STEPS_PER_CALL)
-        self.stepper.model.spent += thread_time() - start_time
+        self.stepper.model.spent_seconds += thread_time() - start_time
         self.stepper.model.count(self.counts, self.stepper.method.stages, has_directions=directions is not None)
         if np.logical_or.reduce(self._code):
             return False
@@ -859,7 +861,9 @@ class CompiledStepper:
         self.method = method_for(options.relative_tolerance)
         self.pair = TSITOURAS5 if explicit and not self.model.n_z else None
 
-    def explain(self, outcome: IntegrationOutcome | AdjointSums, skip: Mask, failures: dict[int, LaneFailure]) -> None:
+    def record_failures(
+        self, outcome: IntegrationOutcome | AdjointSums, skip: Mask, failures: dict[int, LaneFailure]
+    ) -> None:
         """Add the reasons of failed lanes to `failures`, non-finite results included."""
         for lane in np.flatnonzero(outcome.code != FINE).tolist():
             code, equation = int(outcome.code[lane]), int(outcome.equation_index[lane])

@@ -146,7 +146,7 @@ class Integrator:
         except CompilationError as error:
             raise InputError("Integrator", [f"compile='always', but compiling failed: {error}"]) from error
 
-    def on(self, grid: ArrayLike) -> Integrator:
+    def with_grid(self, grid: ArrayLike) -> Integrator:
         """Return an integrator of the same system over another grid; the two share what they build."""
         twin = Integrator.__new__(Integrator)
         twin.__dict__.update({name: part for name, part in vars(self).items() if name not in _GRID_ATTRIBUTES})
@@ -198,7 +198,7 @@ class Integrator:
         Not those whose steps became too short by the error test: nothing integrates over a pole.  Nor, in searches,
         those that take too many steps: points that are so dear are not worth it.
         """
-        if self.rescued_by == "":
+        if self.rescue_method == "":
             return []
         causes = ("step_size", "too_many_steps") if self.options.watch_sensitivities else ("step_size",)
         candidates = [f for f in failures if f.cause in causes or "IDA" in f.detail or "no memory" in f.detail]
@@ -215,7 +215,7 @@ class Integrator:
         )
 
     @property
-    def rescued_by(self) -> str:
+    def rescue_method(self) -> str:
         """The method by which lanes are tried that this one gives up; empty if by none."""
         if self.stepping is not None:
             return sundials(self.n_z)
@@ -237,7 +237,7 @@ class Integrator:
         if (
             worker_pool is None
             or lanes.size < 2
-            or not worker_pool.pays
+            or not worker_pool.is_worthwhile
             or (self.stepping is not None and not worker_pool.replaces_threads)
         ):
             return None
@@ -246,7 +246,7 @@ class Integrator:
     def _count_local_work(self) -> AbstractContextManager[None]:
         """Return a context that records the duration of work done in this process although workers exist."""
         worker_pool = workers()
-        return nullcontext() if worker_pool is None or self.stepping is not None else worker_pool.resting()
+        return nullcontext() if worker_pool is None or self.stepping is not None else worker_pool.count_local_work()
 
     def _run_divided(
         self,
@@ -263,7 +263,7 @@ class Integrator:
             self._worker_objects.append(
                 make_worker_object(_IntegratorFamily, self._twin(self.grid, replace(self.options, method=self.method)))
             )
-        parts = worker_pool.shares(size)
+        parts = worker_pool.divide(size)
         answers = worker_pool.run(
             [(self._worker_objects[0], "call", (self.grid, method, *arguments(part))) for part in parts]
         )
@@ -338,7 +338,7 @@ class Integrator:
             stops=stops, skip=skip, directions=directions, keep=keep or stepping.control.watch == 0.0, follow=follow,
             pair=stepping.pair,
         )  # fmt: skip
-        stepping.explain(outcome, skip, failures)
+        stepping.record_failures(outcome, skip, failures)
         x = self._replace_zero_durations(lanes, outcome.x, lanes.x0[:, None])
         z = self._replace_zero_durations(lanes, outcome.z, guess[:, None]) if self.n_z else outcome.z
         self._correct_algebraic_states(lanes, x, z, failures)
@@ -607,7 +607,7 @@ class Integrator:
             rates = self._rates(*self._begin(lanes, slice(0, 1), lanes.x0[:, None], guess, failures))[has_zero_duration]
             for bar, gradient in zip(bars, (total, 0.0, 0.0, np.einsum("lai,li->la", total, rates)), strict=True):
                 bar[has_zero_duration] = gradient
-        stepping.explain(sums, skip, failures)
+        stepping.record_failures(sums, skip, failures)
         for bar in bars:
             bar[list(failures)] = np.nan
         return Adjoints(bars[0], bars[1], bars[2], bars[3], _ordered_failures(failures))
@@ -653,9 +653,9 @@ class Integrator:
     def _rescuer(self) -> Integrator:
         """An integrator for lanes that this one gives up."""
         steps = self.options.max_steps
-        if self.rescued_by == "rosenbrock":
+        if self.rescue_method == "rosenbrock":
             steps = max(min(steps, _MIN_RESCUE_STEPS), steps // 5)
-        return self._twin(self.grid, replace(self.options, method=self.rescued_by, max_steps=steps))
+        return self._twin(self.grid, replace(self.options, method=self.rescue_method, max_steps=steps))
 
     def _twin(self, grid: Array, options: IntegratorOptions) -> Integrator:
         return Integrator.from_function(self.graph, self.state_names, self.algebraic_names, grid, options)
@@ -917,7 +917,7 @@ class _IntegratorFamily:
         """Call a method of the integrator over a grid."""
         key = grid.tobytes()
         if key not in self._integrators_by_grid:
-            self._integrators_by_grid[key] = self._first_integrator.on(grid)
+            self._integrators_by_grid[key] = self._first_integrator.with_grid(grid)
         return getattr(self._integrators_by_grid[key], method)(*arguments)
 
 
@@ -1013,5 +1013,5 @@ def integrator_of(model: Integrable, grid: ArrayLike, options: IntegratorOptions
     key = (tuple(times.tolist()), options)
     if key not in built:
         similar = next((integrator for (_, chosen), integrator in built.items() if chosen == options), None)
-        built[key] = similar.on(times) if similar else Integrator(model.system, times, options)
+        built[key] = similar.with_grid(times) if similar else Integrator(model.system, times, options)
     return built[key]

@@ -123,7 +123,7 @@ class Condition:
     def failure(self, q: Array, natural: NaturalValues, *, slopes: bool = False) -> str:
         """Describe the parameters, initial states, derivatives or events that are not defined at q; empty if none."""
         message = self.link.failure(q, natural, slopes=slopes)
-        return message or (self.schedule.impossible(natural.e, self.start) if self.schedule.instants else "")
+        return message or (self.schedule.describe_obstacle(natural.e, self.start) if self.schedule.instants else "")
 
 
 def conditions_of(
@@ -267,7 +267,7 @@ def _steady_state_rows(
         )
     natural = steady_link.natural(np.array([q.guess for q in local_quantities], dtype=float))
     is_varying = np.zeros(len(model.parameters), dtype=np.bool_)
-    is_varying[steady_link.free] = True
+    is_varying[steady_link.free_parameters] = True
     inputs = np.array([float(previous.inputs[n](previous.start)) for n in model.inputs])
     guess = np.array([float(previous.initial.get(n, 1.0)) for n in model.algebraic_states])
     p, a = (np.where(np.isfinite(v), v, 1.0) for v in (natural.p, natural.a))
@@ -460,13 +460,15 @@ class _EventRowCollector:
         for name, value in values.items():
             if name in self._setting_levels:
                 level_index = self._setting_levels[name]
-                self._levels[level_index] = replace(self._levels[level_index], off=start_index)
+                self._levels[level_index] = replace(self._levels[level_index], off_instant=start_index)
             key = (True, hash(value)) if isinstance(value, ca.SX) else (False, float(value))
             if key not in self._heights:
                 self._heights[key] = self._row(name, value)
             self._setting_levels[name] = len(self._levels)
             self._levels.append(
-                SwitchedParameter(self._model.parameters.index(name), start_index, -1, self._heights[key], sets=True)
+                SwitchedParameter(
+                    self._model.parameters.index(name), start_index, -1, self._heights[key], is_assignment=True
+                )
             )
 
     def _trigger(self, event: Event) -> Trigger:
@@ -506,7 +508,9 @@ class _EventRowCollector:
     def schedule(self, link: ParameterLink, known_until: float) -> Schedule:
         """Return the schedule; the link determines which instants depend on estimated quantities."""
         raw_instants = self._instants
-        instants = (replace(i, moves=i.trigger is not None or bool(link.moving_events[i.time])) for i in raw_instants)
+        instants = (
+            replace(i, is_moving=i.trigger is not None or bool(link.moving_events[i.time])) for i in raw_instants
+        )
         return Schedule(tuple(instants), tuple(self._levels), len(self.values), known_until)
 
     def _row(self, label: str, value: Any) -> int:

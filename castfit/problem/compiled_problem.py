@@ -94,12 +94,12 @@ class CompiledProblem:
     spreads: tuple[str, ...] = ()
     noise_parameters: frozenset[str] = frozenset()
     prior_terms: tuple[Term, ...] = ()
-    forgiving: bool = False
+    tolerates_outliers: bool = False
     unguessed: frozenset[str] = frozenset()
     units: Mapping[str, str] = field(default_factory=dict[str, str])
     relations: tuple[Relation, ...] = ()
     path: tuple[Constraint, ...] = ()
-    implied: tuple[Relation, ...] = ()
+    implied_relations: tuple[Relation, ...] = ()
     group_bounds: tuple[tuple[float, float], ...] = ()
     format_measure: str = ""
 
@@ -133,7 +133,9 @@ class CompiledProblem:
     @cached_property
     def least_squares(self) -> bool:
         """Check whether all rows are residuals with known or eliminated sigmas: a sum of squares is minimised."""
-        return all(o is None or (o.noise.plain and len(o.predicted) == 1) for c in self.conditions for o in c.observed)
+        return all(
+            o is None or (o.noise.plain and len(o.predicted_outputs) == 1) for c in self.conditions for o in c.observed
+        )
 
     @property
     def measure(self) -> str:
@@ -201,13 +203,13 @@ class CompiledProblem:
     def _no_priors(self) -> PriorRows:
         return PriorRows(np.empty(0), stack_rows([], len(self.quantities)), 0.0, np.empty(0, dtype=np.bool_))
 
-    def related(self, theta: Array) -> tuple[Array, Array]:
+    def evaluate_relations(self, theta: Array) -> tuple[Array, Array]:
         """Return the values of the relations of quantities (n_h,), and their derivatives by theta (n_h, n_theta)."""
         if not self.relations:
             return np.empty(0), np.empty((0, theta.size))
         return evaluate_relations(self.relations, self.to_natural(theta), self.natural_slope(theta))
 
-    def related_hessian(self, theta: Array, weight: Array) -> Array:
+    def relations_hessian(self, theta: Array, weight: Array) -> Array:
         """Return  sum_i weight_i d2 h_i / d theta2  of the relations, (n_theta, n_theta)."""
         return bend(self.relations, self.to_natural(theta), self.log, weight)
 
@@ -221,7 +223,7 @@ class CompiledProblem:
         return (*quantity_priors, *self.prior_terms)
 
     @cached_property
-    def informed(self) -> NDArray[np.bool_]:
+    def informed_mask(self) -> NDArray[np.bool_]:
         """Return the mask of the quantities on which a prior is informative, bounds apart, (n_theta,)."""
         is_informed = np.zeros(len(self.quantities), dtype=np.bool_)
         for term in self.every_prior:
@@ -229,12 +231,12 @@ class CompiledProblem:
         return is_informed
 
     @property
-    def smooth(self) -> tuple[SmoothnessPenalty, ...]:
+    def smoothness_penalties(self) -> tuple[SmoothnessPenalty, ...]:
         """The penalties on the roughness of estimated inputs."""
         return tuple(term for term in self.prior_terms if isinstance(term, SmoothnessPenalty))
 
     @cached_property
-    def penalties(self) -> NDArray[np.bool_]:
+    def penalty_mask(self) -> NDArray[np.bool_]:
         """Return the mask of the rows of priors that are penalties on estimated inputs, (n_prior,)."""
         none = np.empty(0, dtype=np.bool_)
         masks = [
@@ -255,7 +257,7 @@ class CompiledProblem:
     @cached_property
     def free_parameters(self) -> NDArray[np.intp]:
         """Positions in p of the parameters that depend on theta in any experiment."""
-        return np.unique(np.concatenate([c.link.free for c in self.conditions]))
+        return np.unique(np.concatenate([c.link.free_parameters for c in self.conditions]))
 
     @cached_property
     def varying(self) -> frozenset[str]:
@@ -334,7 +336,7 @@ class CompiledProblem:
         """
         end = read_real(horizon)
         if end is None or np.isnan(end):
-            raise InputError("until", [f"the horizon is {shorten_repr(horizon)}; give a time"])
+            raise InputError("with_horizon", [f"the horizon is {shorten_repr(horizon)}; give a time"])
         end += _HORIZON_RTOL * abs(end) if np.isfinite(end) else 0.0
         remaining_pairs = [
             (e, c)
@@ -344,7 +346,8 @@ class CompiledProblem:
         if not remaining_pairs:
             first_time = min(float(c.points.times[c.points.times > c.start][0]) for c in self.conditions)
             raise InputError(
-                "until", [f"nothing is measured up to {horizon:g}; the first time after a start is {first_time:g}"]
+                "with_horizon",
+                [f"nothing is measured up to {horizon:g}; the first time after a start is {first_time:g}"],
             )
 
         def truncate(c: Condition) -> Condition:
@@ -370,13 +373,13 @@ class CompiledProblem:
         start = self.guess if guess is None else self._theta("guess", guess, mistakes)
         crossed = [] if mistakes else np.flatnonzero(low > high).tolist()
         mistakes += [f"the bounds of '{self.names[j]}' are [{low[j]:g}, {high[j]:g}]; swap them" for j in crossed]
-        raise_if_mistakes("within", mistakes)
+        raise_if_mistakes("with_bounds", mistakes)
         low_natural, high_natural = self.to_natural(low), self.to_natural(high)
         values = np.clip(self.to_natural(np.clip(start, low, high)), low_natural, high_natural)
         rows = zip(self.quantities, values.tolist(), low_natural.tolist(), high_natural.tolist(), strict=True)
         return replace(self, quantities=tuple(replace(q, guess=g, lower=a, upper=b) for q, g, a, b in rows))
 
-    def assuming(self, *, absolute_sigma: bool | None) -> CompiledProblem:
+    def with_absolute_sigma(self, *, absolute_sigma: bool | None) -> CompiledProblem:
         """Return the problem with standard deviations taken as they are (True) or only their ratios (False).
 
         Where more is said of the noise than deviations, or nothing, that is an InputError.
@@ -384,7 +387,7 @@ class CompiledProblem:
         if absolute_sigma is None or absolute_sigma == self.absolute_sigma:
             return self
         if self.groups not in ((), ("",)) or not all(
-            o is None or o.weighted for c in self.conditions for o in c.observed
+            o is None or o.is_weighted for c in self.conditions for o in c.observed
         ):
             raise InputError(
                 "absolute_sigma", ["the experiments say what is known of the noise; leave absolute_sigma out"]
@@ -492,20 +495,22 @@ class CompiledProblem:
             quantities=tuple(q for q in self.quantities if q.name not in fixed_names),
             prior_terms=tuple(term for term in remaining_terms if term is not None),
             relations=tuple(relation for relation in relations if relation is not None),
-            implied=tuple(r for r in (relation.restrict(keep, natural) for relation in self.implied) if r is not None),
+            implied_relations=tuple(
+                r for r in (relation.restrict(keep, natural) for relation in self.implied_relations) if r is not None
+            ),
             conditions=tuple(shorten(c) for c in self.conditions),
         )
 
-    def restated(self, quantities: Sequence[Quantity]) -> CompiledProblem:
+    def with_quantities(self, quantities: Sequence[Quantity]) -> CompiledProblem:
         """Return the problem with other guesses, bounds, scales and priors of the same quantities in the same order."""
         quantity_list = read_sequence(quantities) or []
         if (
             not all(isinstance(q, Quantity) for q in quantity_list)
             or tuple(q.name for q in quantity_list) != self.names
         ):
-            raise InputError("restated", [f"give the quantities {', '.join(self.names)}, in this order"])
+            raise InputError("with_quantities", [f"give the quantities {', '.join(self.names)}, in this order"])
         mistakes = [m for q in quantities for m in bound_mistakes(f"'{q.name}'", q.guess, q.lower, q.upper, q.scale)]
-        raise_if_mistakes("restated", mistakes)
+        raise_if_mistakes("with_quantities", mistakes)
         log = np.array([q.scale == "log" for q in quantities], dtype=bool)
         return replace(
             self,
@@ -519,7 +524,11 @@ class CompiledProblem:
         Bounds stay, those by which a prior excludes values too, and so does what is said of the smoothness of estimated
         inputs, without which they are no functions of time.
         """
-        return replace(self, quantities=tuple(replace(q, prior=None) for q in self.quantities), prior_terms=self.smooth)
+        return replace(
+            self,
+            quantities=tuple(replace(q, prior=None) for q in self.quantities),
+            prior_terms=self.smoothness_penalties,
+        )
 
     def smoothed(self, weights: Mapping[str, float]) -> CompiledProblem:
         """Return the problem with given weights of the roughness of estimated inputs, by name; others stay.
@@ -527,7 +536,10 @@ class CompiledProblem:
         An unknown name, or a weight that is not positive, is an InputError.
         """
         mistakes: list[str] = []
-        weights_by_name, labels = read_mapping("weights", weights, mistakes), {term.label for term in self.smooth}
+        weights_by_name, labels = (
+            read_mapping("weights", weights, mistakes),
+            {term.label for term in self.smoothness_penalties},
+        )
         mistakes += unknown_names("'{}' is no estimated input that is smooth", weights_by_name, labels)
         numbers = {n: read_real(w) for n, w in weights_by_name.items()}
         invalid_names = [n for n, w in numbers.items() if w is None or not 0.0 < w < np.inf]
@@ -543,12 +555,13 @@ class CompiledProblem:
 
         return replace(self, prior_terms=tuple(with_weight(term) for term in self.prior_terms))
 
-    def only(self, experiments: Iterable[str]) -> CompiledProblem:
+    def with_experiments(self, experiments: Iterable[str]) -> CompiledProblem:
         """Return the problem of some experiments, by name, with the same theta."""
         mistakes: list[str] = []
         selected_names = _read_names("experiments", experiments, [c.name for c in self.conditions], mistakes)
         raise_if_mistakes(
-            "only", mistakes if selected_names or mistakes else ["no experiment is named; give at least one"]
+            "with_experiments",
+            mistakes if selected_names or mistakes else ["no experiment is named; give at least one"],
         )
         return replace(
             self,
@@ -556,7 +569,7 @@ class CompiledProblem:
             conditions=tuple(c for c in self.conditions if c.name in selected_names),
         )
 
-    def measuring(self, values: Sequence[Array]) -> CompiledProblem:
+    def with_data(self, values: Sequence[Array]) -> CompiledProblem:
         """Return the problem with other data, for instance simulated ones, at the same times.
 
         Of each experiment an array (n_points, n_outputs), arranged as ``condition.points.values``; only what was
@@ -570,7 +583,7 @@ class CompiledProblem:
             elif not np.isfinite(v[c.points.mask]).all():
                 subject = f"the values of '{c.name}' are not finite everywhere"
                 mistakes.append(f"{subject}; give numbers wherever something was measured")
-        raise_if_mistakes("measuring", mistakes)
+        raise_if_mistakes("with_data", mistakes)
         new_values = [np.where(c.points.mask, v, np.nan) for c, v in zip(self.conditions, values, strict=True)]
         return replace(
             self,
@@ -582,11 +595,11 @@ class CompiledProblem:
             ),
         )
 
-    def showing(self, outputs: Mapping[str, ca.SX]) -> CompiledProblem:
+    def with_outputs(self, outputs: Mapping[str, ca.SX]) -> CompiledProblem:
         """Return the problem with further outputs, to be predicted: expressions of anything that the model has."""
         return replace(self, model=self.model.extended((), outputs)) if outputs else self
 
-    def without(self, experiment: str, point: int, output: str) -> CompiledProblem:
+    def without_value(self, experiment: str, point: int, output: str) -> CompiledProblem:
         """Return the problem without one measured value, in the row `point` of its experiment's points."""
         j = self.outputs.index(output)
         remaining_pairs: list[tuple[Experiment, Condition]] = []
@@ -606,7 +619,7 @@ class CompiledProblem:
                 )
             remaining_pairs.append((e, c))
         if not remaining_pairs:
-            raise InputError("without", ["nothing else is measured"])
+            raise InputError("without_value", ["nothing else is measured"])
         return replace(
             self, experiments=tuple(e for e, _ in remaining_pairs), conditions=tuple(c for _, c in remaining_pairs)
         )
@@ -631,11 +644,13 @@ class CompiledProblem:
         new_problem = compose(statement)
         if new_problem.names != self.names:
             return None
-        new_problem = new_problem.holding(self.constraints)
-        restated_problem = new_problem.restated(self.quantities).assuming(absolute_sigma=self.absolute_sigma)
+        new_problem = new_problem.with_valid_constraints(self.constraints)
+        restated_problem = new_problem.with_quantities(self.quantities).with_absolute_sigma(
+            absolute_sigma=self.absolute_sigma
+        )
         return replace(restated_problem, prior_terms=self.prior_terms, format_measure=self.format_measure)
 
-    def constrained(self, constraints: Any) -> CompiledProblem:
+    def with_constraints(self, constraints: Any) -> CompiledProblem:
         """Return the problem with more constraints, as `Problem` takes them.
 
         They are relations of quantities, by the model's symbols or ``cf.quantity(name)``, or ``cf.at(time, ...)``,
@@ -643,13 +658,15 @@ class CompiledProblem:
         """
         mistakes: list[str] = []
         new_constraints = read_constraints(constraints, mistakes, taken_names=[c.name for c in self.constraints])
-        raise_if_mistakes("constrained", mistakes + repeated_names((*self.constraints, *new_constraints)))
-        raise_if_mistakes("constrained", held_mistakes(self, new_constraints))
-        new_problem = self.holding(new_constraints)
-        raise_if_mistakes("constrained", constant_mistakes(new_problem, new_problem.guess) + new_problem.contradictions)
+        raise_if_mistakes("with_constraints", mistakes + repeated_names((*self.constraints, *new_constraints)))
+        raise_if_mistakes("with_constraints", held_mistakes(self, new_constraints))
+        new_problem = self.with_valid_constraints(new_constraints)
+        raise_if_mistakes(
+            "with_constraints", constant_mistakes(new_problem, new_problem.guess) + new_problem.contradictions
+        )
         return new_problem
 
-    def holding(self, constraints: Sequence[Constraint]) -> CompiledProblem:
+    def with_valid_constraints(self, constraints: Sequence[Constraint]) -> CompiledProblem:
         """Return the problem with more constraints, in which there must be no mistake (see `constrained`)."""
         if not constraints:
             return self
@@ -662,12 +679,13 @@ class CompiledProblem:
             relations=relations,
             path=(*self.path, *compiled_constraints.path),
             conditions=tuple(
-                replace(c, watched_times=w) for c, w in zip(self.conditions, compiled_constraints.watched, strict=True)
+                replace(c, watched_times=w)
+                for c, w in zip(self.conditions, compiled_constraints.watched_times, strict=True)
             ),
         )
         # What follows from a contradiction is found before anything is solved, so that nothing is lost here.
         return (
-            new_problem.releasing(relations[i].name for i in redundant_indices)
+            new_problem.without_relations(relations[i].name for i in redundant_indices)
             if redundant_indices and not new_problem.contradictions
             else new_problem
         )
@@ -682,16 +700,16 @@ class CompiledProblem:
         lower, upper = (self.to_natural(b) for b in self.bounds)
         return lower, upper
 
-    def releasing(self, names: Iterable[str]) -> CompiledProblem:
+    def without_relations(self, names: Iterable[str]) -> CompiledProblem:
         """Return the problem in which some relations, by name, are not held since they follow from others."""
         released_names = set(names)
         return replace(
             self,
             relations=tuple(r for r in self.relations if r.name not in released_names),
-            implied=(*self.implied, *(r for r in self.relations if r.name in released_names)),
+            implied_relations=(*self.implied_relations, *(r for r in self.relations if r.name in released_names)),
         )
 
-    def watching(self, times: Sequence[Array]) -> CompiledProblem:
+    def with_watched_times(self, times: Sequence[Array]) -> CompiledProblem:
         """Return the problem in which constraints along the path are held at more times, per condition (n,)."""
         return replace(
             self,

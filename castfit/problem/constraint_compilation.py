@@ -56,13 +56,13 @@ class Relation:
 
     name: str
     constraint: Constraint
-    where: str
+    experiment_name: str
     lower: float
     upper: float
     expression: MappedExpressions
 
     @property
-    def involved(self) -> Mask:
+    def involved_mask(self) -> Mask:
         """Return the mask of the quantities that the relation contains, (n_theta,)."""
         return self.expression.pattern[0]
 
@@ -111,7 +111,7 @@ class CompiledConstraints:
 
     relations: tuple[Relation, ...]
     path: tuple[Constraint, ...]
-    watched: tuple[Array, ...]
+    watched_times: tuple[Array, ...]
 
 
 def compile_constraints(compiled_problem: CompiledProblem, constraints: Sequence[Constraint]) -> CompiledConstraints:
@@ -132,7 +132,7 @@ def _parts(compiled_problem: CompiledProblem, c: Constraint) -> list[Constraint]
     if c.of == "value" and c.times == ALONG and c.lower == c.upper:
         conserved_sum = conservation(value_of(c, compiled_problem.model), compiled_problem.model)
         has_events = any(x.schedule.instants for x in compiled_problem.conditions)
-        if not conserved_sum.never and not conserved_sum.equations and not has_events:
+        if not conserved_sum.obstacle and not conserved_sum.equations and not has_events:
             return _at_start(compiled_problem, c)  # the model keeps it: copies of one equation would tell nothing new
     if c.of != "total":
         return [c]
@@ -259,7 +259,7 @@ def constant_at_start(compiled_problem: CompiledProblem, i: int) -> Mask:
     """Check which constraints at points are constant at the start of experiment i, whatever is estimated."""
     link, dependencies = compiled_problem.conditions[i].link, constraint_dependencies(compiled_problem)
     is_free = np.zeros(dependencies.p.shape[1], dtype=np.bool_)
-    is_free[link.free] = True
+    is_free[link.free_parameters] = True
     is_moved = np.logical_or.reduce(dependencies.x & ~link.is_initial_fixed, axis=1) | np.logical_or.reduce(
         dependencies.p & is_free, axis=1
     )
@@ -367,8 +367,8 @@ def _place_mistakes(compiled_problem: CompiledProblem, c: Constraint) -> list[st
 
 def _conserved_mistakes(compiled_problem: CompiledProblem, c: Constraint) -> list[str]:
     conserved_sum = conservation(value_of(c, compiled_problem.model), compiled_problem.model)
-    if conserved_sum.never:
-        return [f"{c.name}: {conserved_sum.never}"]
+    if conserved_sum.obstacle:
+        return [f"{c.name}: {conserved_sum.obstacle}"]
     return [
         m
         for part in _parts(compiled_problem, c)

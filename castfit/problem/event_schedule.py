@@ -65,14 +65,14 @@ class EventUpdate:
             return ca.Function("change_slopes", arguments, [new_states, ca.densify(jacobian)])
 
     @cached_property
-    def second(self) -> ca.Function:
+    def hessian_function(self) -> ca.Function:
         """(t, x, u, c, weight) -> Hessian of  weight . new states  by (t, x, u, c)."""
         with _LOCK:
             arguments, hessian = self._curvature()
             return ca.Function("change_curvature", arguments, [ca.densify(hessian)])
 
     @cached_property
-    def linear(self) -> bool:
+    def is_linear(self) -> bool:
         """Whether that Hessian vanishes."""
         with _LOCK:
             return self._curvature()[1].nnz() == 0
@@ -97,7 +97,7 @@ class EventUpdate:
         matrix[self.entries] = True
         return matrix
 
-    def needed(self, state_mask: Mask | None = None) -> Mask:
+    def needed_arguments(self, state_mask: Mask | None = None) -> Mask:
         """Return on which arguments any new state depends, or any of some (n_x,)."""
         (rows, columns), is_needed = self.entries, np.zeros(self._n_arguments, dtype=np.bool_)
         is_needed[columns if state_mask is None else columns[state_mask[rows]]] = True
@@ -108,7 +108,7 @@ class EventUpdate:
         return sum(self.graph.size1_in(i) for i in range(4))
 
     @cached_property
-    def changed(self) -> Mask:
+    def changed_states(self) -> Mask:
         """Return the mask of the states that change, (n_x,)."""
         is_changed = np.zeros(self.graph.size1_out(0), dtype=np.bool_)
         with _LOCK:
@@ -118,7 +118,7 @@ class EventUpdate:
         return is_changed
 
     @classmethod
-    def united(cls, changes: Sequence[EventUpdate]) -> EventUpdate:
+    def merge(cls, changes: Sequence[EventUpdate]) -> EventUpdate:
         """Return the simultaneous combination of the changes, each from the same states, with their c concatenated.
 
         What several of them change has the value that the last one gives it.
@@ -129,14 +129,14 @@ class EventUpdate:
         new_states = ca.SX(x)
         for change, c_part in zip(changes, c, strict=True):
             states = change.graph.call([t, x, u, c_part])[0]
-            for j in np.flatnonzero(change.changed).tolist():
+            for j in np.flatnonzero(change.changed_states).tolist():
                 new_states[j] = states[j]
         return cls.from_expressions(
             [t, x, u, ca.vertcat(*c)], new_states, sorted({k for change in changes for k in change.rows})
         )
 
     @classmethod
-    def stacked(cls, functions: Sequence[EventUpdate]) -> EventUpdate:
+    def stack(cls, functions: Sequence[EventUpdate]) -> EventUpdate:
         """Return the function that stacks the values of all `functions`, with their c concatenated."""
         sizes = [function.graph.size1_in(3) for function in functions]
         t, x, u = (ca.SX.sym(n, functions[0].graph.size1_in(i)) for i, n in enumerate("txu"))
@@ -160,9 +160,9 @@ class EventUpdate:
         call()
         return call.results
 
-    def bend(self, *arguments: float | Array) -> Array:
+    def hessian(self, *arguments: float | Array) -> Array:
         """Return the Hessian at (t, x, u, c, weight)."""
-        return np.asarray(cast("Any", self.second)(*arguments), dtype=float)
+        return np.asarray(cast("Any", self.hessian_function)(*arguments), dtype=float)
 
 
 class _Buffers(threading.local):
@@ -218,7 +218,7 @@ class Trigger:
     forbidden: str = ""
 
     @property
-    def ordered(self) -> bool:
+    def is_ordered(self) -> bool:
         """Whether it happens in its turn, and not at once with whatever else is true."""
         return self.priority is not None or not self.persistent
 
@@ -248,7 +248,9 @@ class Trigger:
         by_x = jacobian[:, 1 : 1 + x.size]
         return g, jacobian[:, 0] + by_x @ f + jacobian[:, 1 + x.size : 1 + x.size + u.size] @ du, by_x
 
-    def passing(self, t: float, x: Array, u: Array, e: Array, f: Array, du: Array) -> tuple[float, Array, Array]:
+    def crossing_slopes(
+        self, t: float, x: Array, u: Array, e: Array, f: Array, du: Array
+    ) -> tuple[float, Array, Array]:
         """Return the rate of the row that passes zero here, and its derivatives by x (n_x,) and c (n_c,)."""
         g, jacobian = self.function.evaluate(t, x, u, e[self.parameters])
         _, rate, _ = self.rates(t, x, u, e, f, du)
@@ -258,7 +260,7 @@ class Trigger:
         by_x, _, by_c = np.split(jacobian[row, 1:], [x.size, x.size + u.size])
         return float(rate[row]), by_x, by_c
 
-    def holds(self, signs: Array) -> bool:
+    def is_true(self, signs: Array) -> bool:
         """Check whether the trigger has a condition and it is true for these signs of its differences."""
         return self.truth is not None and bool(float(cast("Any", self.truth)(signs)))
 
@@ -276,7 +278,7 @@ class EventInstant:
 
     description: str
     time: int
-    moves: bool = False
+    is_moving: bool = False
     change: EventUpdate | None = None
     parameters: Index = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     is_measured_after: bool = False
@@ -292,10 +294,10 @@ class SwitchedParameter:
     """
 
     parameter: int
-    on: int
-    off: int
-    height: int
-    sets: bool = False
+    on_instant: int
+    off_instant: int
+    height_row: int
+    is_assignment: bool = False
 
 
 def merge_instants(instants: Sequence[EventInstant]) -> tuple[EventInstant, ...]:
@@ -307,7 +309,7 @@ def merge_instants(instants: Sequence[EventInstant]) -> tuple[EventInstant, ...]
     return (
         replace(
             instants[0],
-            change=_MERGED_UPDATES.get(changes, EventUpdate.united),
+            change=_MERGED_UPDATES.get(changes, EventUpdate.merge),
             parameters=np.concatenate([instant.parameters for instant in instants]),
             is_measured_after=any(instant.is_measured_after for instant in instants),
         ),
@@ -346,12 +348,12 @@ class Schedule:
     n_e: int = 0
     known_until: float = np.inf
     triggers: tuple[Trigger, ...] = field(init=False)
-    moves: bool = field(init=False)
+    is_moving: bool = field(init=False)
 
     def __post_init__(self) -> None:
         triggers_by_id = {id(i.trigger): i.trigger for i in self.instants if i.trigger is not None}
         object.__setattr__(self, "triggers", tuple(triggers_by_id.values()))
-        object.__setattr__(self, "moves", any(instant.moves for instant in self.instants))
+        object.__setattr__(self, "is_moving", any(instant.is_moving for instant in self.instants))
 
     @cached_property
     def rows(self) -> Index:
@@ -361,7 +363,7 @@ class Schedule:
     @cached_property
     def every_trigger(self) -> EventUpdate:
         """The differences of all triggers as one function; their c one after the other."""
-        return _STACKED_UPDATES.get(tuple(trigger.function for trigger in self.triggers), EventUpdate.stacked)
+        return _STACKED_UPDATES.get(tuple(trigger.function for trigger in self.triggers), EventUpdate.stack)
 
     def rows_of(self, trigger: Trigger) -> list[int]:
         """Return the rows of e that are the times of a trigger's events."""
@@ -391,11 +393,11 @@ class Schedule:
     @cached_property
     def known_instants(self) -> Index:
         """The instants whose times are numbers, by position."""
-        return np.array([i for i, instant in enumerate(self.instants) if not instant.moves], dtype=np.intp)
+        return np.array([i for i, instant in enumerate(self.instants) if not instant.is_moving], dtype=np.intp)
 
     @cached_property
     def _moving_instants(self) -> Mask:
-        return np.array([instant.moves for instant in self.instants], dtype=np.bool_)
+        return np.array([instant.is_moving for instant in self.instants], dtype=np.bool_)
 
     def order(self, e: Array) -> list[int]:
         """Return the indices of the instants in order of time; at equal times, estimated ones come after known ones."""
@@ -411,31 +413,31 @@ class Schedule:
             instants_by_kind.setdefault(key, (instant, []))[1].append(instant.time)
         return list(instants_by_kind.values())
 
-    def reaching(self, is_reached: Mask, parameters: Mask) -> tuple[Mask, Mask]:
+    def find_dependencies(self, is_reached: Mask, parameters: Mask) -> tuple[Mask, Mask]:
         """Return masks of the states (n_x,) and rows of e (n_e,) on which reached states and parameters depend."""
         n_x = is_reached.size
         states, rows = np.zeros(n_x, dtype=np.bool_), np.zeros(self.n_e, dtype=np.bool_)
         for instant, times in self._instants_by_kind:
             if instant.change is None:
                 continue
-            changed = is_reached & instant.change.changed
+            changed = is_reached & instant.change.changed_states
             if changed.any():
-                used = instant.change.needed(changed)
+                used = instant.change.needed_arguments(changed)
                 rows[times] = True
                 states |= used[1 : 1 + n_x]
                 rows[instant.parameters] |= used[used.size - instant.parameters.size :]
                 if instant.trigger is not None:
-                    needed = instant.trigger.function.needed()
+                    needed = instant.trigger.function.needed_arguments()
                     states |= needed[1 : 1 + n_x]
                     rows[instant.trigger.parameters] |= needed[needed.size - instant.trigger.parameters.size :]
         for level in self.levels:
             if parameters[level.parameter]:
-                rows[level.height] = rows[self.instants[level.on].time] = True
-                if level.off >= 0:
-                    rows[self.instants[level.off].time] = True
+                rows[level.height_row] = rows[self.instants[level.on_instant].time] = True
+                if level.off_instant >= 0:
+                    rows[self.instants[level.off_instant].time] = True
         return states, rows
 
-    def impossible(self, e: Array, start: float) -> str:
+    def describe_obstacle(self, e: Array, start: float) -> str:
         """Describe an impossible schedule, such as a change before the start of the experiment; empty if possible."""
         for trigger in self.triggers:
             rows = self.rows_of(trigger)
@@ -444,11 +446,14 @@ class Schedule:
                     return trigger.forbidden
                 return f"the event at {trigger.description} happens more often than {len(rows)} times; give a larger count="
         for instant in self.instants:
-            if instant.change is not None and instant.moves and e[instant.time] < start:
+            if instant.change is not None and instant.is_moving and e[instant.time] < start:
                 return f"{instant.description} would happen at t = {e[instant.time]:.6g}, before the start {start:g}"
         for level in self.levels:
-            if level.off >= 0 and e[self.instants[level.off].time] < e[self.instants[level.on].time]:
-                on, off = (self.instants[i] for i in (level.on, level.off))
+            if (
+                level.off_instant >= 0
+                and e[self.instants[level.off_instant].time] < e[self.instants[level.on_instant].time]
+            ):
+                on, off = (self.instants[i] for i in (level.on_instant, level.off_instant))
                 return f"{on.description} would end at t = {e[off.time]:.6g}, before it begins at {e[on.time]:.6g}"
         return ""
 
@@ -515,7 +520,7 @@ class StageEndUpdate:
             reversed(self.instants), reversed(states_before), reversed(steps), strict=True
         ):
             assert instant.change is not None
-            bend = instant.change.bend(e[instant.time], state_before, u, e[instant.parameters], weight)
+            bend = instant.change.hessian(e[instant.time], state_before, u, e[instant.parameters], weight)
             # (t, x, u, c) as functions of (x, e): u moves with t
             inner = np.zeros((bend.shape[0], n_x + n_e))
             inner[0, n_x + instant.time] = 1.0
@@ -593,8 +598,10 @@ class NumericSchedule:
             past_instants |= set(positions)
             current_p = p.copy()
             for level in schedule.levels:
-                if level.on in past_instants and level.off not in past_instants:
-                    current_p[level.parameter] = e[level.height] + (0.0 if level.sets else current_p[level.parameter])
+                if level.on_instant in past_instants and level.off_instant not in past_instants:
+                    current_p[level.parameter] = e[level.height_row] + (
+                        0.0 if level.is_assignment else current_p[level.parameter]
+                    )
             parameter_rows.append(current_p)
             jumps = merge_simultaneous(
                 [schedule.instants[i] for i in positions if schedule.instants[i].change is not None], e
@@ -636,7 +643,7 @@ class NumericSchedule:
         )
 
     @property
-    def wanted_after(self) -> Array:
+    def times_after_events(self) -> Array:
         """The times at which values are wanted after what happens."""
         return self.times[self.is_measured_after]
 

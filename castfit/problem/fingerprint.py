@@ -108,7 +108,7 @@ def _noise(compiled_problem: CompiledProblem, condition: Condition, graphs: dict
         if correlation is not None:
             entries += [name, "correlated", correlation.identity]
         if observable is None or (
-            observable.weighted and (observable.group < 0 or compiled_problem.groups[observable.group] == "")
+            observable.is_weighted and (observable.group < 0 or compiled_problem.groups[observable.group] == "")
         ):
             continue
         if id(observable.noise) not in graphs:
@@ -119,7 +119,7 @@ def _noise(compiled_problem: CompiledProblem, condition: Condition, graphs: dict
             ]
             graphs[id(observable.noise)] = _graph(ca.Function("cost", [mu, s, m, *other_symbols], [density.cost]))
         group = compiled_problem.groups[observable.group] if observable.group >= 0 else None
-        entries += [name, observable.predicted, group, *graphs[id(observable.noise)]]
+        entries += [name, observable.predicted_outputs, group, *graphs[id(observable.noise)]]
     return entries
 
 
@@ -163,11 +163,17 @@ def _events(condition: Condition) -> list[Any]:
             trigger = instant.trigger
             entries += [trigger.direction, trigger.parameters, *_graph(trigger.function.jacobian_function)]
             entries += [] if trigger.truth is None else [trigger.at_start, *_graph(trigger.truth)]
-            if trigger.ordered:
+            if trigger.is_ordered:
                 entries += [trigger.persistent, trigger.rng]
             if trigger.priority is not None:
                 entries += [trigger.priority[1], *_graph(trigger.priority[0].jacobian_function)]
-    return [*entries, *((x.parameter, x.on, x.off, x.height, *([True] if x.sets else [])) for x in schedule.levels)]
+    return [
+        *entries,
+        *(
+            (x.parameter, x.on_instant, x.off_instant, x.height_row, *([True] if x.is_assignment else []))
+            for x in schedule.levels
+        ),
+    ]
 
 
 def _list_locations(constraint: Constraint) -> tuple[Any, ...]:

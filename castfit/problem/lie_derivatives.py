@@ -63,7 +63,7 @@ class ConservedSum:
     """
 
     equations: tuple[ca.SX, ...] = ()
-    never: str = ""
+    obstacle: str = ""
 
 
 def conservation(value: ca.SX, model: Model) -> ConservedSum:
@@ -90,14 +90,14 @@ def conservation(value: ca.SX, model: Model) -> ConservedSum:
         is_variable |= bool(np.abs(outputs[0][0]) > _ZERO_RATE_RTOL * max(float(outputs[1][0]), np.finfo(float).tiny))
         rows.append(np.concatenate([outputs[2], outputs[3]]))
     if not rows:
-        return ConservedSum(never="its rate cannot be computed")
+        return ConservedSum(obstacle="its rate cannot be computed")
     if not is_variable:
         return ConservedSum()
     if not linear:
-        return ConservedSum(never="its rate is not linear in the parameters; state the relation of these itself")
+        return ConservedSum(obstacle="its rate is not linear in the parameters; state the relation of these itself")
     reduced = _reduce_rows(np.array(rows))
     if any(not np.any(row[:-1]) for row in reduced):
-        return ConservedSum(never="it changes whatever the parameters")
+        return ConservedSum(obstacle="it changes whatever the parameters")
     symbols = ca.vertsplit(s.p)
     equations = [
         sum((ca.SX(float(a)) * p for a, p in zip(row[:-1], symbols, strict=True) if a), ca.SX(float(row[-1])))

@@ -106,10 +106,10 @@ def _unit(observed: ObservedOutput) -> float:
     correlation = getattr(observed.noise, "correlation", None)
     if isinstance(correlation, CrossOutputCorrelation) and correlation.numbers:
         return np.nan
-    if observed.weighted:
+    if observed.is_weighted:
         return 0.0
     noise = observed.noise
-    if isinstance(noise, LogNormal) and noise.plain and len(observed.predicted) == 1:
+    if isinstance(noise, LogNormal) and noise.plain and len(observed.predicted_outputs) == 1:
         return float(np.log(10.0)) if noise.base == 10 else 1.0
     return np.nan
 
@@ -133,7 +133,7 @@ def _is_free(compiled_problem: CompiledProblem, j: int) -> bool:
     """Check whether a quantity has no bounds and no informative prior; a logarithm may have the lower bound 0."""
     quantity = compiled_problem.quantities[j]
     lower = quantity.lower if quantity.scale != "log" else -np.inf if quantity.lower <= 0.0 else quantity.lower
-    return bool(lower == -np.inf and quantity.upper == np.inf and not compiled_problem.informed[j])
+    return bool(lower == -np.inf and quantity.upper == np.inf and not compiled_problem.informed_mask[j])
 
 
 def _is_linear(compiled_problem: CompiledProblem, j: int, uses: Sequence[ScaledOutputUse]) -> bool:
@@ -166,7 +166,7 @@ def _is_pure_scaling(compiled_problem: CompiledProblem, j: int, uses: Sequence[S
         if not set(np.flatnonzero(is_moved.any(axis=1)).tolist()) <= {row}:
             return False
     name = compiled_problem.model.parameters[row]
-    if any(relation.involved[j] for relation in compiled_problem.relations):
+    if any(relation.involved_mask[j] for relation in compiled_problem.relations):
         return False
     symbol_names = {s.name() for c in compiled_problem.path for s in ca.symvar(graph_of(c, compiled_problem.model))}
     scaled_outputs = {n for n, s in compiled_problem.model.scalings.items() if name in s.parameters}

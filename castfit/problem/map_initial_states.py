@@ -57,7 +57,7 @@ class SteadyStateRows:
     @property
     def pattern(self) -> Mask:
         """Return the pattern (m, n_q) of rows by entries of n: all rows depend on all that matters before the start."""
-        moving = self.inner.moving | self.inner.starting
+        moving = self.inner.moving_quantities | self.inner.starting_quantities
         return np.repeat(moving[None], self.rows.size, axis=0)
 
     def values(self, n: Array) -> tuple[Array, Array]:
@@ -111,7 +111,7 @@ class ConsistentInitialRows:
     states: tuple[str, ...]
     inner: ParameterLink
     equations: ca.Function
-    second: ca.Function
+    hessian_function: ca.Function
     guess: Array
     equation_names: tuple[str, ...]
     parameter_names: tuple[str, ...]
@@ -179,7 +179,7 @@ class ConsistentInitialRows:
         _, by_w, by_P = self._evaluate(w, P)
         state_weights = np.append(weight, np.zeros(w.size - weight.size))
         multiplier: Array = _solve(by_w.T, state_weights)
-        second: Any = self.second(w, P, multiplier)
+        second: Any = self.hessian_function(w, P, multiplier)
         derivatives, P_weights = np.concatenate([dw, dP]), -by_P.T @ multiplier
         n_p, n_a = self.inner.n_p, P.size - self.inner.n_e
         inner = self.inner.curvature(n, P_weights[:n_p], P_weights[n_p:n_a], P_weights[n_a:])

@@ -45,13 +45,13 @@ class ObservedOutput:
 
     noise: Noise
     group: int
-    predicted: tuple[str, ...]
-    computed: bool = False
-    weighted: bool = field(init=False)
+    predicted_outputs: tuple[str, ...]
+    is_spread_computed: bool = False
+    is_weighted: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        is_weighted = isinstance(self.noise, Gaussian) and self.noise.plain and len(self.predicted) == 1
-        object.__setattr__(self, "weighted", is_weighted)
+        is_weighted = isinstance(self.noise, Gaussian) and self.noise.plain and len(self.predicted_outputs) == 1
+        object.__setattr__(self, "is_weighted", is_weighted)
 
 
 @dataclass(frozen=True)

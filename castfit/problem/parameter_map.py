@@ -141,7 +141,7 @@ class ParameterLink:
     quantity_rows: Index
     log: Mask
     parts: tuple[MappedExpressions | SteadyStateRows | ConsistentInitialRows, ...] = ()
-    flow: Mask | None = None
+    equation_parameters: Mask | None = None
     n_e: int = 0
 
     @property
@@ -218,15 +218,18 @@ class ParameterLink:
         return out
 
     @cached_property
-    def free(self) -> Index:
+    def free_parameters(self) -> Index:
         """The parameters of the model that depend on q, by their position in p."""
         return np.flatnonzero(self.pattern[: self.n_p].any(axis=1))
 
     @cached_property
-    def moving(self) -> Mask:
+    def moving_quantities(self) -> Mask:
         """Return the mask of the entries of q that change a parameter of the model's equations, or an event, (n_q,)."""
         rows, events = self.pattern[: self.n_p], np.logical_or.reduce(self.pattern[self._event_rows], axis=0)
-        return np.logical_or.reduce(rows if self.flow is None else rows[self.flow], axis=0) | events
+        return (
+            np.logical_or.reduce(rows if self.equation_parameters is None else rows[self.equation_parameters], axis=0)
+            | events
+        )
 
     @cached_property
     def moving_events(self) -> Mask:
@@ -234,7 +237,7 @@ class ParameterLink:
         return np.logical_or.reduce(self.pattern[self._event_rows], axis=1)
 
     @cached_property
-    def starting(self) -> Mask:
+    def starting_quantities(self) -> Mask:
         """Return the mask of the entries of q that change an initial state, (n_q,)."""
         return np.logical_or.reduce(self.pattern[self._state_rows], axis=0)
 
@@ -272,4 +275,6 @@ class ParameterLink:
         base = self.base.copy()
         base[rows[is_fixed]] = n[entries[is_fixed]]
         parts = tuple(part.restrict(keep, n) for part in self.parts)
-        return ParameterLink(self.n_p, base, self.quantity_rows[keep], self.log[keep], parts, self.flow, self.n_e)
+        return ParameterLink(
+            self.n_p, base, self.quantity_rows[keep], self.log[keep], parts, self.equation_parameters, self.n_e
+        )

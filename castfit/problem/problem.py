@@ -191,7 +191,7 @@ class Problem:
         raise_if_mistakes(
             "Problem", name_mistakes(compiled_problem) or held_mistakes(compiled_problem, self.constraints)
         )
-        compiled_problem = compiled_problem.holding(self.constraints)
+        compiled_problem = compiled_problem.with_valid_constraints(self.constraints)
         unmeasured = support_mistakes(compiled_problem)
         other_mistakes = (
             guess_mistakes(compiled_problem)
@@ -351,7 +351,7 @@ Posable = Problem | CompiledProblem
 
 def with_smoothness(problem: Posable, weights: Mapping[str, float]) -> Posable:
     """Return the problem with weights of the roughness of inputs, where these were to be chosen."""
-    free_labels = {term.label for term in problem.posed.smooth if term.chosen}
+    free_labels = {term.label for term in problem.posed.smoothness_penalties if term.chosen}
     chosen_weights = {n: w for n, w in weights.items() if n in free_labels}
     return problem.smoothed(chosen_weights) if chosen_weights else problem
 

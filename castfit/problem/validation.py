@@ -562,28 +562,30 @@ def support_mistakes(compiled_problem: CompiledProblem) -> dict[str, str]:
             output_names.index(n)
             for observable in condition.observed
             if observable is not None
-            for n in observable.predicted
+            for n in observable.predicted_outputs
         ]
         is_reached, n_x, schedule = _any_row(observe[columns]), x.numel(), condition.schedule
         for _ in range(unknown_symbols.numel()):
             is_reached = is_reached | _any_row(flow[is_reached])
-            jumped, _rows = schedule.reaching(is_reached[:n_x], np.zeros(p.numel(), dtype=np.bool_))
+            jumped, _rows = schedule.find_dependencies(is_reached[:n_x], np.zeros(p.numel(), dtype=np.bool_))
             is_reached[:n_x] |= jumped
         parameters = _any_row(observe_p[columns]) | _any_row(by_parameter[is_reached])
-        _, of_events = schedule.reaching(is_reached[:n_x], parameters)
+        _, of_events = schedule.find_dependencies(is_reached[:n_x], parameters)
         rows = np.concatenate([parameters, is_reached[:n_x], of_events])
         supported.update(condition.theta[_any_row(condition.link.pattern[rows])].tolist())
     return {
         quantity.name: f"no measurement depends on the free {quantity.kind} '{quantity.name}'; "
         f"{'give it a value' if quantity.kind == 'initial state' else 'fix it (fixed=True)'}"
         for j, quantity in enumerate(compiled_problem.quantities)
-        if j not in supported and not compiled_problem.informed[j] and not _is_constrained(compiled_problem, j)
+        if j not in supported and not compiled_problem.informed_mask[j] and not _is_constrained(compiled_problem, j)
     }
 
 
 def _is_constrained(compiled_problem: CompiledProblem, j: int) -> bool:
     """Whether an equation of quantities, or a constraint at points, may determine a quantity that nothing measures."""
-    return bool(compiled_problem.path) or any(r.lower == r.upper and r.involved[j] for r in compiled_problem.relations)
+    return bool(compiled_problem.path) or any(
+        r.lower == r.upper and r.involved_mask[j] for r in compiled_problem.relations
+    )
 
 
 def _order_equations(system: System) -> ca.SX:
@@ -612,11 +614,11 @@ def _event_guess_mistakes(compiled_problem: CompiledProblem) -> list[str]:
         schedule, natural = condition.schedule, condition.link.natural(compiled_problem.guess[condition.theta])
         if not schedule.instants or not np.isfinite(natural.e).all():  # reported with the other expressions
             continue
-        reason = schedule.impossible(natural.e, condition.start)
+        reason = schedule.describe_obstacle(natural.e, condition.start)
         if reason:
             mistakes.append(f"{condition.name}: {reason}, at the guess; change the guess or the expression")
-        visible_instants = [i for i in schedule.instants if i.moves and natural.e[i.time] < condition.end]
-        if any(i.moves and i.trigger is None for i in schedule.instants) and not visible_instants:
+        visible_instants = [i for i in schedule.instants if i.is_moving and natural.e[i.time] < condition.end]
+        if any(i.is_moving and i.trigger is None for i in schedule.instants) and not visible_instants:
             mistakes.append(
                 f"{condition.name}: at the guess all estimated times lie after the last measurement at "
                 f"{condition.end:g}, where no data show them; change the guess"
@@ -645,7 +647,7 @@ def point_mistakes(compiled_problem: CompiledProblem, theta: Array, point_name: 
                 for name, value in zip(names, natural.a, strict=True)
                 if not np.isfinite(value)
             ]
-            happens = "" if point_name else condition.schedule.impossible(natural.e, condition.start)
+            happens = "" if point_name else condition.schedule.describe_obstacle(natural.e, condition.start)
             mistakes += [f"{condition.name}: {happens}; change the values"] if happens else []
         mistakes += [f"{condition.name}: {message}" for message in tau_mistakes(compiled_problem.model, natural.p)]
     return mistakes

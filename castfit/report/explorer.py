@@ -123,7 +123,7 @@ def _visible_outputs(compiled_problem: CompiledProblem) -> tuple[list[str], list
         for c in compiled_problem.conditions
         for observable in c.observed
         if observable is not None
-        for n in observable.predicted
+        for n in observable.predicted_outputs
     )
     return drawn_outputs, [n for n in dict.fromkeys(predicted_outputs) if n not in drawn_outputs]
 
@@ -173,7 +173,7 @@ def _specification(
     place = {n: i for i, n in enumerate([*drawn_outputs, *further_outputs])}
     sizes = _sizes(compiled_problem)
     has_known_sigma = compiled_problem.absolute_sigma and all(
-        observable is None or observable.weighted for c in compiled_problem.conditions for observable in c.observed
+        observable is None or observable.is_weighted for c in compiled_problem.conditions for observable in c.observed
     )
     return {
         "quantities": [_slider(q) for q in compiled_problem.quantities],
@@ -243,7 +243,7 @@ def _experiment(
         "instants": [
             {
                 "time": i.time,
-                "moves": i.moves,
+                "moves": i.is_moving,
                 "parameters": i.parameters.tolist(),
                 "after": i.is_measured_after,
                 "change": None if i.change is None else functions.add(_first_output(i.change.graph)),
@@ -251,7 +251,13 @@ def _experiment(
             for i in c.schedule.instants
         ],
         "levels": [
-            {"parameter": v.parameter, "on": v.on, "off": v.off, "height": v.height, "sets": v.sets}
+            {
+                "parameter": v.parameter,
+                "on": v.on_instant,
+                "off": v.off_instant,
+                "height": v.height_row,
+                "sets": v.is_assignment,
+            }
             for v in c.schedule.levels
         ],
         "times": times.tolist(),
@@ -289,9 +295,9 @@ def _series(
     sigma = np.where(np.isfinite(c.points.sigma[mask, j]), c.points.sigma[mask, j], 1.0)
     return [
         {
-            "output": place[observable.predicted[0]],
-            "more": [place[n] for n in observable.predicted[1:]],
-            "computed": observable.computed,
+            "output": place[observable.predicted_outputs[0]],
+            "more": [place[n] for n in observable.predicted_outputs[1:]],
+            "computed": observable.is_spread_computed,
             "group": observable.group,
             "density": functions.add(graph),
             "rows": np.searchsorted(times, c.points.times[mask]).tolist(),

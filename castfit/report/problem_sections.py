@@ -123,7 +123,7 @@ def _noise(compiled_problem: CompiledProblem, condition: Condition) -> Markup:
         if observed is None:
             continue
         sigma = condition.points.sigma[condition.points.mask[:, j], j]
-        if observed.computed:
+        if observed.is_spread_computed:
             spread = "sigma computed"
         elif observed.group >= 0:
             spread = "sigma unknown"

@@ -178,8 +178,8 @@ def _noise_of(
     observable = condition.observed[j] if j >= 0 else None
     if observable is None:
         return None
-    if observable.computed:
-        spread = np.asarray(columns[observable.predicted[1]], dtype=float)
+    if observable.is_spread_computed:
+        spread = np.asarray(columns[observable.predicted_outputs[1]], dtype=float)
     else:
         is_measured, points = condition.points.mask[:, j], condition.points
         spread = np.interp(

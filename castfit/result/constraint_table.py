@@ -178,7 +178,7 @@ def _collect_rows(
                     float(unit[0, j]),
                 )
     relations_by_name = {
-        relation.name: relation for relation in (*compiled_problem.relations, *compiled_problem.implied)
+        relation.name: relation for relation in (*compiled_problem.relations, *compiled_problem.implied_relations)
     }
     for i, name in enumerate(layout.relations.names):
         relation = relations_by_name.pop(name)

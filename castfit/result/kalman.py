@@ -120,7 +120,7 @@ def kalman(result: PathResult, experiment: str | None = None) -> KalmanResult:
     )
     likelihood = PathLikelihood(*marginal(problem), result.longest)
     chain_likelihood = likelihood.chains[experiment_names.index(experiment_name)]
-    theta, sigma = likelihood.split(result.y)
+    theta, sigma = likelihood.split_variables(result.y)
     with np.errstate(all="ignore"):
         predicted, filtered, slopes, log_l = _forwards(
             chain_likelihood, theta[chain_likelihood.chain.condition.theta], sigma

@@ -117,7 +117,7 @@ class MovingHorizon:
     ) -> None:
         each = likelihood.chains[i]
         self._chain, self._model = each.chain, likelihood.problem.model
-        theta, self._sigma = likelihood.split(y)
+        theta, self._sigma = likelihood.split_variables(y)
         condition = each.chain.condition
         natural = condition.link.natural(theta[condition.theta])
         self.horizon, self._iterations, self._p = horizon, iterations, natural.p

@@ -373,7 +373,7 @@ class PathResult(TabularReport):
         )
         correction, variance, shares = 0.0, 0.0, list[float]()
         for chain, mode in zip(likelihood.chains, evaluation.modes, strict=True):
-            logs = chain.sampled(mode, generator, draws)
+            logs = chain.sample_weights(mode, generator, draws)
             top = float(logs.max())
             weights = np.exp(logs - top)
             share = float(weights.sum() ** 2 / np.sum(weights**2)) / draws

@@ -201,7 +201,7 @@ def series(problem: CompiledProblem, residual_values: ResidualTable) -> list[Res
             if observed is None or not rows.size:
                 continue
             value, sigma, residual = table["value"][rows], table["sigma"][rows], table["residual"][rows]
-            if not observed.weighted:  # of a logarithm, or of a count: in units of the value's own deviation
+            if not observed.is_weighted:  # of a logarithm, or of a count: in units of the value's own deviation
                 deviations = table["prediction"][rows] - value
                 with np.errstate(invalid="ignore", divide="ignore"):
                     sigma = np.where(residual == 0.0, 1.0, np.abs(deviations / residual))

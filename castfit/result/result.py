@@ -541,7 +541,7 @@ class Result:
             mistakes.append("no bands: the fit failed, so the covariance is unknown")
         raise_if_mistakes("predict", mistakes)
         assert level is not None
-        compiled_problem = problem.posed.showing(extra_outputs)
+        compiled_problem = problem.posed.with_outputs(extra_outputs)
         nodes = [self.trajectories[condition.name] for condition in problem.conditions]
         prediction = predict(compiled_problem, self.theta, nodes, times=times, integrator=self.integrator)
         if bands is None:

@@ -623,7 +623,7 @@ class SimulationCase:
                 timetable, reason = timetable_of(model, condition, natural, unit, options, end)
             else:
                 natural = locate_triggered_events(model, condition, natural, unit, options, end)
-                reason = condition.schedule.impossible(natural.e, condition.start)
+                reason = condition.schedule.describe_obstacle(natural.e, condition.start)
             if reason:
                 raise EventLimitError(condition.name, condition.start, reason)
             if timetable is not None:
@@ -666,7 +666,7 @@ def _states(case: SimulationCase) -> tuple[Array, Array, Array, Array]:
     output_times = snap_times(case.times, np.unique(t))
     indices = np.searchsorted(t, output_times, side="left")  # where two meet at a node, the end of the first
     if case.timetable is not None:
-        is_after = np.isin(output_times, snap_times(case.timetable.wanted_after, np.unique(t)))
+        is_after = np.isin(output_times, snap_times(case.timetable.times_after_events, np.unique(t)))
         indices[is_after] = np.searchsorted(t, output_times[is_after], side="right") - 1
     p = np.concatenate([np.repeat(s.p[None], s.times.size, axis=0) for s in stretches])
     x, z, u = (np.concatenate([getattr(s, name) for s in stretches])[indices] for name in "xzu")

@@ -164,7 +164,7 @@ class Collocation:
         """Return the problem with elements where events are at v, started by simulation."""
         theta = staged.layout.theta(v)
         edges = [
-            merge(chain.times[~division.moving], uniform_or_given(c, "data", option_name="elements"))
+            merge(chain.times[~division.moving_boundaries], uniform_or_given(c, "data", option_name="elements"))
             for c, chain, division in zip(problem.conditions, staged.layout.chains, staged.divisions, strict=True)
         ]
         return self._build_problem(

@@ -95,7 +95,7 @@ def collocation_problem(
     divisions = divide_all(problem, refined, theta)
     stagings = [arrange(c, d.edges, d.is_measured_after) for c, d in zip(problem.conditions, divisions, strict=True)]
     elements = [
-        _elements(problem, i, staging, division, scheme_table, relative=equations.relative)
+        _elements(problem, i, staging, division, scheme_table, relative=equations.is_relative)
         for i, (staging, division) in enumerate(zip(stagings, divisions, strict=True))
     ]
     starts = [
@@ -147,7 +147,7 @@ class QuantitySlopes:
     initial: Array
 
     @property
-    def finite(self) -> bool:
+    def is_finite(self) -> bool:
         """Check whether all derivatives are finite."""
         blocks = (self.rows, self.inner.entry, self.ends, self.initial)
         return all(bool(np.isfinite(block).all()) for block in blocks if block is not None)
@@ -214,7 +214,7 @@ class CollocationProblem(TranscribedProblem):
     def disarranged(self, v: Array) -> bool:
         """Whether estimated times of events are no longer where the elements have them."""
         pairs = zip(self.divisions, self._recall(v).naturals, strict=True)
-        return not all(division.valid(natural.e) for division, natural in pairs)
+        return not all(division.is_valid(natural.e) for division, natural in pairs)
 
     @property
     def magnitude(self) -> Array:
@@ -337,7 +337,7 @@ class CollocationProblem(TranscribedProblem):
                 yield e.measured, e.evaluate_outputs(self.equations, parameters, *chain.local(v)[1:]).copy()
 
         with np.errstate(all="ignore"):
-            return self._projection.projected(v, naturals, observe)
+            return self._projection.project(v, naturals, observe)
 
     def _values(self, i: int, v: Array) -> tuple[ChainValues, list[Failure]]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
@@ -402,7 +402,7 @@ class CollocationProblem(TranscribedProblem):
         for block, times, names in ((flow, points, rates), (observed, measured, rows)):
             bad = ~np.isfinite(block).reshape(*block.shape[:3], -1).all(axis=3)
             for k, j, row in np.argwhere(bad).tolist():
-                reason = "" if g is None or names is rates else elements.measured.unspread(g, k, j, row)
+                reason = "" if g is None or names is rates else elements.measured.describe_invalid_sigma(g, k, j, row)
                 detail = f"at t = {times[k, j]:g} {reason}"
                 detail = detail if reason else f"{prefix}{names[row]} is not finite at t = {times[k, j]:g}"
                 failures.setdefault(k, Failure(self.layout.chains[i].name, k, "not_finite", detail))
@@ -412,9 +412,11 @@ class CollocationProblem(TranscribedProblem):
 def _equations(problem: CompiledProblem) -> PointEquations:
     system, free = problem.model.system, problem.free_parameters
     conditions = problem.conditions
-    rates = [level.parameter for c in conditions for level in c.schedule.levels if c.link.moving_events[level.height]]
+    rates = [
+        level.parameter for c in conditions for level in c.schedule.levels if c.link.moving_events[level.height_row]
+    ]
     free = np.union1d(free, np.array(rates, dtype=np.intp))
-    relative = any(c.schedule.moves for c in conditions)
+    relative = any(c.schedule.is_moving for c in conditions)
     constraints = [graph_of(c, problem.model) for c in problem.path]
     observed = ca.vertcat(problem.observed, *constraints)
     if relative:
@@ -490,9 +492,9 @@ def _elements(
         point_inputs=point_inputs,
         basis=basis,
         measured=measurement_rows(problem, i, staging),
-        applies=applies.astype(float),
+        constraint_mask=applies.astype(float),
         division=division,
-        relative=relative,
+        is_relative=relative,
     )
 
 
@@ -557,7 +559,7 @@ def _layout(problem: CompiledProblem, elements: Sequence[ElementConstants], sche
     limits = np.array([(c.lower, c.upper) for c in problem.path], dtype=float).reshape(-1, 2)
     specifications: list[Specification] = []
     for condition, experiment_elements in zip(problem.conditions, elements, strict=True):
-        applies, stages = experiment_elements.applies > 0, experiment_elements.tau.shape[0]
+        applies, stages = experiment_elements.constraint_mask > 0, experiment_elements.tau.shape[0]
         lower, upper = (np.where(applies, limits[:, k], (-np.inf, np.inf)[k]).reshape(stages, -1) for k in range(2))
         times = (
             experiment_elements.edges[:-1, None] + experiment_elements.tau * np.diff(experiment_elements.edges)[:, None]

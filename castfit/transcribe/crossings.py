@@ -56,11 +56,11 @@ class TriggerFunctions:
         entries, gradients = ca.vertsplit(g), ca.vertsplit(slopes)
         moving_variables = ca.vertcat(t, x, u)
         self._n_x, self._n_u, self._support = x.numel(), u.numel(), all_triggers.support[:, : 1 + x.numel() + u.numel()]
-        self.smooth = np.array([not may_jump(entry) for entry in entries], dtype=np.bool_)
+        self.is_smooth = np.array([not may_jump(entry) for entry in entries], dtype=np.bool_)
         is_linear = np.array(
             [not ca.depends_on(expression, moving_variables) for expression in gradients], dtype=np.bool_
         )
-        self._linear: Mask = self.smooth & is_linear
+        self._linear: Mask = self.is_smooth & is_linear
         rows = np.flatnonzero(~is_linear)
         self.nonlinear_rows = rows, EventUpdate.from_expressions(arguments, g[rows.tolist()]) if rows.size else None
         self._enclosed: dict[int, tuple[Enclosure, Enclosure, Index]] = {}
@@ -77,7 +77,7 @@ class TriggerFunctions:
             g_k, rate_k = ca.substitute([entries[k], rate], [all_variables], [enclosure_arguments])
             self._enclosed[k] = Enclosure(used_symbols, g_k), Enclosure(used_symbols, rate_k), used
 
-    def even(self, f: Array, slopes: Array) -> Array | None:
+    def constant_rates(self, f: Array, slopes: Array) -> Array | None:
         """Return constant rates (m,) of differences, for states with rates f (n_x,), no inputs; None if rates vary.
 
         slopes (m, 1 + n_x + ...) : their derivatives, constant where anything moves
@@ -87,7 +87,7 @@ class TriggerFunctions:
             return None
         return np.where(self._linear, slopes[:, 0] + slopes[:, 1 : 1 + f.size] @ f, 0.0)
 
-    def suspects(
+    def find_suspect_intervals(
         self, dense: DenseOutput, inputs: Array, c: Array, evaluation: tuple[Array, Array], signs: Array, noise: Array
     ) -> CrossingIntervals:
         """Return the intervals in which a difference may change its sign (m,), up to the first certain change.
@@ -127,7 +127,7 @@ class TriggerFunctions:
             if not is_remaining.any():
                 break
             polynomials, is_candidate, (low, high, jump) = (
-                polynomials.some(is_remaining),
+                polynomials.select(is_remaining),
                 is_candidate[is_remaining],
                 (a[is_remaining] for a in bounds),
             )
@@ -147,11 +147,11 @@ class TriggerFunctions:
             is_unresolved = is_remaining & ~is_resolved
             if not is_unresolved.any():
                 break
-            polynomials = polynomials.some(is_unresolved)
+            polynomials = polynomials.select(is_unresolved)
             if polynomials.begin.size > _MAX_INTERVALS_PER_BATCH:  # what is later is looked at later
                 end = float(np.partition(polynomials.begin, _MAX_INTERVALS_PER_BATCH)[_MAX_INTERVALS_PER_BATCH])
-                polynomials = polynomials.some(polynomials.begin < end)
-            polynomials = polynomials.halved()
+                polynomials = polynomials.select(polynomials.begin < end)
+            polynomials = polynomials.halve()
         all_intervals = np.concatenate([np.empty((0, 2)), *intervals])
         all_intervals = all_intervals[np.argsort(all_intervals[:, 0], kind="stable")]
         return CrossingIntervals(all_intervals[all_intervals[:, 0] < end], end)
@@ -165,7 +165,7 @@ class TriggerFunctions:
         if not nonlinear.size:
             return low, high, jump
         lows, highs, jumping = [low], [high], [jump]
-        low, high = polynomials.box(constant_values, places, self._n_x + self._n_u)
+        low, high = polynomials.bounds(constant_values, places, self._n_x + self._n_u)
         for k in nonlinear.tolist():
             value, _, used = self._enclosed[k]
             enclosure = value(low[:, used], high[:, used])
@@ -184,7 +184,10 @@ class TriggerFunctions:
         if not nonlinear.size:
             return ends[0], ends[1], ends[2], ends[3], one_way
         n = self._n_x + self._n_u
-        (low, high), points = polynomials.box(constant_values, places, n), polynomials.ends(constant_values, places, n)
+        (low, high), points = (
+            polynomials.bounds(constant_values, places, n),
+            polynomials.ends(constant_values, places, n),
+        )
         for j, k in enumerate(nonlinear.tolist(), start=one_way.shape[1]):
             value, rate, used = self._enclosed[k]
             min_rate, max_rate, _ = rate(low[:, used], high[:, used])
@@ -204,7 +207,7 @@ class _IntervalPolynomials:
     rows: Array
     moving: Array
 
-    def some(self, mask: Mask) -> _IntervalPolynomials:
+    def select(self, mask: Mask) -> _IntervalPolynomials:
         """Return the selected intervals."""
         return (
             self
@@ -212,7 +215,7 @@ class _IntervalPolynomials:
             else _IntervalPolynomials(self.begin[mask], self.end[mask], self.rows[mask], self.moving[mask])
         )
 
-    def halved(self) -> _IntervalPolynomials:
+    def halve(self) -> _IntervalPolynomials:
         """Return both halves of each."""
         middle = 0.5 * (self.begin + self.end)
         rows, moving = (
@@ -223,7 +226,7 @@ class _IntervalPolynomials:
             np.concatenate([self.begin, middle]), np.concatenate([middle, self.end]), rows, moving
         )
 
-    def box(self, constant_values: Array, places: Index, n: int) -> tuple[Array, Array]:
+    def bounds(self, constant_values: Array, places: Index, n: int) -> tuple[Array, Array]:
         """Return bounds of (t, x, u, dx, du, c), (N, ...); entries of (t, x, u) outside of `places` are constant.
 
         n : how many there are of x and u

@@ -89,7 +89,7 @@ class _IntegrationGroup:
         seeds *= self.size
         return seeds
 
-    def picked(self, of_outputs: Array) -> Array:
+    def select_points(self, of_outputs: Array) -> Array:
         """Return the values at the points, (n, ...), from those at all outputs of the lanes (L, m, ...)."""
         if self.covers_all_points:
             return of_outputs.reshape(of_outputs.shape[0] * of_outputs.shape[1], *of_outputs.shape[2:])
@@ -155,7 +155,7 @@ class PointData:
     each experiment
     """
 
-    flown: _IntegratedStates
+    integrated_states: _IntegratedStates
     cost: float
     r: Array
     sigma: Array
@@ -214,7 +214,10 @@ class DenseSingleShooting:
             for chain in layout.chains
         ]
         all_parameters, all_states = np.ones(self._n_p, dtype=np.bool_), np.ones(self._n_x, dtype=np.bool_)
-        flows = [all_parameters if c.link.flow is None else c.link.flow for c in problem.conditions]
+        flows = [
+            all_parameters if c.link.equation_parameters is None else c.link.equation_parameters
+            for c in problem.conditions
+        ]
         self._flow = np.array([np.concatenate([flow, all_states]) for flow in flows])
         self._last_point_data: PointData | None = None
         self._integrated_states: _IntegratedStates | None = None
@@ -234,7 +237,7 @@ class DenseSingleShooting:
         links = batch_links(problem.model, problem.conditions) if covers_all_points and problem.conditions else None
         return None if links is None else cls(given, links)
 
-    def measuring(self, problem: CompiledProblem, chains: Sequence[Segments]) -> DenseSingleShooting:
+    def with_data(self, problem: CompiledProblem, chains: Sequence[Segments]) -> DenseSingleShooting:
         """Return the evaluator for other data at the same points; the last integration is reused."""
         other = copy(self)
         other._shooting_data = replace(
@@ -291,7 +294,7 @@ class DenseSingleShooting:
 
     def rows(self, v: Array) -> DenseRows | None:
         """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
-        if self._last_point_data is None or self._last_point_data.flown.key != v.tobytes():
+        if self._last_point_data is None or self._last_point_data.integrated_states.key != v.tobytes():
             self._last_point_data = self.read(v, with_sensitivities=True)
         point_data = self._last_point_data
         derivatives = None if point_data is None else self._differentiate_by_theta(point_data)
@@ -301,7 +304,10 @@ class DenseSingleShooting:
         """Return a reading at v as the evaluation of a staged problem."""
         prior = point_data.prior
         of_chains = zip(
-            self._rows, self._path_constraints(point_data.flown.g), point_data.experiment_excess, strict=True
+            self._rows,
+            self._path_constraints(point_data.integrated_states.g),
+            point_data.experiment_excess,
+            strict=True,
         )
         values = [
             ChainValues(point_data.r[None, rows], _NONE, _EMPTY, _EMPTY, c[None], excess)
@@ -333,11 +339,15 @@ class DenseSingleShooting:
         plan = self._shooting_data.integration_plan
         x, z, end = (
             [values[None, points] for points in self._chains]
-            for values in (point_data.flown.x, point_data.flown.z, point_data.flown.x)
+            for values in (
+                point_data.integrated_states.x,
+                point_data.integrated_states.z,
+                point_data.integrated_states.x,
+            )
         )
         runs: list[Integration] = []
         for group, integration_group, (lanes, states) in zip(
-            plan.rounds[0], self._integration_groups, point_data.flown.lane_trajectories, strict=True
+            plan.rounds[0], self._integration_groups, point_data.integrated_states.lane_trajectories, strict=True
         ):
             runs.append(Integration(group.integrator, group.members, group.parts, lanes, states))
             for lane, i in enumerate(cast("list[int]", integration_group.experiments.tolist())):
@@ -346,7 +356,7 @@ class DenseSingleShooting:
 
     def observed(self, point_data: PointData) -> list[Array]:
         """Return the observed outputs and spreads, (1, M, n_g) per experiment."""
-        return [point_data.flown.g[None, points, : self._n_g] for points in self._chains]
+        return [point_data.integrated_states.g[None, points, : self._n_g] for points in self._chains]
 
     def _path_constraints(self, g: Array) -> list[Array]:
         """Return the path constraints of each experiment, (M n_h,); g (N, n_g + n_h) is of all points."""
@@ -381,7 +391,7 @@ class DenseSingleShooting:
             previous.slopes.clear()
             for _, states in previous.lane_trajectories:
                 if states.sensitivity_cache is not None:
-                    states.sensitivity_cache.give_up()
+                    states.sensitivity_cache.release()
         dy = self._links.slopes_at(by_n, np.where(self._log, natural, 1.0)) if with_sensitivities else None
         n_p, N = self._n_p, self._experiment_of_point.size
         x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
@@ -400,11 +410,11 @@ class DenseSingleShooting:
             if states.failures:
                 return None
             if integration_group.covers_all_points:
-                x = integration_group.picked(states.x)
+                x = integration_group.select_points(states.x)
             else:
-                x[integration_group.points] = integration_group.picked(states.x)
+                x[integration_group.points] = integration_group.select_points(states.x)
             if self._n_z:
-                z[integration_group.points] = integration_group.picked(states.z)
+                z[integration_group.points] = integration_group.select_points(states.z)
             trajectories.append((lanes, states))
         self.integrations += 1
         self._integrated_states = _IntegratedStates(
@@ -442,7 +452,7 @@ class DenseSingleShooting:
             g = self._evaluate_observables(integrated.x, integrated.z, np.array(of_p))
             yield from ((c.measured, g[None, points]) for c, points in zip(chains, self._chains, strict=True))
 
-        return projection.projected(v, naturals, observe)
+        return projection.project(v, naturals, observe)
 
     def _compute_point_data(self, v: Array, integrated: _IntegratedStates) -> PointData | None:
         if integrated.g.shape[1] > self._n_g and not _all_finite(
@@ -478,17 +488,17 @@ class DenseSingleShooting:
     @np.errstate(all="ignore")
     def _differentiate_by_theta(self, point_data: PointData) -> tuple[list[tuple[Array, Array]], int, Index] | None:
         """Return the derivatives from `_apply_chain_rule`, the number of rescued lanes, and the numbers of steps."""
-        slope = np.where(self._log, point_data.flown.natural, 1.0)
-        dy = self._links.slopes_at(point_data.flown.by_n, slope)
+        slope = np.where(self._log, point_data.integrated_states.natural, 1.0)
+        dy = self._links.slopes_at(point_data.integrated_states.by_n, slope)
         if dy is None:
             return None
         n_y, rescued, steps = self._n_p + self._n_x, 0, np.zeros(2, dtype=np.intp)
         dx: list[Array] = [np.empty(0)] * len(self._chains)
         dz: list[Array] = [np.empty(0)] * len(self._chains)
-        available_slopes = point_data.flown.slopes.copy()
-        point_data.flown.slopes.clear()
+        available_slopes = point_data.integrated_states.slopes.copy()
+        point_data.integrated_states.slopes.clear()
         for integration_group, (lanes, states) in zip(
-            self._integration_groups, point_data.flown.lane_trajectories, strict=True
+            self._integration_groups, point_data.integrated_states.lane_trajectories, strict=True
         ):
             if available_slopes:
                 sensitivities = available_slopes.pop(0)
@@ -500,9 +510,9 @@ class DenseSingleShooting:
                 return None
             rescued += len({*states.rescued_lanes, *sensitivities.rescued_lanes})
             steps += sensitivities.steps
-            by_x = integration_group.picked(sensitivities.dx / integration_group.size[:, None])
+            by_x = integration_group.select_points(sensitivities.dx / integration_group.size[:, None])
             by_z = (
-                integration_group.picked(sensitivities.dz / integration_group.size[:, None])
+                integration_group.select_points(sensitivities.dz / integration_group.size[:, None])
                 if self._n_z
                 else sensitivities.dz
             )
@@ -524,7 +534,12 @@ class DenseSingleShooting:
         if self._observed_states is not None:
             return self._select_state_slopes(self._observed_states, dx)
         shooting_data, n_p, n_x, n_z = self._shooting_data, self._n_p, self._n_x, self._n_z
-        x, z, y, g = point_data.flown.x, point_data.flown.z, point_data.flown.y, point_data.flown.g
+        x, z, y, g = (
+            point_data.integrated_states.x,
+            point_data.integrated_states.z,
+            point_data.integrated_states.y,
+            point_data.integrated_states.g,
+        )
         slopes = shooting_data.expressions.jacobian(self._times, x, z, y[self._experiment_of_point, :n_p], self._inputs)
         parts = [block.measured.slopes(g[None, block.points], slopes[None, block.points]) for block in self._blocks]
         starts, out = self._links.starts, list[tuple["Array", "Array"]]()

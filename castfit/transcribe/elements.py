@@ -152,7 +152,7 @@ class PointEquations:
     flow: PointwiseExpressions
     observed: PointwiseExpressions
     free: Index
-    relative: bool = False
+    is_relative: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class ElementConstants:
     basis (K, M, d + 1, n_e) : element (k, m, j, e) is what y_j[e] contributes to state e at measured point m
     applies (K, M, n_h) : 1 where a path constraint applies, 0 elsewhere
     division : how parameters and boundaries of the elements vary, and what happens at their ends
-    relative : whether elements move, as `Equations.relative`
+    relative : whether elements move, as `PointEquations.is_relative`
     """
 
     table: CollocationScheme
@@ -203,13 +203,13 @@ class ElementConstants:
     point_inputs: Array
     basis: Array
     measured: MeasurementRows
-    applies: Array
+    constraint_mask: Array
     division: StageDivision
-    relative: bool = False
+    is_relative: bool = False
 
     def parameters(self, natural: NaturalValues) -> Array:
         """Return the parameters at points: (n_p,), or of each element (K, 1, n_p)."""
-        if self.relative:
+        if self.is_relative:
             edges = self.division.compute_boundaries(natural.e)
             span = np.stack([edges[:-1], np.diff(edges)], axis=1)
             return np.hstack([self.division.stage_parameters(natural.p, natural.e), span])[:, None]
@@ -217,7 +217,7 @@ class ElementConstants:
 
     def parameter_slopes(self, natural: NaturalValues, free: Index) -> Array:
         """Return the derivatives of the free parameters, (1 | K, n_free, n_q)."""
-        if self.relative:
+        if self.is_relative:
             edges = self.division.weight @ natural.de
             span = np.stack([edges[:-1], np.diff(edges, axis=0)], axis=1)
             return np.concatenate([self.division.stage_parameters(natural.dp, natural.de), span], axis=1)[:, free]
@@ -234,7 +234,7 @@ class ElementConstants:
         of_all = np.zeros((by_free.shape[0], n_p + 2))
         of_all[:, free] = by_free
         by_p, by_e = division.level_weights(of_all[:, :n_p], n_e)
-        if self.relative:
+        if self.is_relative:
             start, length = of_all[:, n_p], of_all[:, n_p + 1]
             by_e += division.weight[:-1].T @ (start - length) + division.weight[1:].T @ length
         return by_p, by_e
@@ -274,7 +274,7 @@ class ElementConstants:
         observed = equations.observed.values(*self._measured(y, p))
         r, excess = self.measured.rows(observed[..., : self.measured.n_g])
         with np.errstate(invalid="ignore"):
-            c = np.where(self.applies > 0, observed[..., self.measured.n_g :], 0.0)
+            c = np.where(self.constraint_mask > 0, observed[..., self.measured.n_g :], 0.0)
         ends = np.einsum("j,kje->ke", self.table.end, y[..., : self.n_x])
         if any(self.division.crossings):
             u = self.with_event_rows(natural.e).inputs_at_ends()[0]
@@ -308,8 +308,8 @@ class ElementConstants:
         """Evaluate the derivatives at all points, factors and weights included."""
         y, n_g, p = self.states(s, w), self.measured.n_g, self.parameters(natural)
         observed = equations.observed.jacobian(*self._measured(y, p))
-        of_g = np.where(self.measured.used[..., None], observed[:, :, :n_g], 0.0)
-        constraints = np.where(self.applies[..., None] > 0, observed[:, :, n_g:], 0.0)
+        of_g = np.where(self.measured.used_mask[..., None], observed[:, :, :n_g], 0.0)
+        constraints = np.where(self.constraint_mask[..., None] > 0, observed[:, :, n_g:], 0.0)
         g = self.evaluate_outputs(equations, p, s, w) if self.measured.slots else np.empty(0)
         return LocalDerivatives(self.flow(equations, y, p), of_g, self.measured.slopes(g, of_g), constraints)
 
@@ -352,7 +352,7 @@ class ElementConstants:
             return None
         y, p, n_g = self.states(s, w), self.parameters(natural), self.measured.n_g
         by_p = equations.observed.jacobian(*self._measured(y, p))[:, :, :n_g, self.n_e :]
-        by_p = np.where(self.measured.used[..., None], by_p, 0.0)
+        by_p = np.where(self.measured.used_mask[..., None], by_p, 0.0)
         g = self.evaluate_outputs(equations, p, s, w) if self.measured.slots else np.empty(0)
         derivatives = self.measured.slopes(g, by_p) @ self.parameter_slopes(natural, equations.free)[:, None]
         K, M, n_r, n_q = derivatives.shape  # -1 would not be determined where nothing of it varies
@@ -375,9 +375,9 @@ class ElementConstants:
             linear[:, e, :, e] = -self.table.derivative
         return linear
 
-    def of_table(self, table: CollocationScheme) -> ElementConstants:
+    def with_table(self, table: CollocationScheme) -> ElementConstants:
         """Return the elements with the collocation points of another table; measured points stay as they are."""
-        if self.relative:
+        if self.is_relative:
             times = np.broadcast_to(table.points[:, None], (self.edges.size - 1, table.degree, 1))
             return replace(self, table=table, times=times)
         offsets = table.points * np.diff(self.edges)[:, None]
@@ -457,10 +457,10 @@ class ElementConstants:
         p, dp = self.parameters(natural), self.parameter_slopes(natural, equations.free)
         flow = equations.flow.hessian(*self._collocation(y, p), inner * self.factor)
         g = self.evaluate_outputs(equations, p, s, w).copy()
-        curvature = self.measured.bend(g, factor, slopes.observed)
+        curvature = self.measured.curvature(g, factor, slopes.observed)
         point = np.einsum("kmga,kmgb->kmab", curvature, slopes.observed)
-        multiplier = np.concatenate([self.measured.gradient(g, factor), constraint * self.applies], axis=2)
-        if not equations.observed.linear:
+        multiplier = np.concatenate([self.measured.gradient(g, factor), constraint * self.constraint_mask], axis=2)
+        if not equations.observed.is_linear:
             point += equations.observed.hessian(*self._measured(y, p), multiplier)
 
         # By (y_0 ... y_d, q); the columns of y_0 that are no node states are left out at the end.

@@ -146,14 +146,14 @@ class NodeCost:
                 continue
             prediction, s, m = (ca.SX.sym(name) for name in ("mu", "s", "m"))
             density = output.noise.density(prediction, s, m)
-            eta = [g[observed_names.index(name)] for name in output.predicted]
+            eta = [g[observed_names.index(name)] for name in output.predicted_outputs]
             spread_expression = (
-                eta[1] if output.computed else spread[j] * (sigma[output.group] if output.group >= 0 else 1.0)
+                eta[1] if output.is_spread_computed else spread[j] * (sigma[output.group] if output.group >= 0 else 1.0)
             )
             other_arguments = [
                 e for e in ca.vertsplit(density.eta) if not (ca.is_equal(e, prediction) or ca.is_equal(e, s))
             ]
-            replacements = [eta[0], spread_expression, value[j], *eta[1 + output.computed :]]
+            replacements = [eta[0], spread_expression, value[j], *eta[1 + output.is_spread_computed :]]
             column = ca.substitute([density.cost], [prediction, s, m, *other_arguments], replacements)[0]
             cost += ca.if_else(is_known[j] > 0, column, 0)
             predictions[j], spreads[j] = eta[0], spread_expression
@@ -266,7 +266,7 @@ class NoisyChain:
         row_times = snap_times(points.times, edges)
         node = np.searchsorted(self.times, row_times, side="left")
         if table is not None:
-            is_after = np.isin(row_times, snap_times(table.wanted_after, edges))
+            is_after = np.isin(row_times, snap_times(table.times_after_events, edges))
             node = np.where(is_after, np.searchsorted(self.times, row_times, side="right") - 1, node)
         self.node: Index = node.astype(np.intp)
         """The node of each row of data, (R,)."""
@@ -461,9 +461,11 @@ class NoisyChain:
         schedule, by_p, current_time = self.condition.schedule, by_p.copy(), point.table.times[g - 1]
         times = point.natural.e[schedule.rows]
         for level in reversed(schedule.levels):
-            if times[level.on] <= current_time and not (level.off >= 0 and times[level.off] <= current_time):
-                of_e[level.height] += by_p[level.parameter]
-                if level.sets:
+            if times[level.on_instant] <= current_time and not (
+                level.off_instant >= 0 and times[level.off_instant] <= current_time
+            ):
+                of_e[level.height_row] += by_p[level.parameter]
+                if level.is_assignment:
                     by_p[level.parameter] = 0.0
         return by_p
 

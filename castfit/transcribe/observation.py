@@ -83,7 +83,7 @@ class PointwiseExpressions:
         return None if -1 in indices else np.array(indices, dtype=np.intp)
 
     @cached_property
-    def linear(self) -> bool:
+    def is_linear(self) -> bool:
         """Whether the Hessian vanishes identically."""
         return self._hessian.empty
 
@@ -173,7 +173,7 @@ class MeasurementRows:
             total_excess += float(np.sum(excess))
         return r, total_excess
 
-    def unspread(self, g: Array, stage: int, point: int, row: int) -> str:
+    def describe_invalid_sigma(self, g: Array, stage: int, point: int, row: int) -> str:
         """Explain a row that is not finite because its computed sigma is not positive; empty for other causes."""
         for slot in self.slots:
             is_match = (slot.stage == stage) & (slot.point == point) & (slot.rows == row).any()
@@ -194,7 +194,7 @@ class MeasurementRows:
             np.add.at(out, slot.stage, slot.functions.rows(*slot.collect_density_arguments(g))[1])
         return out
 
-    def of_stages(self, stages: Index) -> MeasurementRows:
+    def select_stages(self, stages: Index) -> MeasurementRows:
         """Return the row map of the selected stages (k,), in this order; a stage may be repeated."""
         slots: list[NonGaussianOutput] = []
         for slot in self.slots:  # whose values stand in the order of stages
@@ -236,7 +236,7 @@ class MeasurementRows:
             np.add.at(out, (slot.stage[:, None], slot.point[:, None], slot.columns[None, :]), slot_gradient)
         return out
 
-    def bend(self, g: Array, factor: Array, dg: Array) -> Array:
+    def curvature(self, g: Array, factor: Array, dg: Array) -> Array:
         """Return the second derivatives by g of the same, times derivatives of g (K, M, n_g, n), (K, M, n_g, n)."""
         n_o = self.target.shape[2]
         out = np.zeros_like(dg)
@@ -278,7 +278,7 @@ class MeasurementRows:
         )  # fmt: skip
 
     @cached_property
-    def reweighted(self) -> bool:
+    def is_reweighted(self) -> bool:
         """Whether `information` is anything but 1."""
         return any(slot.functions.reweighted for slot in self.slots)
 
@@ -307,7 +307,7 @@ class MeasurementRows:
         return out
 
     @cached_property
-    def used(self) -> Mask:
+    def used_mask(self) -> Mask:
         """Return a mask of the observed expressions that enter a cost, (K, M, n_g); others may be infinite."""
         out = np.zeros((*self.weight.shape[:2], self.n_g), dtype=np.bool_)
         out[..., : self.weight.shape[2]] = self.weight > 0
@@ -371,12 +371,12 @@ def measurement_rows(problem: CompiledProblem, i: int, staging: StagedMeasuremen
     condition, observed_names = problem.conditions[i], (*problem.outputs, *problem.spreads)
     weight, slots, names = staging.weight.copy(), list[NonGaussianOutput](), [*problem.outputs]
     for j, output in enumerate(condition.observed):
-        if output is None or output.weighted:
+        if output is None or output.is_weighted:
             continue
         stage, point = np.nonzero(staging.weight[:, :, j] > 0)
         if stage.size == 0:
             continue
-        functions = density_functions(output.noise, computed=output.computed)
+        functions = density_functions(output.noise, computed=output.is_spread_computed)
         spread, datum = 1.0 / staging.weight[stage, point, j], staging.values[stage, point, j]
         extra_rows = np.arange(len(names), len(names) + functions.n_r - 1)
         names += [f"the noise of {problem.outputs[j]}"] * extra_rows.size
@@ -385,7 +385,7 @@ def measurement_rows(problem: CompiledProblem, i: int, staging: StagedMeasuremen
                 functions,
                 stage,
                 point,
-                np.array([observed_names.index(n) for n in output.predicted]),
+                np.array([observed_names.index(n) for n in output.predicted_outputs]),
                 np.array([j, *extra_rows]),
                 spread,
                 datum,
@@ -410,7 +410,7 @@ def _constant(problem: CompiledProblem) -> float:
     for condition in problem.conditions:
         points, mask = condition.points, condition.points.mask
         for j, output in enumerate(condition.observed):
-            if output is not None and output.noise.plain and not output.computed and mask[:, j].any():
+            if output is not None and output.noise.plain and not output.is_spread_computed and mask[:, j].any():
                 value, sigma = points.values[mask[:, j], j], points.sigma[mask[:, j], j]
                 total += density_functions(output.noise, computed=False).constant(sigma, value)
         dependent = condition.whitening(problem.outputs)
@@ -461,7 +461,7 @@ def active_constraint_mask(problem: CompiledProblem, i: int, staging: StagedMeas
     """
     if not problem.path:
         return np.zeros((*staging.times.shape, 0), dtype=np.bool_)
-    return applies_at(problem, i, staging.times, staging.is_first_replicate, staging.distinct, problem.varying)
+    return applies_at(problem, i, staging.times, staging.is_first_replicate, staging.is_distinct, problem.varying)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class ChainLikelihood:
     def __init__(self, chain: NoisyChain, S: Array) -> None:
         self.chain, self.S = chain, S
 
-    def mode(self, q: Array, sigma: Array, start: PathStart) -> PathMode | None:
+    def find_mode(self, q: Array, sigma: Array, start: PathStart) -> PathMode | None:
         """Search for the most probable path; None where none is found."""
         chain = self.chain
         path, lam = (start.x, start.c, start.initial_deviations, start.z), start.lam
@@ -188,7 +188,7 @@ class ChainLikelihood:
         mu = mode.factor.solve(-h, -of_nodes[-1], -d, np.zeros_like(point.initial_deviations))
         return chain.by_quantities(point, mode.blocks.by_e, lam, C, M, C_nodes, mu.x, mu.u, mu.multipliers)
 
-    def sampled(self, mode: PathMode, rng: np.random.Generator, count: int) -> Array:
+    def sample_weights(self, mode: PathMode, rng: np.random.Generator, count: int) -> Array:
         """Return log weights (count,) of paths drawn about the most probable one, which all are 0 where all is linear.
 
         The noise of a stage is drawn given the state that was drawn before it, as the Riccati factor has it, so that
@@ -254,7 +254,7 @@ class ChainLikelihood:
         """Return the chain with states that stay as they are at the start."""
         return self.chain.point(q, sigma, self._build_constant_path(q))
 
-    def filtered(self, q: Array, sigma: Array) -> PathStart | None:
+    def filter_path(self, q: Array, sigma: Array) -> PathStart | None:
         """Return the path of an extended Kalman filter, in information form, for any noise of the data."""
         chain, (K, n, _) = self.chain, self.chain.shape
         point = chain.point(q, sigma, self._build_constant_path(q))
@@ -278,7 +278,7 @@ class ChainLikelihood:
                 return None
         return PathStart(nodes, point.c, point.initial_deviations, point.z, np.zeros((K + 1, n)))
 
-    def interpolated(self, q: Array, sigma: Array) -> PathStart:
+    def interpolate_path(self, q: Array, sigma: Array) -> PathStart:
         """Return nodes on lines between the data of states that are measured, others where they are at the start."""
         chain = self.chain
         point = chain.point(q, sigma, self._build_constant_path(q))
@@ -354,21 +354,21 @@ class PathLikelihood:
     """
 
     def __init__(self, problem: CompiledProblem, spreads: Sequence[Array], longest: Sequence[float]) -> None:
-        self.problem, self.spreads, self.longest = problem, tuple(spreads), tuple(longest)
+        self.problem, self.spreads, self.max_stage_lengths = problem, tuple(spreads), tuple(longest)
         pairs = zip(range(len(problem.conditions)), spreads, longest, strict=True)
         self.chains = [ChainLikelihood(NoisyChain(problem, i, length), S) for i, S, length in pairs]
         self.evaluations = 0
 
-    def divided(self, factor: float) -> PathLikelihood:
+    def with_shorter_stages(self, factor: float) -> PathLikelihood:
         """Return the likelihood on stages that are shorter by the factor `factor`."""
-        return PathLikelihood(self.problem, self.spreads, [length / factor for length in self.longest])
+        return PathLikelihood(self.problem, self.spreads, [length / factor for length in self.max_stage_lengths])
 
     @property
     def stages(self) -> int:
         """Return the number of stages of all experiments."""
         return sum(likelihood.chain.shape[0] for likelihood in self.chains)
 
-    def split(self, y: Array) -> tuple[Array, Array]:
+    def split_variables(self, y: Array) -> tuple[Array, Array]:
         """Return theta and the unknown sigmas."""
         n = len(self.problem.names)
         return y[:n], np.exp(y[n:])
@@ -376,7 +376,7 @@ class PathLikelihood:
     def evaluate(self, y: Array, starts: list[PathStart] | None, *, slopes: bool = True) -> PathEvaluation:
         """Return L with its gradient, begun at the given paths or at filtered ones."""
         self.evaluations += 1
-        theta, sigma = self.split(y)
+        theta, sigma = self.split_variables(y)
         prior_rows = self.problem.priors(theta)
         prior = prior_rows.cost + self.problem.prior_constant
         gradient = np.zeros(y.size)
@@ -388,11 +388,11 @@ class PathLikelihood:
             return PathEvaluation(y, np.inf, undefined, (), np.inf, prior_rows.failure)
         for i, likelihood in enumerate(self.chains):
             q = theta[likelihood.chain.condition.theta]
-            mode = None if starts is None else likelihood.mode(q, sigma, starts[i])
-            for begin in (likelihood.filtered, likelihood.interpolated):
+            mode = None if starts is None else likelihood.find_mode(q, sigma, starts[i])
+            for begin in (likelihood.filter_path, likelihood.interpolate_path):
                 if mode is None:
                     start = begin(q, sigma)
-                    mode = None if start is None else likelihood.mode(q, sigma, start)
+                    mode = None if start is None else likelihood.find_mode(q, sigma, start)
             if mode is None or not np.isfinite(mode.value):
                 return PathEvaluation(y, np.inf, undefined, (), prior, likelihood.chain.condition.name)
             value += mode.value

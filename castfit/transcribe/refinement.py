@@ -64,14 +64,14 @@ class ElementErrors:
     Both are the largest over all states, inf where the element could not be integrated.
     """
 
-    end: Array
-    inside: Array
+    end_errors: Array
+    inside_errors: Array
     table: CollocationScheme
 
     @property
     def largest(self) -> float:
         """The largest error of all."""
-        return float(np.maximum(self.end, self.inside).max())
+        return float(np.maximum(self.end_errors, self.inside_errors).max())
 
 
 def element_errors(
@@ -83,7 +83,7 @@ def element_errors(
     """
     integrator = integrator_of(staged.problem.model, [1.0], options)
     return tuple(
-        checked.errors(checked.integrated(integrator, np.arange(checked.k.size)))
+        checked.errors(checked.integration_errors(integrator, np.arange(checked.k.size)))
         for checked in _build_checks(staged, v)
     )
 
@@ -101,11 +101,11 @@ def estimated_errors(
         return element_errors(staged, v, options)
     errors: list[ElementErrors] = []
     for checked in _build_checks(staged, v):
-        difference = checked.solved_again(staged.equations)
+        difference = checked.higher_degree_errors(staged.equations)
         failed_points = np.flatnonzero(~np.isfinite(difference).all(axis=1))
         if failed_points.size:
             integrator = integrator_of(staged.problem.model, [1.0], options)
-            difference[failed_points] = checked.integrated(integrator, failed_points)
+            difference[failed_points] = checked.integration_errors(integrator, failed_points)
         errors.append(checked.errors(difference))
     return tuple(errors)
 
@@ -118,11 +118,11 @@ def refine(edges: Array, errors: ElementErrors, tolerance: float) -> Array:
     the new elements.
     """
     scheme, aim = errors.table, _ERROR_SAFETY_FACTOR * tolerance
-    at_end = (errors.end / aim) ** (1 / (scheme.order + 1))
-    inside = (errors.inside / aim) ** (1 / (scheme.degree + 1))
+    at_end = (errors.end_errors / aim) ** (1 / (scheme.order + 1))
+    inside = (errors.inside_errors / aim) ** (1 / (scheme.degree + 1))
     required_parts = np.ceil(np.maximum(at_end, inside))
     split = np.minimum(np.where(np.isinf(required_parts), 2, required_parts), _MAX_ELEMENT_SPLIT)
-    parts = np.where(np.maximum(errors.end, errors.inside) > tolerance, split, 1).astype(np.intp)
+    parts = np.where(np.maximum(errors.end_errors, errors.inside_errors) > tolerance, split, 1).astype(np.intp)
     spans = zip(edges[:-1], edges[1:], parts, strict=True)
     pieces: list[Array] = [np.linspace(left, right, n, endpoint=False) for left, right, n in spans]
     return np.concatenate([*pieces, edges[-1:]])
@@ -178,14 +178,14 @@ class _ElementCheck:
     elements: ElementConstants
     y: Array
     p: Array
-    at_points: Array
+    point_parameters: Array
     magnitude: Array
     k: NDArray[np.intp]
     tau: Array
     last_points_start: int
     has_observed_algebraic: bool
 
-    def integrated(self, integrator: Integrator, points: NDArray[np.intp]) -> Array:
+    def integration_errors(self, integrator: Integrator, points: NDArray[np.intp]) -> Array:
         """Return polynomial minus integration at some of the points, (m, n_e); NaN where that failed."""
         elements, k, tau, n_x = self.elements, self.k[points], self.tau[points], self.elements.n_x
         table, y = elements.table, self.y
@@ -203,10 +203,10 @@ class _ElementCheck:
         z = np.einsum("lj,lje->le", table.algebraic_basis(tau), y[k, 1:, n_x:])
         return np.concatenate([x - trajectories.x[:, -1], z - trajectories.z[:, -1]], axis=1)
 
-    def solved_again(self, equations: PointEquations) -> Array:
+    def higher_degree_errors(self, equations: PointEquations) -> Array:
         """Return polynomial minus one of higher degree at all points, (n, n_e); not finite where that has no values."""
         elements, n_x = self.elements, self.elements.n_x
-        finer = elements.of_table(table("radau", elements.table.degree + _N_EXTRA_POINTS))
+        finer = elements.with_table(table("radau", elements.table.degree + _N_EXTRA_POINTS))
         y = np.zeros((self.y.shape[0], finer.table.degree + 1, elements.n_e))
         y[..., :n_x] = elements.table.state_basis(finer.table.nodes) @ self.y[..., :n_x]
         y[:, 1:, n_x:] = elements.table.algebraic_basis(finer.table.points) @ self.y[:, 1:, n_x:]
@@ -222,8 +222,8 @@ class _ElementCheck:
 
         Their magnitudes scale it: units of states decades apart would decide which pivots are taken.
         """
-        defects = elements.defects(equations, y, self.at_points)
-        flow = elements.flow(equations, y, self.at_points)
+        defects = elements.defects(equations, y, self.point_parameters)
+        flow = elements.flow(equations, y, self.point_parameters)
         step = np.full_like(defects, np.nan)
         rows = defects[0].size
         batch_size = max(_MAX_BATCH_ENTRIES // rows**2, 1)
@@ -276,7 +276,7 @@ def _build_checks(staged: CollocationProblem, v: Array) -> list[_ElementCheck]:
         q, s, w = chain.local(v)
         y, tau = elements.states(s, w), elements.tau
         # Where an element begins its algebraic states are extrapolated.
-        measured = (elements.measured.weight > 0).any(axis=2) | (elements.applies > 0).any(axis=2)
+        measured = (elements.measured.weight > 0).any(axis=2) | (elements.constraint_mask > 0).any(axis=2)
         measured &= (tau >= 0 if observes_algebraic else tau > 0) & (tau < 1)
         all_elements = np.arange(s.shape[0], dtype=np.intp)
         # What stays far below the magnitude that its rate could give it is rounding.

@@ -104,9 +104,11 @@ def cut_segments(
     n_placed = np.zeros(staging.duration.size, dtype=np.intp)
     arriving: Array | None = None  # the inputs at the end of what was integrated last
     for k, (left, right) in enumerate(itertools.pairwise(division.edges.tolist())):
-        measured = piece_staging.times[k][piece_staging.real[k]]
+        measured = piece_staging.times[k][piece_staging.is_real[k]]
         kinks = breaks[(breaks > left) & (breaks < right)]
-        is_empty = right == left or division.moving[k] or division.moving[k + 1]  # nothing is measured inside
+        is_empty = (
+            right == left or division.moving_boundaries[k] or division.moving_boundaries[k + 1]
+        )  # nothing is measured inside
         times = np.array([left, right]) if is_empty else merge(measured, kinks, np.array([left, right]))
         begins = right > left and (starts or (measured.size > 0 and bool(measured[0] == left)))
         times = np.concatenate([times[:1], times[1 - int(begins) :]])  # an output at the start is an empty interval
@@ -161,7 +163,7 @@ class LaneGroup:
     point: Index
     lane: Index
     output_index: Index
-    crossed: tuple[int, ...]
+    crossing_lanes: tuple[int, ...]
 
 
 def parts_of(chains: Sequence[Segments], members: Sequence[tuple[int, int]]) -> tuple[LaneGroup, ...]:

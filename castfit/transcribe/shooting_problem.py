@@ -253,8 +253,8 @@ class ShootingProblem(TranscribedProblem):
             )
         )  # fmt: skip
 
-    def measuring(self, problem: CompiledProblem) -> ShootingProblem | None:
-        """Return the problem with other data at the same times, as `Posed.measuring` has them, without a new layout.
+    def with_data(self, problem: CompiledProblem) -> ShootingProblem | None:
+        """Return the problem with other data at the same times, as `CompiledProblem.with_data` has them, without a new layout.
 
         None where more than rows depends on the data: with nodes, or where something is eliminated.
         """
@@ -270,7 +270,7 @@ class ShootingProblem(TranscribedProblem):
         other.problem, other._current_segments = problem, chains
         vars(other).pop("size_squares", None)
         other._integration_plans = {tuple(id(chain) for chain in chains): replace(plan, chains=tuple(chains))}
-        other._dense_cache = other, dense.measuring(problem, chains)
+        other._dense_cache = other, dense.with_data(problem, chains)
         return other
 
     def _set_options(self, options: IntegratorOptions) -> None:
@@ -284,7 +284,7 @@ class ShootingProblem(TranscribedProblem):
     def _cut_experiment(self, i: int, division: StageDivision) -> Segments:
         """Arrange one experiment on its pieces, as for the fits before where these have the same boundaries."""
         segments_by_key = _CACHED_SEGMENTS.get(self.problem, lambda _: OrderedDict())
-        fixed = division.edges if self._nodes else division.edges[~division.moving]
+        fixed = division.edges if self._nodes else division.edges[~division.moving_boundaries]
         key = (i, self._nodes, self._backward, fixed.tobytes(), division.key)
         if key not in segments_by_key:
             segments_by_key[key] = cut_segments(self.problem, i, division, nodes=self._nodes, starts=self._backward)
@@ -297,10 +297,10 @@ class ShootingProblem(TranscribedProblem):
         """Return the pieces at a point; without nodes they follow estimated times of events."""
         for i, (condition, natural) in enumerate(zip(self.problem.conditions, naturals, strict=True)):
             division = self._current_segments[i].division
-            if not self._nodes and not division.valid(natural.e):
+            if not self._nodes and not division.is_valid(natural.e):
                 ends = np.array([condition.start, condition.end])
                 self._current_segments[i] = self._cut_experiment(i, divide(condition, ends, natural.e))
-            if self._edges and not self._current_pieces[i].division.valid(natural.e):
+            if self._edges and not self._current_pieces[i].division.is_valid(natural.e):
                 pieces = divide(condition, self._edges[i], natural.e)
                 stages = stages_of(condition.schedule, division, pieces)
                 self._current_pieces[i] = cut_segments(self.problem, i, pieces, nodes=True, stages=(stages, division))
@@ -330,7 +330,7 @@ class ShootingProblem(TranscribedProblem):
         """Whether estimated times of events are no longer where the stages have them."""
         naturals = [c.link.natural(v[c.theta]) for c in self.problem.conditions]  # of what states trigger nothing
         return self._nodes and not all(
-            chain.division.valid(natural.e) for chain, natural in zip(self._current_segments, naturals, strict=True)
+            chain.division.is_valid(natural.e) for chain, natural in zip(self._current_segments, naturals, strict=True)
         )
 
     @property
@@ -517,7 +517,7 @@ class ShootingProblem(TranscribedProblem):
                     sweep, [replace(natural, p=p) for natural, p in zip(naturals, of_p, strict=True)]
                 )
 
-            v = self._projection.projected(v, naturals, observe)
+            v = self._projection.project(v, naturals, observe)
             naturals = self._naturals(v)
         values: list[ChainValues] = []
         failures = [*self._report_link_failures(v, naturals), *sweep.failures]
@@ -588,7 +588,9 @@ class ShootingProblem(TranscribedProblem):
             if key not in self._memory and self._arrays is not None:
                 self.evaluate(v, with_sensitivities=True)
             _, integration = self._memory.get(key, (None, None))
-            has_sensitivities = isinstance(integration, PointData) and bool(integration.flown.slopes)  # with the states
+            has_sensitivities = isinstance(integration, PointData) and bool(
+                integration.integrated_states.slopes
+            )  # with the states
             start_time = time.perf_counter() if has_sensitivities else self._start_operation("linearization")
             try:
                 self._linear = self._linearize(v)
@@ -841,7 +843,7 @@ class ShootingProblem(TranscribedProblem):
         out: list[Failure] = []
         for k in np.flatnonzero(bad.any(axis=(1, 2))):
             m, row = np.argwhere(bad[k])[0]
-            reason = "" if g is None else measured.unspread(g, int(k), int(m), int(row))
+            reason = "" if g is None else measured.describe_invalid_sigma(g, int(k), int(m), int(row))
             detail = f"at t = {staging.times[k, m]:g} {reason}"
             detail = detail if reason else f"{prefix}{names[row]} is not finite at t = {staging.times[k, m]:g}"
             out.append(Failure(chain.name, int(k), "not_finite", detail))
@@ -851,7 +853,10 @@ class ShootingProblem(TranscribedProblem):
     def _moving_columns(self) -> list[NDArray[np.intp]]:
         """Per condition, the columns of q that need a sensitivity direction: not a node's own initial state."""
         links = [c.link for c in self.problem.conditions]
-        return [np.flatnonzero(link.moving if self._nodes else link.moving | link.starting) for link in links]
+        return [
+            np.flatnonzero(link.moving_quantities if self._nodes else link.moving_quantities | link.starting_quantities)
+            for link in links
+        ]
 
     def _integrate(self, v: Array, naturals: list[NaturalValues]) -> IntegratedPoints:
         plan = self._arrange(naturals)
@@ -894,7 +899,7 @@ class ShootingProblem(TranscribedProblem):
                         trajectories.x[lane_slice, -1],
                         trajectories.z[lane_slice, -1],
                     )
-                    for lane in part.crossed:
+                    for lane in part.crossing_lanes:
                         j = member[lane][1]
                         piece, crossing = chains[i].pieces[j], chains[i].division.crossings[j]
                         assert crossing is not None
@@ -957,7 +962,8 @@ class ShootingProblem(TranscribedProblem):
             for source, columns in zip(naturals, self._moving_columns, strict=True)
         ]
         of_edges = [
-            c.division.weight @ de if c.division.moving.any() else None for c, de in zip(chains, of_e, strict=True)
+            c.division.weight @ de if c.division.moving_boundaries.any() else None
+            for c, de in zip(chains, of_e, strict=True)
         ]
         failures: list[Failure] = []
         broken: set[tuple[int, int]] = set()
@@ -1000,14 +1006,14 @@ class ShootingProblem(TranscribedProblem):
                 dx[i][part.stage, part.point] = sensitivities.dx[part.lane, part.output_index, :, :w]
                 dz[i][part.stage, part.point] = sensitivities.dz[part.lane, part.output_index, :, :w]
                 end[i][part.stages] = sensitivities.dx[part.lanes, -1, :, :w]
-                for lane in part.crossed:
+                for lane in part.crossing_lanes:
                     j = run.members[lane][1]
                     piece, crossing = chains[i].pieces[j], chains[i].division.crossings[j]
                     assert crossing is not None
                     end_slopes = sensitivities.dx[lane, -1, :, :w]
                     u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
                     if crossing.instants[0].trigger is not None:
-                        previous_crossing = chains[i].division.at_once_before(j)
+                        previous_crossing = chains[i].division.preceding_update(j)
                         end_slopes = self._differentiate_trigger(
                             run, lane, crossing, previous_crossing, end_slopes, naturals[i].e, of_e[i], u, du
                         )
@@ -1046,7 +1052,7 @@ class ShootingProblem(TranscribedProblem):
         ):
             d_time = np.zeros(dx.shape[1]) if previous_crossing is None else de[previous_crossing.instants[-1].time]
         else:
-            rate, by_x, by_c = trigger.passing(time, x, u, e, f, du)
+            rate, by_x, by_c = trigger.crossing_slopes(time, x, u, e, f, du)
             d_time = -(by_x @ dx + by_c @ de[trigger.parameters]) / rate
         de[crossing.instants[0].time] = d_time
         return dx + np.outer(f, d_time)
@@ -1062,7 +1068,7 @@ class ShootingProblem(TranscribedProblem):
         p = natural.dp[:, moving]
         if any(division.levels):
             p = division.stage_parameters(p, de)
-        return SensitivitySeeds(x, p, division.weight @ de if division.moving.any() else None)
+        return SensitivitySeeds(x, p, division.weight @ de if division.moving_boundaries.any() else None)
 
     def node_sensitivities(self, v: Array, stages: Sequence[Mask]) -> tuple[Array, ...] | None:
         """Return the derivatives of states at the ends of some stages (K,) by their nodes, (K, n_x, n_x) per condition.
@@ -1119,7 +1125,9 @@ class ShootingProblem(TranscribedProblem):
             return message.strip()
         count = "1 stage was" if self._n_rescued_stages == 1 else f"{self._n_rescued_stages} stages were"
         integrator = self.groups[0].integrator
-        return f"{count} integrated by {integrator.rescued_by}, because {integrator.method} failed. {message}".strip()
+        return (
+            f"{count} integrated by {integrator.rescue_method}, because {integrator.method} failed. {message}".strip()
+        )
 
     def low_accuracy(self) -> StagedProblem:
         """Return the problem with integrators of low accuracy."""
@@ -1197,7 +1205,7 @@ def is_adjoint_cheaper(problem: CompiledProblem, options: IntegratorOptions) -> 
     n_x = len(problem.model.states)
     if options.method not in _TIMED_METHODS or method_of(options, n_x, 0) in STEPPED:
         return False  # whose forward directions are cheap, and watched over by default
-    directions = max(int(c.link.moving.sum()) for c in problem.conditions) + n_x
+    directions = max(int(c.link.moving_quantities.sum()) for c in problem.conditions) + n_x
     return not problem.model.algebraic_states and directions > _ADJOINT_BASE_COST + _ADJOINT_COST_PER_STATE * n_x
 
 
@@ -1206,7 +1214,9 @@ def is_gradient_cheaper(problem: CompiledProblem, options: IntegratorOptions) ->
 
     Never for a DAE, as above, nor by the ESDIRK method.
     """
-    directions = max((int((c.link.moving | c.link.starting).sum()) for c in problem.conditions), default=0)
+    directions = max(
+        (int((c.link.moving_quantities | c.link.starting_quantities).sum()) for c in problem.conditions), default=0
+    )
     if options.method not in _TIMED_METHODS or problem.model.algebraic_states or directions < _MIN_ADJOINT_QUANTITIES:
         return False
     directional_options = _along_directions(problem, options, nodes=False)
@@ -1240,7 +1250,7 @@ def _along_directions(
     if options.method != "auto":
         return options
     n_x, n_z, graph = len(problem.model.states), len(problem.model.algebraic_states), _graph(problem.model)
-    directions = max((int(c.link.moving.sum()) for c in problem.conditions), default=0) + nodes * n_x
+    directions = max((int(c.link.moving_quantities.sum()) for c in problem.conditions), default=0) + nodes * n_x
     directions = max(directions, _ADJOINT_COST_DIRECTIONS) if back else directions
     method = method_of(options, n_x, n_z, graph, directions=directions)
     return replace(options, method=method) if method != method_of(options, n_x, n_z, graph) else options

@@ -65,7 +65,7 @@ class StagedMeasurements:
     values: Array
     weight: Array
     times: Array
-    real: Mask
+    is_real: Mask
 
     @property
     def start(self) -> Array:
@@ -81,12 +81,12 @@ class StagedMeasurements:
     def is_first_replicate(self) -> Mask:
         """True at measured points that are neither padding nor a replicate of the point before, (K, M)."""
         measured: Mask = np.logical_or.reduce(self.weight > 0, axis=2)
-        return measured & self.distinct
+        return measured & self.is_distinct
 
     @property
-    def distinct(self) -> Mask:
+    def is_distinct(self) -> Mask:
         """True at points that are neither padding nor at the time of the point before, (K, M)."""
-        is_distinct = self.real.copy()
+        is_distinct = self.is_real.copy()
         is_distinct[:, 1:] &= self.tau[:, 1:] != self.tau[:, :-1]
         return is_distinct
 
@@ -216,24 +216,24 @@ class StageDivision:
     levels: tuple[tuple[SwitchedParameter, ...], ...]
     is_measured_after: Mask
     cells: Array
-    absent: tuple[tuple[int, bool], ...] = ()
+    absent_times: tuple[tuple[int, bool], ...] = ()
     key: tuple[tuple[int, float], ...] = ()
 
     @cached_property
-    def moving(self) -> Mask:
+    def moving_boundaries(self) -> Mask:
         """Return the mask of the boundaries that move, (K + 1,)."""
         return np.logical_or.reduce(self.weight != 0.0, axis=1) if self.weight.size else np.zeros(self.edges.size, bool)
 
     @cached_property
     def is_eventless(self) -> bool:
         """Whether nothing happens."""
-        return not (any(self.crossings) or any(self.levels) or self.moving.any())
+        return not (any(self.crossings) or any(self.levels) or self.moving_boundaries.any())
 
     def compute_boundaries(self, e: Array) -> Array:
         """Return the boundaries, (K + 1,)."""
-        return self.base + self.weight @ e if self.moving.any() else self.edges
+        return self.base + self.weight @ e if self.moving_boundaries.any() else self.edges
 
-    def at_once_before(self, stage: int) -> StageEndUpdate | None:
+    def preceding_update(self, stage: int) -> StageEndUpdate | None:
         """Return the state change just before a stage, across stages of length zero; None if there is none."""
         for k in range(stage - 1, -1, -1):
             if self.crossings[k] is not None or self.edges[k] < self.edges[k + 1]:
@@ -256,7 +256,9 @@ class StageDivision:
         all_levels = [(k, level) for k, active in enumerate(self.levels) for level in active]
         actions: list[tuple[Index, Index, Index, bool]] = []
         for sets in (True, False):
-            selected = [(k, level.parameter, level.height) for k, level in all_levels if level.sets == sets]
+            selected = [
+                (k, level.parameter, level.height_row) for k, level in all_levels if level.is_assignment == sets
+            ]
             if selected:
                 stage, parameter, height = np.array(selected, dtype=np.intp).T
                 actions.append((stage, parameter, height, sets))
@@ -271,9 +273,9 @@ class StageDivision:
                 remaining[stage, parameter] = 0.0
         return remaining.sum(axis=0), by_e
 
-    def valid(self, e: Array) -> bool:
+    def is_valid(self, e: Array) -> bool:
         """Whether estimated times are in their cells and in the order in which the division has them."""
-        if not (self.cells.size or self.absent):
+        if not (self.cells.size or self.absent_times):
             return True
         edges, (row, left, right, late) = self.compute_boundaries(e), self.cells.T
         time = e[row.astype(np.intp)]
@@ -286,7 +288,8 @@ class StageDivision:
             return False
         slack = time_rounding(edges, edges[0])
         outside = (
-            e[row] <= edges[0] + slack[0] if early else e[row] >= edges[-1] - slack[-1] for row, early in self.absent
+            e[row] <= edges[0] + slack[0] if early else e[row] >= edges[-1] - slack[-1]
+            for row, early in self.absent_times
         )
         return bool((np.diff(edges) >= -slack[1:]).all()) and all(outside)
 
@@ -337,9 +340,9 @@ def stages_of(schedule: Schedule, stages: StageDivision, pieces: StageDivision) 
 
 def _match_boundaries(pieces: StageDivision, stages: StageDivision, k: int, edge: float) -> Mask:
     """Check which boundaries of pieces are the k-th boundary of stages: at the same time, or with the same motion."""
-    if stages.moving[k]:
+    if stages.moving_boundaries[k]:
         return (pieces.weight == stages.weight[k]).all(axis=1) & (pieces.base == stages.base[k])
-    return (pieces.edges == edge) & ~pieces.moving
+    return (pieces.edges == edge) & ~pieces.moving_boundaries
 
 
 def divide_all(
@@ -388,7 +391,7 @@ class _Divider:
         cell_rows: list[tuple[int, float, float, float]] = []
         absent: list[tuple[int, bool]] = []
         for i in schedule.order(self._event_rows()):
-            if not instants[i].moves:
+            if not instants[i].is_moving:
                 continue
             cell = self._cell(i)
             if cell is None:
@@ -523,7 +526,7 @@ class _Divider:
             tuple(
                 level
                 for level in self.schedule.levels
-                if begins[level.on] <= k and (level.off < 0 or k < begins[level.off])
+                if begins[level.on_instant] <= k and (level.off_instant < 0 or k < begins[level.off_instant])
             )
             for k in range(count)
         )

@@ -65,7 +65,7 @@ class TranscribedProblem(StagedProblem):
             self.capabilities = tuple(kind for kind in self.capabilities if kind is not HessianBlocks)
         self.problem, self.layout, self.signal = problem, layout, signal
         self.least_sigma, self._max_sigma = sigma_limits(problem, layout, signal)
-        self.least_squares, self.tolerates_outliers = problem.least_squares, problem.forgiving
+        self.least_squares, self.tolerates_outliers = problem.least_squares, problem.tolerates_outliers
         self.logarithmic = problem.log
         self._projection = projection_of(problem, theta)
         self.eliminated = self._projection.entries
@@ -75,7 +75,7 @@ class TranscribedProblem(StagedProblem):
         if not self.eliminated.size:
             return
         with np.errstate(all="ignore"):
-            self._projection = self._projection.noticing(self._iterate_scaled_slopes(self.start))
+            self._projection = self._projection.with_output_effects(self._iterate_scaled_slopes(self.start))
             self._clear_cache()
             start_point = self.evaluate(self.start).v
         scale = self.scale.copy()
@@ -84,14 +84,14 @@ class TranscribedProblem(StagedProblem):
 
     def explicit(self) -> Self:
         """Return the problem in which nothing is eliminated."""
-        return self.projecting(NOTHING) if self.eliminated.size else self
+        return self.with_projection(NOTHING) if self.eliminated.size else self
 
     @property
     def projection(self) -> Projection:
         """Return the projection that eliminates quantities."""
         return self._projection
 
-    def projecting(self, projection: Projection) -> Self:
+    def with_projection(self, projection: Projection) -> Self:
         """Return the problem in which something else is eliminated."""
         other = self._copy_without_cache()
         other._projection, other.eliminated = projection, projection.entries
@@ -122,7 +122,7 @@ class TranscribedProblem(StagedProblem):
         layout = self.layout
         with np.errstate(all="ignore"):
             prior = self.problem.priors(layout.theta(v))
-            related, related_slopes = self.problem.related(layout.theta(v))
+            related, related_slopes = self.problem.evaluate_relations(layout.theta(v))
         bad = [name for name, value in zip(layout.relations.names, related, strict=True) if not np.isfinite(value)]
         failures = [
             *failures,
@@ -163,7 +163,7 @@ class TranscribedProblem(StagedProblem):
             Linearization,
             failures=(*evaluation.failures, *failures),
             jacobians=standardize_derivatives(
-                self.layout, self._projection.silenced(self.layout, tuple(jacobians)), evaluation.sigma
+                self.layout, self._projection.without_zero_scales(self.layout, tuple(jacobians)), evaluation.sigma
             ),
             information=self._information_function(measured, observe),
         )
@@ -173,7 +173,7 @@ class TranscribedProblem(StagedProblem):
         measured: Iterable[MeasurementRows], observe: Callable[[], Iterable[tuple[MeasurementRows, Array]]]
     ) -> Callable[[], tuple[Array, ...]] | None:
         """Return the function for `Linearization.information`; None if no rows are reweighted for statistics."""
-        if not any([m.reweighted for m in measured]):
+        if not any([m.is_reweighted for m in measured]):
             return None
         return lambda: tuple(m.information(g) for m, g in observe())
 
@@ -191,7 +191,7 @@ class TranscribedProblem(StagedProblem):
         """Return the Hessian of relations, see `HessianBlocks`."""
         if multipliers is None or not multipliers.size:
             return np.zeros((self.layout.n_theta, self.layout.n_theta))
-        return self.problem.related_hessian(self.layout.theta(v), multipliers)
+        return self.problem.relations_hessian(self.layout.theta(v), multipliers)
 
 
 def _with_whitening(problem: CompiledProblem, layout: Layout) -> Layout:

@@ -272,7 +272,7 @@ class _TriggerWatch:
     @cached_property
     def _ordered_events(self) -> frozenset[int]:
         """The events that happen in their turn."""
-        return frozenset(i for i, trigger in enumerate(self.triggers) if trigger.ordered)
+        return frozenset(i for i, trigger in enumerate(self.triggers) if trigger.is_ordered)
 
     @cached_property
     def _late_triggers(self) -> set[Trigger]:
@@ -348,7 +348,7 @@ class _TriggerWatch:
         """Check whether a condition is true for these signs of its differences; results are cached."""
         key = i, signs.tobytes()
         if key not in self._truths:
-            self._truths[key] = self.triggers[i].holds(signs)
+            self._truths[key] = self.triggers[i].is_true(signs)
         return self._truths[key]
 
     def _find_newly_true(self, values_before: Array, values_after: Array) -> list[int]:
@@ -409,7 +409,7 @@ class _TriggerWatch:
                 return None
             b = step.t + 0.5 * (b - step.t)
         dense.times[-1] = b
-        candidates = self._differences.suspects(
+        candidates = self._differences.find_suspect_intervals(
             dense, self.cubics(dense.times), self.e[self._rows], evaluation, self.signs, noise
         )
         for begin, end in candidates.intervals.tolist():
@@ -418,14 +418,14 @@ class _TriggerWatch:
                 return self._locate_simultaneous_crossings(step, dense, zeros)
         if not step.t < candidates.end < b:
             return [], b, dense.x[-1], dense.z[-1]
-        return [], candidates.end, dense.interpolate(candidates.end)[0], dense.z[dense.part(candidates.end)]
+        return [], candidates.end, dense.interpolate(candidates.end)[0], dense.z[dense.find_step(candidates.end)]
 
     def _constant_rates(self, p: Array, slopes: Array) -> tuple[Array, Array] | None:
         """Return the rates (n_x,) and (m,) where states, and differences that move, change evenly; None elsewhere."""
         cached = self._constant_rates_cache
         if cached is None or cached[0] is not self._slopes or not np.array_equal(p, cached[1]):
             f = straight_rates(self.model, p)
-            rates = None if f is None else self._differences.even(f, slopes)
+            rates = None if f is None else self._differences.constant_rates(f, slopes)
             self._constant_rates_cache = cached = self._slopes, p, None if f is None or rates is None else (f, rates)
         return cached[2]
 
@@ -461,11 +461,11 @@ class _TriggerWatch:
         It is located on polynomials, and then moved to where it is by integration.
         """
         first_zero = min(zeros, key=lambda zero: zero.time)
-        time, k = first_zero.time, dense.part(first_zero.time)
+        time, k = first_zero.time, dense.find_step(first_zero.time)
         row = self._difference_slices[first_zero.trigger].start + first_zero.row
         node = step if k == 0 else replace(step, t=float(dense.times[k]), x=dense.x[k], z=dense.z[k])
         width = float(dense.times[k + 1] - dense.times[k])
-        rests, states = dense.rests(k), (node.x, node.z)
+        rests, states = dense.is_constant(k), (node.x, node.z)
         for _ in range(_MAX_TIME_CORRECTIONS):
             if not rests:
                 integrated = node.to(time)
@@ -474,7 +474,7 @@ class _TriggerWatch:
                 states = integrated
             g, rates, _ = self._evaluate_rates(dense, time, states[0])
             correction = (
-                -float(g[row]) / float(rates[row]) if rates[row] != 0.0 and self._differences.smooth[row] else 0.0
+                -float(g[row]) / float(rates[row]) if rates[row] != 0.0 and self._differences.is_smooth[row] else 0.0
             )
             if abs(correction) > _MAX_CORRECTION_FRACTION * width:
                 break
@@ -513,7 +513,7 @@ class _TriggerWatch:
             if 0.0 < sign * ends[2] <= -sign * ends[3] * time_tolerance:
                 zeros.append(_TriggerCrossing(b, i, row, -sign))  # with what passes zero right here
                 continue
-            tolerance = _UNCORRECTED_TIME_RTOL if self._differences.smooth[k] else _EVENT_TIME_RTOL
+            tolerance = _UNCORRECTED_TIME_RTOL if self._differences.is_smooth[k] else _EVENT_TIME_RTOL
             zero = _find_crossing_time(self._build_difference_function(dense, a, i, row), sign, b - a, *ends, tolerance)
             if zero is not None:
                 zeros.append(_TriggerCrossing(a + zero[0], i, row, zero[1]))

@@ -53,9 +53,9 @@ class Projection:
 
     blocks: tuple[ScaleBlock, ...]
     log: NDArray[np.bool_]
-    default: Array
+    default_values: Array
     min_effects: Array
-    roots: Mapping[tuple[int, int], Any] = field(default_factory=dict[tuple[int, int], Any])
+    whitening_roots: Mapping[tuple[int, int], Any] = field(default_factory=dict[tuple[int, int], Any])
 
     @cached_property
     def entries(self) -> Index:
@@ -80,7 +80,7 @@ class Projection:
                 out[..., use.offset_row] = 0.0
         return out
 
-    def noticing(self, slopes: Iterable[tuple[MeasurementRows, Array]]) -> Projection:
+    def with_output_effects(self, slopes: Iterable[tuple[MeasurementRows, Array]]) -> Projection:
         """Return the projection that knows what the outputs are worth where states have their typical magnitudes.
 
         slopes (K, M, n_g, n) are per condition derivatives of what is observed by the states, times their magnitudes.
@@ -94,7 +94,7 @@ class Projection:
                 squares[use.scale] += float(np.sum(effect**2))
         return replace(self, min_effects=_MIN_OUTPUT_EFFECT * np.sqrt(np.where(np.isfinite(squares), squares, 0.0)))
 
-    def silenced(self, layout: Layout, jacobians: tuple[Jacobians, ...]) -> tuple[Jacobians, ...]:
+    def without_zero_scales(self, layout: Layout, jacobians: tuple[Jacobians, ...]) -> tuple[Jacobians, ...]:
         """Return derivatives of weighted rows without those by scales of zero, whose remains are rounding errors."""
         if not (self.min_effects > 0.0).any():
             return jacobians
@@ -110,7 +110,7 @@ class Projection:
             for chain, j in zip(layout.chains, jacobians, strict=True)
         )
 
-    def projected(
+    def project(
         self,
         v: Array,
         naturals: Sequence[NaturalValues],
@@ -122,7 +122,7 @@ class Projection:
         """
         out, p = v.copy(), [natural.p for natural in naturals]
         observed = tuple(observe([self.neutral(i, parameters) for i, parameters in enumerate(p)]))
-        out[self.entries] = self.default[self.entries]
+        out[self.entries] = self.default_values[self.entries]
         with np.errstate(all="ignore"):  # wild trial points overflow
             for block in self.blocks:
                 rows = [
@@ -130,7 +130,7 @@ class Projection:
                 ]
                 A, b = (np.concatenate([part[k] for part in rows]) for k in range(2))
                 entries = list(block.entries)
-                defaults = self.default[entries]
+                defaults = self.default_values[entries]
                 if block.uses[0].unit > 0.0 and not self.log[entries[0]]:  # what is linear is the logarithm
                     solution = np.exp(least_squares(A, b, np.log(defaults), self.min_effects[entries]))
                 else:
@@ -143,7 +143,7 @@ class Projection:
     ) -> tuple[Array, Array]:
         """Return the rows of one output, independent ones."""
         A, b = _rows(use, block, p, measured, g)
-        W = self.roots.get((use.condition, use.output))
+        W = self.whitening_roots.get((use.condition, use.output))
         return (A, b) if W is None else (W @ A, W @ b)
 
 

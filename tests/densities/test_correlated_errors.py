@@ -102,7 +102,7 @@ def test_a_gap_and_a_prior_of_the_horizon_keep_the_covariance_of_what_is_left():
         mask = is_measured & is_early
         b_early, _, _ = generalised(values_with_gaps[mask], 0.09 * P[np.ix_(mask, mask)], TIMES[mask])
         assert list(truncated_result.values.values()) == pytest.approx(b_early, rel=1e-7)
-    assert repr(cf.fit(problem.posed.without("experiment 1", 0, "x")).success) == "True"
+    assert repr(cf.fit(problem.posed.without_value("experiment 1", 0, "x")).success) == "True"
 
 
 def test_the_likelihood_is_that_of_a_kalman_filter_of_the_errors():

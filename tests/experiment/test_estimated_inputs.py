@@ -264,7 +264,7 @@ def test_one_experiment_may_know_what_another_estimates(scale):
     knots = knots_of("linear", 8)
     signal = cf.Input.linear(np.linspace(0, 10, 51), 1.0 + np.sin(np.linspace(0, 10, 51)) ** 2)
     mixed = two_experiments(cf.Input.estimated(knots, guess=1.0, scale=scale), signal)
-    single_problem = mixed.posed.only(["experiment 1"])
+    single_problem = mixed.posed.with_experiments(["experiment 1"])
     assert_allclose(cf.fit(mixed, SINGLE).theta, cf.fit(single_problem, SINGLE).theta, atol=2e-4)
     simulation = cf.simulate(mixed, {n: 2.0 for n in mixed.names})
     direct = cf.simulate(driven(), {"k": K}, TIMES, inputs={"u": signal})["x"]
@@ -415,7 +415,7 @@ def test_the_problem_of_a_result_has_the_chosen_weights():
     for question in (problem, problem.posed):
         result = cf.fit(question, SINGLE)
         weight = result.smoothness["u"]
-        (term,) = result.problem.posed.smooth
+        (term,) = result.problem.posed.smoothness_penalties
         assert (term.weight, term.chosen) == (weight, False)
         refit = cf.fit(result.problem, SINGLE, start=result)
         assert refit.smoothness == result.smoothness

@@ -92,7 +92,7 @@ def test_data_that_are_reproduced_exactly_end_cleanly(transcription, solver, pri
 @pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation(elements=3)])
 def test_rows_have_the_gradient_of_the_cost(transcription):
     """J^T r = grad cost, on a DAE with priors and several experiments."""
-    problem = everything().posed.assuming(absolute_sigma=False)
+    problem = everything().posed.with_absolute_sigma(absolute_sigma=False)
     staged = transcription.transcribe(problem, problem.guess)
     assert staged.layout.n_groups == 1
     rng = np.random.default_rng(1)

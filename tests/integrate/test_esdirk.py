@@ -373,11 +373,11 @@ def test_what_it_gives_up_is_integrated_by_another_method(monkeypatch):
     def gives_up(self, result, skip, failures):
         failures[0] = LaneFailure(0, "too_many_steps", "gives up")
 
-    monkeypatch.setattr(CompiledStepper, "explain", gives_up)
+    monkeypatch.setattr(CompiledStepper, "record_failures", gives_up)
     lanes = one([0.4, 1.0], np.ones(4), 20.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
     values = integrator.values(lanes)
-    assert integrator.rescued_by == "cvodes"
+    assert integrator.rescue_method == "cvodes"
     assert values.failures == ()
     assert values.rescued_lanes == (0,)
     slopes = integrator.sensitivities(lanes, values, *identity_seeds(lanes))
@@ -441,11 +441,11 @@ def test_large_models_are_compiled_in_parts_where_that_pays_and_give_the_same_bi
         NativeModel(graph, compiled=False, may_compile=True),
     )
     first_arrays = integrate_model(growing_model)
-    assert not growing_model.compiled
-    growing_model.evaluated = 1e12
+    assert not growing_model.is_compiled
+    growing_model.n_evaluated_operations = 1e12
     second_arrays, exact = integrate_model(growing_model), integrate_model(interpreted_model)
-    assert growing_model.compiled
-    assert not interpreted_model.compiled
+    assert growing_model.is_compiled
+    assert not interpreted_model.is_compiled
     for arrays in (first_arrays, second_arrays):
         for actual, expected in zip(arrays, exact, strict=True):
             np.testing.assert_array_equal(actual, expected)
@@ -460,18 +460,18 @@ def test_models_are_worth_compiling_once_that_takes_no_longer_than_they_did(tmp_
     x = symbols("x")
     graph = graph_of(Model({x: -0.377 * x}))
     fresh = NativeModel(graph, compiled=False)
-    assert not fresh.worth_compiling
+    assert not fresh.is_worth_compiling
     result = fresh.integrate(one([1.0], [], 3.0, m=2), np.array([0.5, 1.0]), ESDIRK5, StepSizes(1e-6, 1e-8, 10_000))
-    assert 0 < result.counts[0, 2] <= fresh.evaluated < 1e5
-    assert not fresh.worth_compiling
-    fresh.evaluated = 1e9
-    assert fresh.worth_compiling
+    assert 0 < result.counts[0, 2] <= fresh.n_evaluated_operations < 1e5
+    assert not fresh.is_worth_compiling
+    fresh.n_evaluated_operations = 1e9
+    assert fresh.is_worth_compiling
     compiled = NativeModel(graph, compiled=True)
-    assert compiled.compiled
-    assert not compiled.worth_compiling
+    assert compiled.is_compiled
+    assert not compiled.is_worth_compiling
     second_model = NativeModel(graph, compiled=False)
-    second_model.evaluated = 0.4e8  # too little for a compiler
-    assert second_model.worth_compiling  # since it was compiled before
+    second_model.n_evaluated_operations = 0.4e8  # too little for a compiler
+    assert second_model.is_worth_compiling  # since it was compiled before
 
 
 def test_the_limit_of_steps_holds_for_the_methods_that_try_again():

@@ -148,7 +148,7 @@ def test_scaled_output_with_correlated_errors_agrees_with_explicit_parameters(tr
 @pytest.mark.parametrize("what", [*KINDS, *ALIKE])
 def test_rows_have_the_gradient_of_the_cost_and_none_by_what_is_eliminated(transcription, what):
     kind, log, offset, absolute = (KINDS | ALIKE)[what]
-    problem = implicit(kind, log=log, offset=offset).posed.assuming(absolute_sigma=absolute)
+    problem = implicit(kind, log=log, offset=offset).posed.with_absolute_sigma(absolute_sigma=absolute)
     staged = replace(transcription, integrator=TIGHT).transcribe(problem, problem.guess)
     assert sorted(staged.layout.names[j] for j in staged.eliminated) == eliminated(problem)
     rng = np.random.default_rng(1)
@@ -488,7 +488,7 @@ def test_starts_by_decomposition_take_other_states_for_measured():
 def test_horizons_without_the_output_leave_its_scale_where_it_was():
     problem = implicit().posed.starting_at({"scale(p)": 7.0})
     short = problem.with_horizon(0.5)
-    staged = cf.SingleShooting().transcribe(short.only(["experiment 1"]), short.guess)
+    staged = cf.SingleShooting().transcribe(short.with_experiments(["experiment 1"]), short.guess)
     assert staged.eliminated.size == 2
     hidden = cf.Experiment(
         {"q": data_of(True)["q"], "p": (TIMES[5:], data_of(True)["p"][5:])},

@@ -46,7 +46,7 @@ def questions() -> dict[str, CompiledProblem]:
         "within": wide,
         "fix": compiled_problem.fix({"k1": 1.1, "x(0)[first]": 0.7}),
         "starting_at": compiled_problem.starting_at({"k2": 0.4, "k3[first]": 1.0}),
-        "only": compiled_problem.only(["second"]),
+        "only": compiled_problem.with_experiments(["second"]),
         "all": wide.with_horizon(1.0).starting_at({"k2": 0.55}).fix(["k1"]),
     }
 
@@ -121,7 +121,7 @@ def test_what_is_fixed_is_a_number_from_then_on():
 
 def test_another_scale_is_the_same_problem():
     compiled_problem = lotka_volterra(lower=0.01).posed
-    logarithmic = compiled_problem.restated([replace(q, scale="log") for q in compiled_problem.quantities])
+    logarithmic = compiled_problem.with_quantities([replace(q, scale="log") for q in compiled_problem.quantities])
     np.testing.assert_allclose(logarithmic.guess, np.log(compiled_problem.guess))
     for transcription in SOLUTIONS:
         a, b = (transcription.transcribe(p, p.guess) for p in (compiled_problem, logarithmic))
@@ -163,8 +163,8 @@ def test_drivers_take_what_is_posed():
         (lambda p: p.with_bounds(p.guess, [np.nan]), "upper is [nan]"),
         (lambda p: p.starting_at({"kk": 1}), "'kk' is not estimated: did you mean 'k'?"),
         (lambda p: p.fix(["kk"]), "names holds 'kk': did you mean 'k'?"),
-        (lambda p: p.only(["a"]), "experiments holds 'a'"),
-        (lambda p: p.restated([]), "give the quantities k, in this order"),
+        (lambda p: p.with_experiments(["a"]), "experiments holds 'a'"),
+        (lambda p: p.with_quantities([]), "give the quantities k, in this order"),
     ],
 )
 def test_changes_that_mean_nothing_are_refused(change, phrase):
@@ -194,7 +194,7 @@ def test_a_decomposition_starts_what_is_posed(how):
     compiled_problem = chain_of_two().posed
     changed = {
         "as it is": compiled_problem,
-        "logarithmic": compiled_problem.restated([replace(q, scale="log") for q in compiled_problem.quantities]),
+        "logarithmic": compiled_problem.with_quantities([replace(q, scale="log") for q in compiled_problem.quantities]),
         "fixed": compiled_problem.fix({"m": 1.0}),
         "narrower": compiled_problem.with_bounds(np.array([0.3, 0.8]), np.array([0.7, 2.0])),
     }[how]

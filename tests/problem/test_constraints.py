@@ -189,7 +189,7 @@ def test_relations_of_local_parameters_and_initial_states(method):
 
 def test_constrained_is_a_pure_function_of_what_is_posed():
     problem = chain()
-    constrained_problem = problem.posed.constrained([k1 * k2 == 0.2])
+    constrained_problem = problem.posed.with_constraints([k1 * k2 == 0.2])
     assert not problem.posed.relations
     assert [c.name for c in constrained_problem.constraints] == ["k1*k2 == 0.2"]
     result = cf.fit(constrained_problem, "single")
@@ -197,11 +197,11 @@ def test_constrained_is_a_pure_function_of_what_is_posed():
     copy = pickle.loads(pickle.dumps(constrained_problem))
     assert cf.fit(copy, "single").values == pytest.approx(result.values, rel=1e-9)
     assert fingerprint(constrained_problem) == fingerprint(copy) != fingerprint(problem)
-    twice = constrained_problem.constrained(cf.at(3, x <= 0.24))
+    twice = constrained_problem.with_constraints(cf.at(3, x <= 0.24))
     values = cf.fit(twice, "single").values
     assert values["x(0)"] * np.exp(-3 * values["k1"]) <= 0.24 + 1e-7
     with refused("two constraints are named 'k1*k2 == 0.2'"):
-        constrained_problem.constrained(Constraint(k1, upper=1, name="k1*k2 == 0.2"))
+        constrained_problem.with_constraints(Constraint(k1, upper=1, name="k1*k2 == 0.2"))
 
 
 def test_fixing_a_quantity_keeps_the_rest_of_a_relation():
@@ -416,7 +416,7 @@ def test_contradictions_are_found_before_solving(given, phrase):
     with refused(phrase):
         chain(given)
     with pytest.raises(cf.InputError, match=r"contradict|cannot hold"):
-        chain().posed.constrained(given)
+        chain().posed.with_constraints(given)
 
 
 @pytest.mark.parametrize(

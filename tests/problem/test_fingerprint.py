@@ -83,7 +83,7 @@ def test_the_question_does_not_depend_on_where_the_search_starts():
         compiled_problem.guess - 1, compiled_problem.guess + 1, compiled_problem.guess + 0.5
     )
     assert question(changed_problem) == question(compiled_problem)
-    assert question(compiled_problem.assuming(absolute_sigma=False)) == question(compiled_problem)
+    assert question(compiled_problem.with_absolute_sigma(absolute_sigma=False)) == question(compiled_problem)
     assert describe_differences(fingerprint(changed_problem), fingerprint(compiled_problem)) == [
         f"guess, bounds, scale and prior of '{n}'" for n in compiled_problem.names
     ]

@@ -160,7 +160,7 @@ def test_posed_problems_with_expressions():
         problem.posed,
         problem.posed.with_horizon(1.5),
         problem.posed.fix({"gain": 1.5}),
-        problem.posed.only(["T1"]),
+        problem.posed.with_experiments(["T1"]),
     ):
         copy = pickle.loads(pickle.dumps(compiled_problem))
         staged, staged_copy = (cf.MultipleShooting(2).transcribe(p, p.guess) for p in (compiled_problem, copy))

@@ -65,7 +65,7 @@ def gauss_newton(staged: StagedProblem, fixed_indices: tuple[int, ...] = ()) -> 
 
 def fit(problem: Problem, transcription: Any = None, **changes: Any) -> Result:
     transcription = transcription or SingleShooting(integrator=SHARP)
-    problem = problem.posed.assuming(absolute_sigma=changes.get("absolute_sigma"))
+    problem = problem.posed.with_absolute_sigma(absolute_sigma=changes.get("absolute_sigma"))
     staged = changes.pop("staged", None) or transcription.transcribe(problem, problem.guess)
     active = changes.pop("active", {})
     v = changes.pop("v", None)

@@ -292,7 +292,7 @@ def test_path_constraints(transcription):
 def test_constraints_that_contradict_each_other():
     k = ca.SX.sym("k")
     constraints = (Constraint(k, upper=0.2, name="constraint 1"), Constraint(k, lower=0.4, name="constraint 2"))
-    problem = decay_problem().posed.holding(constraints)  # what users say of this kind is refused before
+    problem = decay_problem().posed.with_valid_constraints(constraints)  # what users say of this kind is refused before
     solution = solve(transcribed(problem, SingleShooting()))
     assert solution.status is Status.INFEASIBLE
     assert "'constraint 1' by" in solution.detail

@@ -176,8 +176,8 @@ def test_hessian_blocks_are_the_derivatives_of_the_lagrangian_gradient(scheme, d
 def test_measured_linear_outputs_need_no_second_derivatives():
     problem = lotka_volterra()
     staged = transcribe(problem, 3, constant([0.4, 1.0]))
-    assert staged.equations.observed.linear
-    assert not staged.equations.flow.linear
+    assert staged.equations.observed.is_linear
+    assert not staged.equations.flow.is_linear
 
 
 # ------------------------------------------------------------------------------------------------------- accuracy
@@ -492,7 +492,7 @@ def test_outputs_that_were_not_measured_may_be_infinite():
     """1/y is infinite at t = 0, where only x was measured."""
     data = {"x": ([0.0, 1.0], [1.0, 0.5]), "inverse": ([1.0], [1.0])}
     staged = transcribe(root_problem(**data), 2, constant([1.0, 1.0]))
-    assert not staged.equations.observed.linear
+    assert not staged.equations.observed.is_linear
     linearization = staged.linearize(staged.start)
     assert linearization.ok
     ((stages, _),) = staged.hessian(staged.start, draw_multipliers(staged, np.random.default_rng(0))).chains

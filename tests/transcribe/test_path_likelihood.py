@@ -182,7 +182,7 @@ def test_innovations_make_up_the_likelihood():
 def test_draws_about_the_path_of_a_linear_model_all_weigh_the_same():
     likelihood = likelihood_of(Linear.drawn(11, 2, 1, 1, 1).problem(), 0.5)
     evaluation = likelihood.evaluate(likelihood.problem.guess, None)
-    weights = likelihood.chains[0].sampled(evaluation.modes[0], np.random.default_rng(0), 20)
+    weights = likelihood.chains[0].sample_weights(evaluation.modes[0], np.random.default_rng(0), 20)
     np.testing.assert_allclose(weights, 0.0, atol=1e-9)
 
 
@@ -249,13 +249,13 @@ def test_the_gradient_of_a_nonlinear_model_is_that_of_differences():
 
 def test_derivatives_cost_one_evaluation_however_many_quantities(monkeypatch):
     calls = {"blocks": 0}
-    real = ChainLikelihood.mode
+    real = ChainLikelihood.find_mode
 
     def counted(self, *args):
         calls["blocks"] += 1
         return real(self, *args)
 
-    monkeypatch.setattr(ChainLikelihood, "mode", counted)
+    monkeypatch.setattr(ChainLikelihood, "find_mode", counted)
     linear = Linear.drawn(3, 3, 1, 1, 1)
     likelihood = likelihood_of(linear.problem(), 0.5)
     likelihood.evaluate(likelihood.problem.guess, None)

@@ -47,11 +47,13 @@ def test_errors_are_those_of_the_exact_solution(scheme):
     chain = staged.layout.chains[0]
     s, largest = v[chain.nodes][:, 0], np.abs(np.r_[v[chain.nodes].ravel(), v[chain.inner].ravel()]).max()
     exact = s * np.exp(np.diff(edges))
-    np.testing.assert_allclose(errors.end, np.abs(staged.evaluate(v).values[0].x[:, 0] - exact) / largest, atol=1e-8)
+    np.testing.assert_allclose(
+        errors.end_errors, np.abs(staged.evaluate(v).values[0].x[:, 0] - exact) / largest, atol=1e-8
+    )
     times = np.array([0.2, 1.5])
     inside = np.abs(staged.interpolants(v)[0](times)[0][:, 0] - s[[0, 2]] * np.exp(times - edges[[0, 2]])) / largest
-    np.testing.assert_allclose(errors.inside, [inside[0], 0.0, inside[1]], atol=1e-8)
-    assert errors.largest == max(errors.end.max(), errors.inside.max())
+    np.testing.assert_allclose(errors.inside_errors, [inside[0], 0.0, inside[1]], atol=1e-8)
+    assert errors.largest == max(errors.end_errors.max(), errors.inside_errors.max())
 
 
 @pytest.mark.parametrize(("scheme", "degree"), [("radau", 1), ("radau", 2), ("legendre", 1), ("legendre", 2)])
@@ -62,8 +64,8 @@ def test_errors_fall_with_the_assumed_orders(scheme, degree):
         staged, v = solve(growth([0.15 * h, h], rate=-1.0), np.array([0.0, h]), scheme=scheme, degree=degree)
         errors.append(element_errors(staged, v, tight)[0])
     chosen = table(scheme, degree)
-    assert np.log2(errors[0].end / errors[1].end) == pytest.approx(chosen.order + 1, abs=0.3)
-    assert np.log2(errors[0].inside / errors[1].inside) == pytest.approx(degree + 1, abs=0.3)
+    assert np.log2(errors[0].end_errors / errors[1].end_errors) == pytest.approx(chosen.order + 1, abs=0.3)
+    assert np.log2(errors[0].inside_errors / errors[1].inside_errors) == pytest.approx(degree + 1, abs=0.3)
 
 
 def test_algebraic_states_and_inputs_are_integrated_with_their_elements():
@@ -95,12 +97,12 @@ def test_algebraic_states_that_nobody_measures_are_compared_too(scheme):
     y = staged.elements[0].states(*staged.layout.chains[0].local(v)[1:])
     exact_states = y[:, 0, 0] * np.exp(staged.table.points[-1] * np.diff(edges))
     off = np.abs(y[:, -1, 1] - np.exp(30 * exact_states)) / np.abs(y[..., 1]).max()
-    measured_errors = errors.end if scheme == "radau" else errors.inside
+    measured_errors = errors.end_errors if scheme == "radau" else errors.inside_errors
     assert measured_errors[1] == pytest.approx(off[1], rel=0.05)
     assert estimated.largest == pytest.approx(errors.largest, rel=0.1)
     bound = Problem(model, experiment, parameters={"k": 1.0}, constraints=[cf.Constraint(z, upper=1e9)])
     staged, v = solve(bound, edges, guess_trajectory, degree=2, scheme=scheme)
-    assert element_errors(staged, v)[0].inside.max() > errors.largest
+    assert element_errors(staged, v)[0].inside_errors.max() > errors.largest
 
 
 def test_an_element_that_cannot_be_integrated_has_an_infinite_error():
@@ -113,8 +115,8 @@ def test_an_element_that_cannot_be_integrated_has_an_infinite_error():
     v = staged.start.copy()
     v[staged.layout.chains[0].nodes[1]] = 2.0
     (errors,) = element_errors(staged, v)
-    assert np.isfinite(errors.end[0])
-    assert np.isinf(errors.end[1])
+    assert np.isfinite(errors.end_errors[0])
+    assert np.isinf(errors.end_errors[1])
     np.testing.assert_allclose(refine(edges, errors, 10.0), [0, 0.5, 1.25, 2])
 
 
@@ -132,7 +134,10 @@ def test_polynomials_of_higher_degree_show_the_errors_that_integrators_show(sche
     tight = IntegratorOptions(relative_tolerance=1e-12, absolute_tolerance=1e-14)
     for exact, estimated in zip(element_errors(staged, v, tight), estimated_errors(staged, v, tight), strict=True):
         assert exact.largest > 1e-9
-        for actual, expected in ((estimated.end, exact.end), (estimated.inside, exact.inside)):
+        for actual, expected in (
+            (estimated.end_errors, exact.end_errors),
+            (estimated.inside_errors, exact.inside_errors),
+        ):
             np.testing.assert_allclose(actual, expected, rtol=0.1, atol=1e-10)
 
 
@@ -142,7 +147,7 @@ def test_what_a_search_leaves_of_its_equations_is_no_error_of_elements():
     rough = v.copy()
     rough[chain.inner] += 1e-4 * np.random.default_rng(0).standard_normal(chain.inner.shape)
     (left,), (exact,) = estimated_errors(staged, rough), estimated_errors(staged, v)
-    np.testing.assert_allclose(left.end, exact.end, rtol=1e-2)
+    np.testing.assert_allclose(left.end_errors, exact.end_errors, rtol=1e-2)
 
 
 def test_the_integrator_takes_over_where_polynomials_have_no_values():
@@ -155,7 +160,7 @@ def test_the_integrator_takes_over_where_polynomials_have_no_values():
     staged, v = solve(problem, np.array([0.0, 1.0]))
     (exact,), (estimated_error,) = element_errors(staged, v), estimated_errors(staged, v)
     assert np.isfinite(estimated_error.largest)
-    np.testing.assert_array_equal(estimated_error.end, exact.end)
+    np.testing.assert_array_equal(estimated_error.end_errors, exact.end_errors)
     z = symbols("z")
     singular = Problem(Model({x: k * x}, algebraic={z: z**2 - x}, parameters=[k]), experiment, parameters={"k": 1.0})
     staged = collocation_problem(
@@ -183,9 +188,9 @@ def test_refined_elements_meet_the_tolerance_by_their_orders(end, seed, degree, 
     for k, n in enumerate(parts):
         inner = new[np.searchsorted(new, edges[k]) :][: n + 1]
         np.testing.assert_allclose(np.diff(inner), (edges[k + 1] - edges[k]) / n)
-        left = max(errors.end[k] / n ** (chosen.order + 1), errors.inside[k] / n ** (degree + 1))
+        left = max(errors.end_errors[k] / n ** (chosen.order + 1), errors.inside_errors[k] / n ** (degree + 1))
         assert left <= tolerance or n == 8
-        assert (n > 1) == (max(errors.end[k], errors.inside[k]) > tolerance)
+        assert (n > 1) == (max(errors.end_errors[k], errors.inside_errors[k]) > tolerance)
 
 
 def test_refinement_ends_where_the_solution_is_steep():

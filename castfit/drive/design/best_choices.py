@@ -516,7 +516,7 @@ def _check_path_constraints(information: DesignInformation, search: ChoiceSearch
     messages: list[str] = []
     for k, c in [(i, one) for i in search.graphs for one in search.list_trajectory_constraints(i)]:
         label, last_time = information.labels[k], float(search.candidates[k].times[-1])
-        compiled = information.extended.showing(
+        compiled = information.extended.with_outputs(
             {"constraint": substitute_symbols(information.extended.model, c.expression)}
         )
         condition = next(one for one in compiled.conditions if one.name == label)

@@ -408,4 +408,4 @@ def _has_parameter_dependent_sigma(information: DesignInformation, k: int) -> bo
     """Check whether the spread of an output of candidate k depends on the quantities."""
     candidate = information.candidates[k]
     observables = (information.observable(k, n) for n in candidate.outputs if candidate.sigma_of(n) is None)
-    return any(observable is not None and observable.computed for observable in observables)
+    return any(observable is not None and observable.is_spread_computed for observable in observables)

@@ -117,7 +117,7 @@ class DesignInformation:
     @cached_property
     def compiled_problem(self) -> CompiledProblem:
         """The problem, worked out, with what the fit assumed of sigmas."""
-        return self.problem.posed.assuming(absolute_sigma=self.absolute_sigma)
+        return self.problem.posed.with_absolute_sigma(absolute_sigma=self.absolute_sigma)
 
     @property
     def quantities(self) -> tuple[str, ...]:
@@ -207,7 +207,7 @@ class DesignInformation:
 
     def _equations(self, theta: Array) -> Array:
         """Compute information rows of equations between quantities, which hold to a part in `EQUATION_PRECISION`, (m, n_u)."""
-        _, slopes = self.compiled_problem.related(theta)
+        _, slopes = self.compiled_problem.evaluate_relations(theta)
         rows = self._to_relative_rows(
             slopes[[relation.lower == relation.upper for relation in self.compiled_problem.relations]],
             self.problem_positions,
@@ -382,7 +382,10 @@ class DesignInformation:
         observables = (condition.observed[compiled.outputs.index(o)] for o in outputs if o in compiled.outputs)
         requested_outputs = tuple(
             dict.fromkeys(
-                (*outputs, *(n for observable in observables if observable is not None for n in observable.predicted))
+                (
+                    *outputs,
+                    *(n for observable in observables if observable is not None for n in observable.predicted_outputs),
+                )
             )
         )
         key = (compiled is self.extended, condition.name, times.tobytes(), requested_outputs)
@@ -417,8 +420,8 @@ def information_rows(
     rows = np.zeros((time_indices.size, 2, slope.shape[1]))
     s = sigma * (sigmas[observable.group] if observable.group >= 0 else 1.0)
     location, scale = information_factors(observable.noise)
-    if observable.computed:
-        spread_index = response.names.index(observable.predicted[1])
+    if observable.is_spread_computed:
+        spread_index = response.names.index(observable.predicted_outputs[1])
         s = response.values[time_indices, spread_index]
         rows[:, 1] = np.sqrt(scale) * response.slopes[time_indices, spread_index] / s[:, None]
     deviation = observable.noise.deviation(mu, s)
@@ -484,7 +487,7 @@ def build_design_information(
     problem: Any = source if result is None else result.problem
     full_candidates, extended_problem = extend_with_candidates(problem, candidates, mistakes, where, choice_values)
     absolute = None if result is None else result.absolute_sigma
-    extended = extended_problem.posed.assuming(absolute_sigma=absolute)
+    extended = extended_problem.posed.with_absolute_sigma(absolute_sigma=absolute)
     labels = [e.name for e in extended_problem.experiments[len(problem.experiments) :]]
     names, positions, columns, origins = _match_quantities(problem, extended, labels, full_candidates)
     information = DesignInformation(
@@ -498,7 +501,7 @@ def build_design_information(
         if observable is not None and not np.isfinite(information.sigma_factor(observable)):
             remedy = f"set Candidate(sigma={{'{o}': ...}})"
             messages.append(f"{labels[k]}: the sigma of '{o}' is unknown; {remedy}")
-        noise = observable.noise if observable is not None and observable.computed else None
+        noise = observable.noise if observable is not None and observable.is_spread_computed else None
         if isinstance(noise, (Gaussian, LogNormal)) and noise.censored:
             cause = "moves with quantities, and values are cut off by a limit of detection"
             consequence = "what both tell together is not known: give Candidate(sigma=...)"
@@ -708,7 +711,7 @@ def _eliminated_sigmas(result: Result | None, extended: CompiledProblem) -> tupl
         return (np.nan,) * len(extended.groups)
     from castfit.drive.uncertainty.refits.resampling import group_factors
 
-    compiled = result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)  # pyright: ignore
+    compiled = result.problem.posed.with_absolute_sigma(absolute_sigma=result.absolute_sigma)  # pyright: ignore
     factor_by_group = dict(zip(compiled.groups, group_factors(compiled, result).tolist(), strict=True))
     return tuple(factor_by_group.get(group, np.nan) for group in extended.groups)
 

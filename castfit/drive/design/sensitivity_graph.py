@@ -358,7 +358,7 @@ class SensitivityGraph:
             self._node_indices(self.times),
         )
         observables: list[Any] = [condition.observed[information.extended.outputs.index(o)] for o in names]
-        spread_names = [observable.predicted[1] for observable in observables if observable.computed]
+        spread_names = [observable.predicted_outputs[1] for observable in observables if observable.is_spread_computed]
         (Z, w), sigma_symbols = self._build_wide_symbols(trajectory.n), _ca.SX.sym("s", len(names))
         y = self._differentiate_expression(
             by_name(_ca.vertcat(*(model.outputs[n] for n in (*names, *spread_names))), model.system), Z, w
@@ -367,15 +367,15 @@ class SensitivityGraph:
         for j, (name, observable) in enumerate(zip(names, observables, strict=True)):
             location, scale = information_factors(observable.noise)
             mu, s, spread = y[j, 0], sigma_symbols[j], information.spread_of(self.k, name, self.times)
-            if observable.computed:
-                spread_index = len(names) + spread_names.index(observable.predicted[1])
+            if observable.is_spread_computed:
+                spread_index = len(names) + spread_names.index(observable.predicted_outputs[1])
                 s = y[spread_index, 0]
                 spread_rows.append(np.sqrt(scale) * y[spread_index, 1:] / s)
             elif isinstance(spread, Relative):
                 s = _ca.fmax(spread.fraction * _ca.fabs(mu), spread.floor)
             else:
                 sigma[j] = spread
-            if not observable.computed and spread_names:
+            if not observable.is_spread_computed and spread_names:
                 spread_rows.append(_ca.SX(1, trajectory.n))
             if isinstance(observable.noise, (Poisson, NegativeBinomial)):
                 s = _ca.sqrt(mu + (s * mu**2 if isinstance(observable.noise, NegativeBinomial) else 0))

@@ -181,7 +181,7 @@ def _evidence_undefined(result: Result) -> Evidence | None:
 
 def _compile_problem(result: Result) -> CompiledProblem:
     assert result.problem is not None
-    return result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)
+    return result.problem.posed.with_absolute_sigma(absolute_sigma=result.absolute_sigma)
 
 
 def _to_theta(compiled_problem: CompiledProblem, theta: Array) -> float:

@@ -192,7 +192,7 @@ class BatchedCohort:
             unit=np.array([units[i] for i in members]),
             measured=_stacked([p.measured for p in member_pieces]),
             constant=np.array([constant(replace(compiled_problem, conditions=(c,))) for c in conditions]),
-            flow=None if link.flow is None else np.flatnonzero(link.flow),
+            flow=None if link.equation_parameters is None else np.flatnonzero(link.equation_parameters),
         )
 
     def _settle(self) -> None:
@@ -223,7 +223,7 @@ class BatchedCohort:
         for group in self._identical_groups:
             for lanes in _blocks(np.arange(group.individuals.size)):
                 trajectories, batch = self._simulated(group, lanes, phi, s)
-                measured = group.measured.of_stages(lanes)
+                measured = group.measured.select_stages(lanes)
                 p, point_index = np.repeat(batch.p[:, None], group.grid_indices.shape[1], axis=1), group.points(lanes)
                 observation = self._observer.values(
                     measured,
@@ -318,7 +318,7 @@ class BatchedCohort:
             moving, trajectories, sensitivities = self._trajectories(group, lanes, batch, dx0, dp)
             failures |= {f.lane: f.detail for f in (*sensitivities.failures, *trajectories.failures)}
             p, point_index = np.repeat(batch.p[:, None], group.grid_indices.shape[1], axis=1), group.points(lanes)
-            measured, times, inputs = group.measured.of_stages(lanes), group.times[lanes], group.inputs[lanes]
+            measured, times, inputs = group.measured.select_stages(lanes), group.times[lanes], group.inputs[lanes]
             x, z = trajectories.x[point_index], trajectories.z[point_index]
             observation = self._observer.values(measured, times, x, z, p, inputs)
             jacobians = self._observer.jacobians(measured, times, x, z, p, inputs)
@@ -329,7 +329,7 @@ class BatchedCohort:
             rows = rows.reshape(padded_lanes.size, -1, natural.shape[1])
             cost = 0.5 * (observation.r**2).sum(axis=1) + measured.excess(observation.g) + group.constant[lanes]
             gradient = np.einsum("kr,krq->kq", observation.r, rows)
-            if measured.reweighted:
+            if measured.is_reweighted:
                 w = measured.information(observation.g)
                 rows = w[..., None] * rows if w.ndim == 2 else w @ rows
             curvature = rows.transpose(0, 2, 1) @ rows
@@ -339,7 +339,7 @@ class BatchedCohort:
         for k in sorted({*np.flatnonzero(is_failed).tolist()} - failures.keys()):
             failures[k] = "a prediction is not finite"
             for stage, point, row in np.argwhere(~np.isfinite(measured.rows(observation.g)[0])).tolist():
-                detail = measured.unspread(observation.g, stage, point, row) if stage == k else ""
+                detail = measured.describe_invalid_sigma(observation.g, stage, point, row) if stage == k else ""
                 failures[k] = f"at t = {times[stage, point]:g} {detail}" if detail else failures[k]
         return IndividualCurvature(cost, failures, gradient, curvature).select_individuals(np.arange(count))
 
@@ -400,7 +400,9 @@ def _kind(condition: Condition, pieces: Segments, entries: Index, *, exact: bool
         (id(part.jacobian_function), tuple(part.rows.tolist()), tuple(np.append(entries, -1)[part.source].tolist()))
         for part in _expressions(condition)
     ]
-    observed = [None if o is None else (id(o.noise), o.predicted, o.computed) for o in condition.observed]
+    observed = [
+        None if o is None else (id(o.noise), o.predicted_outputs, o.is_spread_computed) for o in condition.observed
+    ]
     return (
         (*piece.grid.tolist(), *piece.grid_index.tolist()) if exact else (),
         tuple(entries.tolist()),

@@ -292,7 +292,7 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
         mistakes.append("correlated measurement errors cannot be combined with a population; remove the correlation")
     if problem.posed.measure == LOSS:
         mistakes.append(NO_LIKELIHOOD)
-    if problem.posed.smooth:
+    if problem.posed.smoothness_penalties:
         mistakes.append(
             "estimated inputs cannot be combined with a population; use known inputs, or parameters for their values"
         )

@@ -61,7 +61,7 @@ def _blocks(question: CompiledPopulation, integrator: IntegratorOptions) -> Coho
     if pool is None or (threads and not pool.replaces_threads):
         return BatchedCohort(question, integrator)
     grids, units = laid_out(question)
-    shares = pool.shares(question.n)
+    shares = pool.divide(question.n)
     members = [np.arange(share.start, share.stop, dtype=np.intp) for share in shares]
     worker_cohorts = [
         make_worker_object(BatchedCohort, question.of_some(indices), integrator, (grids[share], units[share]))

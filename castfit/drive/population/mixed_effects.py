@@ -201,7 +201,10 @@ class _PopulationSearch:
             "problem": digest(fingerprint(question.problem)),
             "integrator": describe_method(self.integrator),
         }
-        header = {**run_header(_WHERE, question.problem.only([question.individuals[0]]), None, None), **entries}
+        header = {
+            **run_header(_WHERE, question.problem.with_experiments([question.individuals[0]]), None, None),
+            **entries,
+        }
         with self.run.open_checkpoint(header) as book, open_reporter(self.run.verbose) as report:
             left_out: dict[str, str] = {}
             cohort = build_cohort(question, self.integrator)

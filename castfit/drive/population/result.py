@@ -412,7 +412,9 @@ class MixedEffectsResult(RunResult):
         assert requested_names is not None
         phi = self.question.means(self.y)[0] if typical else self.phi
         theta = self.question.theta(phi, self.y[self.question.of_shared])
-        simulation = simulate(self.question.problem.only(requested_names), theta, times, integrator=self.integrator)
+        simulation = simulate(
+            self.question.problem.with_experiments(requested_names), theta, times, integrator=self.integrator
+        )
         hidden = self.question.problem.spreads
         return Prediction(
             (name, {n: v for n, v in columns.items() if n not in hidden}) for name, columns in simulation.items()

@@ -221,7 +221,7 @@ def identifiability(
     if isinstance(source, Result):
         assert source.problem is not None
         fit_result, theta, options = source if source.success else None, source.theta, source.integrator
-        compiled_problem = source.problem.posed.assuming(absolute_sigma=source.absolute_sigma)
+        compiled_problem = source.problem.posed.with_absolute_sigma(absolute_sigma=source.absolute_sigma)
     else:
         fit_result, theta, options, compiled_problem = None, source.posed.guess, IntegratorOptions(), source.posed
     generator = np.random.default_rng(rng)

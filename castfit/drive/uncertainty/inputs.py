@@ -29,7 +29,7 @@ def solved_problem(where: str, result: Any, mistakes: list[str]) -> CompiledProb
         raise_if_mistakes(where, [f"the fit did not succeed ({result.status.value}); begin at a solution", *mistakes])
     assert problem is not None
     raise_if_mistakes(where, [*kind_mistakes(problem), *mistakes] if not result.names else [])
-    return problem.posed.assuming(absolute_sigma=result.absolute_sigma)
+    return problem.posed.with_absolute_sigma(absolute_sigma=result.absolute_sigma)
 
 
 def problem_mistakes(argument: Any, remedy: str) -> list[str]:

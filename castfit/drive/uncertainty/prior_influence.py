@@ -158,7 +158,9 @@ def prior_influence(
         raise_if_mistakes(
             "prior_influence", [f"the problem has no priors{smoothness_note}, so there is nothing to compare"]
         )
-    compiled_problem = problem.posed.assuming(absolute_sigma=result.absolute_sigma).smoothed(result.smoothness)
+    compiled_problem = problem.posed.with_absolute_sigma(absolute_sigma=result.absolute_sigma).smoothed(
+        result.smoothness
+    )
     likelihood_fit = fit(compiled_problem.without_priors(), transcription, solver, start=result, **options)
     errors = {n: _search_error(likelihood_fit, j) for j, n in enumerate(likelihood_fit.names)}
     differences = dict(zip(result.names, (result.theta - likelihood_fit.theta).tolist(), strict=True))

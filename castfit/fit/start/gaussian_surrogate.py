@@ -47,39 +47,47 @@ def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
     for i, condition in enumerate(conditions):
         observed, sigma = list(condition.observed), condition.points.sigma.copy()
         for j, observable in enumerate(observed):
-            if observable is None or (observable.noise.plain and not observable.computed):
+            if observable is None or (observable.noise.plain and not observable.is_spread_computed):
                 continue
             if isinstance(observable.noise, (Poisson, NegativeBinomial)):
                 observed[j] = replace(
-                    observable, noise=Gaussian(), group=-1, predicted=observable.predicted[:1], computed=False
+                    observable,
+                    noise=Gaussian(),
+                    group=-1,
+                    predicted_outputs=observable.predicted_outputs[:1],
+                    is_spread_computed=False,
                 )
                 sigma[:, j] = _of_counts(observable.noise, condition.points.values[:, j])
                 continue
             noise = LogNormal(base=observable.noise.base) if isinstance(observable.noise, LogNormal) else Gaussian()
             known_sigma = (
-                _evaluate_constant_sigma(problem, condition, observable.predicted[1])
-                if observable.computed and observable.noise.plain
+                _evaluate_constant_sigma(problem, condition, observable.predicted_outputs[1])
+                if observable.is_spread_computed and observable.noise.plain
                 else None
             )
             if known_sigma is not None:
                 observed[j] = replace(
-                    observable, noise=noise, group=-1, predicted=observable.predicted[:1], computed=False
+                    observable,
+                    noise=noise,
+                    group=-1,
+                    predicted_outputs=observable.predicted_outputs[:1],
+                    is_spread_computed=False,
                 )
                 sigma[:, j] = known_sigma
                 continue
             label, bounds = f"surrogate of {problem.outputs[j]}", _UNLIMITED_SPREAD
-            if observable.computed and observable.noise.plain and observable.predicted[1] in sizes:
-                name, bounds = sizes[observable.predicted[1]]
+            if observable.is_spread_computed and observable.noise.plain and observable.predicted_outputs[1] in sizes:
+                name, bounds = sizes[observable.predicted_outputs[1]]
                 label = f"surrogate of sigma {name}"
             labels.setdefault(label, bounds)
             observed[j] = replace(
                 observable,
                 noise=noise,
                 group=list(labels).index(label),
-                predicted=observable.predicted[:1],
-                computed=False,
+                predicted_outputs=observable.predicted_outputs[:1],
+                is_spread_computed=False,
             )
-            if observable.computed:
+            if observable.is_spread_computed:
                 sigma[:, j] = 1.0
         conditions[i] = replace(condition, observed=tuple(observed), points=replace(condition.points, sigma=sigma))
     surrogate_problem = replace(
@@ -89,7 +97,7 @@ def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
         group_bounds=tuple(labels.values()),
         spreads=(),
         noise_parameters=frozenset[str](),
-        forgiving=True,
+        tolerates_outliers=True,
         format_measure="-2 log L of normal errors",
     )
     return surrogate_problem.fix([q.name for q in problem.quantities if q.symbol_name in problem.noise_parameters])
@@ -199,8 +207,8 @@ def _factors(
         rows, column = np.nonzero(condition.points.mask)
         m = condition.points.values[rows, column]
         for j, observable in enumerate(condition.observed):
-            if observable is not None and observable.computed and observable.predicted[1] in sets:
-                is_column, key = column == j, (sets[observable.predicted[1]], type(observable.noise))
+            if observable is not None and observable.is_spread_computed and observable.predicted_outputs[1] in sets:
+                is_column, key = column == j, (sets[observable.predicted_outputs[1]], type(observable.noise))
                 values.setdefault(key, []).append((mu[is_column], spread[is_column], m[is_column]))
                 noise[key] = observable.noise
     for key, parts in values.items():

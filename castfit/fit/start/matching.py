@@ -82,7 +82,7 @@ class MatchedEquations(RelaxedProblem):
 
     def goes_on(self, ledger: CountingProblem, v: Array) -> bool:
         """Check whether there are derivatives with respect to theta at v."""
-        return all(slopes.finite for slopes in self._slopes(v))
+        return all(slopes.is_finite for slopes in self._slopes(v))
 
     def equations(self, evaluation: Evaluation) -> _ThetaNormalEquations:
         """Return the normal equations in theta."""

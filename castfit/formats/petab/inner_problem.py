@@ -97,7 +97,7 @@ class InnerProjection(Projection):
             rank[k] = next(r for r in range(rank.size) if r not in used_ranks)
         return rank
 
-    def projected(
+    def project(
         self,
         v: Array,
         naturals: Sequence[NaturalValues],
@@ -281,15 +281,15 @@ def _describe_other_use(compiled_problem: CompiledProblem, j: int) -> str:
     """Return the reason why a quantity enters more than the measured outputs; empty if it does not."""
     if compiled_problem.quantities[j].kind != "parameter":
         return "it is an initial state"
-    if compiled_problem.informed[j]:
+    if compiled_problem.informed_mask[j]:
         return "it has a prior"
     name = compiled_problem.quantities[j].symbol_name
     constraint_names = {s.name() for c in compiled_problem.path for s in ca.symvar(graph_of(c, compiled_problem.model))}
-    if name in constraint_names or any(relation.involved[j] for relation in compiled_problem.relations):
+    if name in constraint_names or any(relation.involved_mask[j] for relation in compiled_problem.relations):
         return "it is in a constraint"
     for c in compiled_problem.conditions:
         mask: Mask = c.theta == j
-        if (mask & (c.link.moving | c.link.starting)).any():
+        if (mask & (c.link.moving_quantities | c.link.starting_quantities)).any():
             return "states, their initial values or events depend on it"
         if (mask & ~np.isin(np.arange(mask.size), _expressed(c))).any():
             return "it is in what cannot be taken apart"

@@ -109,7 +109,9 @@ class ScaledLikelihood(Picklable):
         objective = Objective(compiled_problem, np.array(self.problem.guess), integrator)
         if self.eliminates.linear.entries:
             limits = sigma_limits(compiled_problem, objective.staged.layout, objective.staged.signal)
-            objective.staged = objective.staged.projecting(self.eliminates.linear.projection(compiled_problem, limits))
+            objective.staged = objective.staged.with_projection(
+                self.eliminates.linear.projection(compiled_problem, limits)
+            )
         return objective
 
     @cached_property
@@ -456,7 +458,7 @@ def _eliminated(problem: Problem, request: bool | tuple[str, ...]) -> tuple[Prob
     messages = [f"'{n}' is not estimated: {suggest(n, problem.names)}" for n in unknown_names]
     raise_if_mistakes("petab.to_pypesto", messages)
     sigma_names = {_find_sigma_name(noise) for e in problem.experiments for noise in e.noise.values()}
-    informed = {n for n, prior in zip(problem.names, problem.posed.informed.tolist(), strict=True) if prior}
+    informed = {n for n, prior in zip(problem.names, problem.posed.informed_mask.tolist(), strict=True) if prior}
     free = ({n for n in sigma_names if n in problem.names} - _collect_used_names(problem) - informed) & {
         *requested_names
     }

@@ -130,7 +130,7 @@ def test_moves_of_several_outputs(known, alike):
     assert np.std(linear) == pytest.approx(np.std(left.moves), rel=0.02 if known else 0.2)
     by_experiment = cf.leave_out(result, transcription=SINGLE)
     assert [row.name for row in by_experiment.rows] == ["'from 1'", "'from 2'"]
-    one = cf.fit(result.problem.posed.only(["from 2"]), SINGLE)
+    one = cf.fit(result.problem.posed.with_experiments(["from 2"]), SINGLE)
     assert by_experiment.rows[0].theta == pytest.approx(one.theta, rel=1e-6)
 
 

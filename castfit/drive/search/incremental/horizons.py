@@ -51,7 +51,7 @@ def break_time(problem: Posable, theta: Array, integrator: IntegratorOptions) ->
     stops = [np.inf]
     for condition in problem.conditions:
         try:
-            simulate(problem.posed.only([condition.name]), theta, integrator=integrator)
+            simulate(problem.posed.with_experiments([condition.name]), theta, integrator=integrator)
         except SimulationError as stop:
             stops.append(stop.time)
         except InputError:  # an initial state cannot be computed there

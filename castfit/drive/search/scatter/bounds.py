@@ -102,7 +102,7 @@ def with_log_scales(problem: Posable, log_vars: Any, mistakes: list[str]) -> Com
     changed = {name for name in log_names if free_parameters[name].scale == "linear"}
     if mistakes or not changed:
         return compiled
-    return compiled.restated(
+    return compiled.with_quantities(
         [_with_log_scale(q) if _is_named_parameter(q, changed) else q for q in compiled.quantities]
     )
 

@@ -152,7 +152,7 @@ def with_fitted_sigmas(compiled_problem: CompiledProblem, best: Result) -> Compi
     return (
         compiled_problem
         if compiled_problem.noise_parameters
-        else compiled_problem.assuming(absolute_sigma=best.absolute_sigma)
+        else compiled_problem.with_absolute_sigma(absolute_sigma=best.absolute_sigma)
     )
 
 

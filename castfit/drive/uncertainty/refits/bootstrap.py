@@ -216,7 +216,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
         if problem is None:
             message = "the loaded bootstrap has no model; call drawn.with_problem(problem) first"
             raise InputError("confidence_intervals", [message])
-        compiled_problem = problem.posed.assuming(absolute_sigma=self.result.absolute_sigma)
+        compiled_problem = problem.posed.with_absolute_sigma(absolute_sigma=self.result.absolute_sigma)
         return acceleration(case_deletion(compiled_problem, self.result))
 
     @property

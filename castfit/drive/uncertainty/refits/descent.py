@@ -146,7 +146,7 @@ class WarmStartedRefits:
         An end with a higher cost than the estimate, about which the data were drawn, is a failure.
         """
         context = self._surroundings
-        staged = None if context is None else context.staged.measuring(problem)
+        staged = None if context is None else context.staged.with_data(problem)
         dense = None if staged is None else staged.dense_evaluator
         if context is None or dense is None:
             return None
@@ -173,11 +173,11 @@ class WarmStartedRefits:
     @cached_property
     def _surroundings(self) -> _EstimateContext | None:
         compiled_problem = self.compiled_problem
-        if not compiled_problem.least_squares or compiled_problem.smooth or find_kinks(compiled_problem):
+        if not compiled_problem.least_squares or compiled_problem.smoothness_penalties or find_kinks(compiled_problem):
             return None
         try:
             staged = SingleShooting(self.integrator).transcribe(compiled_problem, self.theta).explicit()
-            reference_staging = staged.measuring(compiled_problem)  # whose last point remains the estimate
+            reference_staging = staged.with_data(compiled_problem)  # whose last point remains the estimate
             dense, reference_evaluator = (
                 staged.dense_evaluator,
                 None if reference_staging is None else reference_staging.dense_evaluator,

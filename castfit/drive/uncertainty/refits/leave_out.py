@@ -47,12 +47,12 @@ _INFLUENCE_SHIFT_SE = 2.0  # standard errors: data that shift an estimate by at 
 
 
 def _without_experiment(compiled_problem: CompiledProblem, index: int) -> CompiledProblem:
-    return compiled_problem.only([c.name for i, c in enumerate(compiled_problem.conditions) if i != index])
+    return compiled_problem.with_experiments([c.name for i, c in enumerate(compiled_problem.conditions) if i != index])
 
 
 def _without_value(compiled_problem: CompiledProblem, index: int) -> CompiledProblem:
     condition, i, j = _values(compiled_problem)[index]
-    return compiled_problem.without(condition.name, i, compiled_problem.outputs[j])
+    return compiled_problem.without_value(condition.name, i, compiled_problem.outputs[j])
 
 
 def _values(compiled_problem: CompiledProblem) -> list[tuple[Condition, int, int]]:

@@ -63,7 +63,9 @@ def output_places(compiled_problem: CompiledProblem) -> tuple[OutputBlock, ...]:
             rows = np.flatnonzero(output == j)
             if observed_output is not None and rows.size:
                 blocks.append(
-                    OutputBlock(i, j, observed_output.noise, observed_output.computed, begin + rows, point[rows])
+                    OutputBlock(
+                        i, j, observed_output.noise, observed_output.is_spread_computed, begin + rows, point[rows]
+                    )
                 )
         begin += output.size
     return tuple(blocks)
@@ -131,7 +133,7 @@ class Resampling:
     def problem(self, compiled_problem: CompiledProblem, index: int) -> CompiledProblem:
         """Return the problem with the data of this index."""
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(index,)))
-        return compiled_problem.measuring(self.values(compiled_problem, rng))
+        return compiled_problem.with_data(self.values(compiled_problem, rng))
 
     def values(self, compiled_problem: CompiledProblem, rng: np.random.Generator) -> list[Array]:
         """Draw values, arranged as the points of each experiment."""

@@ -250,7 +250,7 @@ class SampleResult(DrawsResult):
 def _group_sizes(result: Result) -> list[int]:
     """Return the number of data of each unknown sigma."""
     assert result.problem is not None
-    compiled_problem = result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)
+    compiled_problem = result.problem.posed.with_absolute_sigma(absolute_sigma=result.absolute_sigma)
     return np.bincount(groups(compiled_problem) + 1, minlength=len(compiled_problem.groups) + 1)[1:].tolist()
 
 

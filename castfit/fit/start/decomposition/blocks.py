@@ -181,7 +181,7 @@ def pose(problem: CompiledProblem, block: EquationBlock) -> BlockProblem | None:
     compiled_problem = block_problem.posed.fix(fixed_values) if fixed_values else block_problem.posed
     index_name_pairs: zip[tuple[int, str]] = zip(positions.tolist(), compiled_problem.names, strict=True)
     quantities = [replace(problem.quantities[j], name=n) for j, n in index_name_pairs]
-    return BlockProblem(compiled_problem.restated(quantities), positions)
+    return BlockProblem(compiled_problem.with_quantities(quantities), positions)
 
 
 def _fixed_value(problem: CompiledProblem, kind: str, name: str, experiment: str | None) -> float:
