@@ -252,7 +252,7 @@ __all__ = [
 ]
 __all__ += _functions.__all__
 
-_RENAMED = {"check": "doctor", "table": "compare_models"}  # these go on for one version
+_RENAMED = {"check": "doctor", "table": "compare_models"}  # old names that stay available for one version
 
 
 def __getattr__(name: str) -> Any:

@@ -111,7 +111,7 @@ def within_reason(name: str, value: Any, upper: int) -> tuple[str, Any, bool, st
 
 
 def level_rule(argument: Any, level: Any) -> tuple[str, Any, bool, str]:
-    """Return the rule for a confidence level that is `level` where `argument` was said."""
+    """Return the rule for a confidence level `level`, which was passed as `argument`."""
     return "confidence_level", argument, is_within(level, 0.0, 1.0, strictly=True), "it must be between 0 and 1"
 
 
@@ -148,7 +148,7 @@ class CallGuard(ContextDecorator):
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind in (TypeError, AttributeError) and trace is not None:
-            wrapper_locals = trace.tb_frame.f_locals  # of contextlib's wrapper, which has the arguments
+            wrapper_locals = trace.tb_frame.f_locals  # contextlib's wrapper has the arguments
             call_arguments = wrapper_locals.get("args", ()), wrapper_locals.get("kwds", {})
             mistakes: list[str] = []
             if kind is TypeError:
@@ -215,7 +215,7 @@ def describe_non_numbers(value: Any) -> str:
     entries = read_sequence(value)
     if entries is None or getattr(value, "ndim", 1) != 1:
         return shorten_repr(value)
-    is_series = hasattr(value, "iloc")  # of pandas, whose rows have labels
+    is_series = hasattr(value, "iloc")  # a pandas Series, whose rows have labels
     labels = value.index if is_series else range(len(entries))
     invalid_entries = [
         f"{e!r} at index {label}" for label, e in zip(labels, entries, strict=True) if not reads_as_number(e)

@@ -1,4 +1,4 @@
-"""The types of arrays: real numbers, positions, and what holds or does not."""
+"""Types of arrays: real numbers, indices and masks."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def build_integrator(
     alg_unit) with q = (p, start, duration).  Its inputs, constant on every grid interval, are (edge, cubics): with
     s = duration * (tau - edge)  the model's inputs are  u_i = sum_c cubics[c, i] s**c.
 
-    Where it is to be integrated `backward`, its parameters are (q / q_unit, x_unit, z_unit, alg_unit, q_unit): SUNDIALS
+    For `backward` integration, its parameters are (q / q_unit, x_unit, z_unit, alg_unit, q_unit): SUNDIALS
     holds the derivatives by all of them to one absolute tolerance.  That by start tells that the inputs do not move
     with it; those by units and inputs are zero.
     """
@@ -227,7 +227,7 @@ class BatchedFunction:
         """Evaluate at many points, at most so many at once."""
         shape = self._shape if as_matrices else self._flat.shape
         values = np.empty((n_points, *shape))
-        # What is the same at all points is not written out.
+        # Arguments that are equal at all points are broadcast, not copied.
         flat = [np.broadcast_to(a, (*batch_shape, a.shape[-1])) for a in points]
         axis_length = batch_shape[0]
         chunk_length = max_points * axis_length // n_points

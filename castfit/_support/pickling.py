@@ -24,7 +24,7 @@ class _PackedExpression:
 class Picklable:
     """A dataclass whose fields may be expressions, or hold some in mappings and tuples; nothing else of it is pickled.
 
-    Expressions come back on new symbols of the same names; what was a number is a float.
+    Expressions return on new symbols of the same names, and numbers return as floats.
     """
 
     def __reduce__(self) -> Any:

@@ -70,7 +70,7 @@ class WorkerPool:
     def __init__(self, workers: int | cf.Executor) -> None:
         self.workers = workers
         self._staff: list[_Worker] = []
-        self._homes: dict[int, str] = {}  # of tasks on a cluster, by key
+        self._homes: dict[int, str] = {}  # addresses of workers on a cluster, by the key of a task
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -207,7 +207,7 @@ class WorkerPool:
 
 
 def _take_suitable_task(tasks: Tasks, worker: _Worker, workers: list[_Worker]) -> Task:
-    """Take the task that suits a worker best: one it had before, else one that nobody had, else any."""
+    """Take the best task for a worker: one it had before, else one that no worker had, else any."""
     assigned_keys = {key for other in workers for key in other.had}
     keys = [key for key, _ in tasks]
     index = next((i for i, key in enumerate(keys) if key in worker.had), None)
@@ -272,7 +272,7 @@ class _Worker:
 
 def _serve(channel: connection.Connection) -> None:
     """Work in a process until the other side closes the channel."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever waits for the results decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for the results decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):  # the other side is gone
         channel.send(None)

@@ -1,4 +1,4 @@
-"""A line on the user's terminal that is rewritten, and how long something will go on, in words."""
+"""Progress line on the user's terminal, and durations as text."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _find_line_target() -> _TerminalLine | _NotebookOutput | None:
 
 
 class _ProgressLine:
-    """Rewritable progress line: the message of the outermost reporter, followed by those of inner ones.
+    """Rewritable progress line: the message of the outermost reporter, then messages of inner ones.
 
     It appears `after` so many seconds, with how long it has been going on, and again whenever it is `due`.  A thread of
     its own keeps it moving while functions are built, or a large model is integrated: what does that does not come
@@ -185,7 +185,7 @@ _muted = False
 
 
 def renew() -> None:
-    """Rewrite the line if it is due; to be called now and then while work goes on."""
+    """Rewrite the line if it is due; call it from time to time during a long computation."""
     if _line is not None and _line.thread == threading.get_ident():
         _line.renew()
 

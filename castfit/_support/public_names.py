@@ -1,4 +1,4 @@
-"""Classes and functions as users import them: ``castfit.InputError``, wherever it is defined; misspelt arguments."""
+"""Public addresses of classes and functions, such as ``castfit.InputError``, and checks of argument names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _doors: dict[Any, Any] = {}  # by functions, and by themselves
 def public(module: str, name: str | None = None) -> Callable[[type[T]], type[T]]:
     """Give a class, where it is defined, the address of the module that exports it, by its name or another one.
 
-    Error messages, pickles and the reference show it, also of objects whose class nobody has asked for by name.
+    Error messages, pickles and the reference show it, also for objects whose class was never imported by name.
     """
     return lambda cls: with_public_address(cls, module, name or cls.__name__)
 

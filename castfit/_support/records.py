@@ -1,9 +1,9 @@
 """Dataclasses whose constructors are written when they are first called, which most never are in one script.
 
 ``dataclasses.dataclass`` writes and compiles six methods for every class: of the 275 of a first fit that is a third of
-all its time.  Here fields are those of ``dataclasses`` still, and so are `fields`, `replace`, matching and messages;
-comparison, hash and repr are common to all classes, and the constructor compiles itself.  What inherits from another
-dataclass is made by ``dataclasses`` as a whole.
+all its time.  Here the fields, `fields`, `replace`, matching and messages still come from ``dataclasses``;
+comparison, hash and repr are common to all classes, and the constructor is compiled at its first call.  A class that
+inherits from another dataclass is built entirely by ``dataclasses``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ANEW = _DefaultFactory()
 
 
 class _LazyConstructor:
-    """The constructor of a class, until somebody asks for it."""
+    """Placeholder for the constructor of a class, which is compiled at its first use."""
 
     def __init__(self, cls: type, *, frozen: bool) -> None:
         self._cls, self._frozen = cls, frozen
@@ -54,7 +54,7 @@ def _constructor(cls: Any, module_namespace: dict[str, Any], *, frozen: bool) ->
         if f.init or has_factory:
             value = f"{default}() if {f.name} is _anew else {f.name}" if has_factory and f.init else f.name
             assignments.append(f"{f.name}={value if f.init else f'{default}()'}")
-    # What is frozen is filled at once: a third of the time of one `object.__setattr__` a field.
+    # Frozen instances are filled in one call: a third of the time of one `object.__setattr__` per field.
     lines = (
         [f"self.__dict__.update({', '.join(assignments)})"]
         if frozen

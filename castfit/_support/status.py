@@ -164,7 +164,7 @@ def unknown_names(sentence: str, names: Iterable[str], valid: Collection[str]) -
 
 
 def collect_mistakes(action: Callable[[], Any]) -> list[str]:
-    """Do something for the mistakes that it finds, so that they are told beside others."""
+    """Run a check and return the mistakes that it finds, to be listed with others."""
     try:
         action()
     except InputError as error:

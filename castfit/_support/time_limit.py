@@ -1,4 +1,4 @@
-"""When to stop: a time limit and Ctrl-C, noticed wherever something may take long.
+"""Time limit and Ctrl-C, checked in every long computation.
 
 Long computations (integrations, building of functions, loops over them) lie below many signatures.  Instead of passing
 a deadline through all of them, they call `check_deadline` before each piece of work.  It raises `StopRequested` once
@@ -38,7 +38,7 @@ class StopRequested(BaseException):
 class Interrupt:
     """Within this context the first Ctrl-C only sets `requested`; a second one raises KeyboardInterrupt.
 
-    Inside of another such context that one is what is entered.
+    Inside another such context, that context is entered again.
     """
 
     requested: bool = False

@@ -1,8 +1,8 @@
 """Pictures, pages and bands of what a room has found, by the rooms above it: ``result.plot()`` draws itself.
 
 Imports go downwards, so that nothing can import what shows it.  Its methods ask here for what the root of the package
-provides, which stands above every room.  What is shown, and what shows it, is `Any`: their classes are unknown down
-here.
+provides, which stands above every room.  Results and their views have the type `Any`, because their classes are not
+known here.
 """
 
 from __future__ import annotations

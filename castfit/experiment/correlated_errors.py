@@ -1,4 +1,4 @@
-"""Errors that depend on each other, as users give them with `sigma`: alike in time, by a covariance, or joint."""
+"""Correlated errors as passed in `sigma`: autocorrelated in time, with a covariance, or joint."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ first and the last knot, so that no unit of time enters:
 
     roughness = integral of (d^m g / ds^m)^2 ds = |R theta|^2          m = 1 or 2
 
-exactly for a cubic spline with m = 2, else with divided differences in place of the derivative.  What is minimised
-besides the cost of the data is  1/2 smoothness |R theta|^2,  the density of a random walk (m = 1) or of an integrated
+exactly for a cubic spline with m = 2, else with divided differences in place of the derivative.  The penalty added
+to the cost of the data is  1/2 smoothness |R theta|^2,  the density of a random walk (m = 1) or of an integrated
 one (m = 2), as of the smoothing spline (Wahba 1978, J. R. Stat. Soc. B 40, 364).
 """
 
@@ -39,7 +39,7 @@ _ROUGHNESS_RANK_RTOL = 1e-9  # smaller singular values of the roughness, relativ
 @add_brief_repr
 @dataclass(frozen=True, eq=False)
 class EstimatedInput:
-    """An input signal that is estimated; create it with ``Input.estimated``, which says what its fields mean.
+    """An input signal that is estimated; create it with ``Input.estimated``, which describes its fields.
 
     knots, guess (n,).  Inputs of one name are one function; "" stands for the name that the model gives it.
     """

@@ -154,7 +154,7 @@ class Event(Picklable):
         if not is_count(count, 1, _MAX_EVENT_COUNT):
             mistakes.append(f"count is {shorten_repr(count)}; give the largest number of events, a positive integer")
         if when is None and not (is_one_of(direction, "either") and is_one_of(count, 1, _DEFAULT_EVENT_COUNT)):
-            mistakes.append("direction and count are those of when=; leave them out beside a time")
+            mistakes.append("direction and count apply only to when=; remove them for an event at a time")
         condition = isinstance(when, ca.SX) and when.numel() == 1 and is_condition(when)
         if condition and not is_one_of(direction, "either"):
             mistakes.append(
@@ -173,7 +173,7 @@ class Event(Picklable):
             mistakes.append(f"forbidden is {shorten_repr(forbidden)}; say in words why it must not happen")
         ordered = rank is not None or persistent is not True or rng is not None or not is_one_of(forbidden, "")
         if ordered and not condition:
-            option_names = "priority, persistent, rng and forbidden are those of a condition"
+            option_names = "priority, persistent, rng and forbidden apply only to a condition"
             mistakes.append(f"{option_names}; write for example when=x > 3")
         raise_if_mistakes("Event", mistakes)
         vars(self).update(
@@ -289,7 +289,7 @@ class Doses(Picklable):
 
     @property
     def endless(self) -> bool:
-        """Whether the doses go on up to the last measurement."""
+        """Whether the doses continue up to the last measurement."""
         return self.every is not None and self.count is None
 
 
@@ -327,7 +327,7 @@ class ScheduledEvent:
 
 
 def occurrences(events: Iterable[Happening], end: float) -> list[ScheduledEvent]:
-    """List everything that happens, in the order in which it was said; repeated doses without a count up to `end`."""
+    """List all scheduled events in the order of definition; repeated doses without a count end at `end`."""
     scheduled_events: list[ScheduledEvent] = []
     for event in events:
         if isinstance(event, Event):

@@ -113,7 +113,7 @@ def consistent(guess: float) -> Consistent:
     """Declare that the initial value of a state follows from the algebraic equations.
 
     As many algebraic states then have a value of their own in `initial`: a number, ``free(guess)``, or an expression
-    of parameters.  Of an algebraic state it means that its value follows, too, which it does unless one is given.
+    of parameters.  For an algebraic state, this is the default.
 
     Parameters
     ----------
@@ -413,7 +413,7 @@ class Experiment(Picklable):
     def robust(self, model: Noise) -> Experiment:
         """Return the experiment with another noise model where errors are normal; itself if they are so nowhere.
 
-        A standard deviation of which nothing is said is one for all these values, ``unknown("all")``.
+        A missing standard deviation is unknown and common to all these values, ``unknown("all")``.
         """
         noise = dict(self.noise)
         for name in self.data:
@@ -454,7 +454,7 @@ class Experiment(Picklable):
     def before(self) -> Experiment:
         """Conditions before an experiment that begins at a steady state, as an `Experiment`."""
         if self.steady is None:
-            raise AttributeError("nothing is said of what holds before an experiment that does not begin at rest")
+            raise AttributeError("an experiment that does not begin at a steady state has no conditions before it")
         constant_inputs = {
             n: u if isinstance(u, EstimatedInput) else Input.constant(float(u(self.start)))
             for n, u in self.inputs.items()

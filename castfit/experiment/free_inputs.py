@@ -34,7 +34,7 @@ _MAX_PIECES = 100_000  # largest number of pieces of a free input
 @add_brief_repr
 @dataclass(frozen=True, eq=False)
 class FreeInput:
-    """An input that `control` chooses; create it with ``Input.free``, which says what its fields mean.
+    """An input that `control` chooses; create it with ``Input.free``, which describes its fields.
 
     guess : a number, an array of one for each value, a function of time such as an `Input`, or None
     """

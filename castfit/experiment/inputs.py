@@ -32,10 +32,10 @@ _AT_LEAST = {"constant": 1, "piecewise_constant": 1, "linear": 2, "pchip": 2, "c
 
 @dataclass(frozen=True, eq=False)
 class PiecewisePolynomial:
-    """Polynomials between breakpoints, as those of scipy.interpolate, whose import takes longer than a small fit.
+    """Piecewise polynomials as in scipy.interpolate, whose import takes longer than a small fit.
 
     x : (n,)
-        Breakpoints; the first and the last piece go on beyond them.
+        Breakpoints; the first and the last piece extend beyond them.
     c : (degree + 1, n - 1, ...)
         Coefficients about the left ends of the pieces, the highest power first.
     """
@@ -122,7 +122,7 @@ class Input:
         if t is None or not (np.isfinite(t).all() or is_one_of(self.kind, "constant")):
             mistakes.append(f"times is {shorten_repr(self.times)}; {number_remedy(self.times, 'give finite numbers')}")
         if y is None or not np.isfinite(y).all():
-            mistakes.append(f"values is {shorten_repr(self.values)}; give finite numbers, leave out what is missing")
+            mistakes.append(f"values is {shorten_repr(self.values)}; give finite numbers, and omit missing values")
         if not is_one_of(self.measured, "before", "after"):
             mistakes.append(f"measured is {shorten_repr(self.measured)}; choose 'before' or 'after'")
         elif self.measured == "after" and self.kind != "piecewise_constant":
@@ -154,7 +154,7 @@ class Input:
 
     @classmethod
     def piecewise_constant(cls, times: ArrayLike, values: ArrayLike, *, measured: str = "before") -> Input:
-        """Hold ``values[i]`` from ``times[i]`` up to ``times[i + 1]``; the last value holds on for ever.
+        """Hold ``values[i]`` from ``times[i]`` up to ``times[i + 1]``; the last value holds for all later times.
 
         A value measured at a jump saw the input before it, or ``measured="after"`` it, as where a logger writes both
         in one row and the input holds from then on.

@@ -132,7 +132,7 @@ def experiments_from(
 
 
 def _read(table: Any, names: Sequence[str]) -> Any:
-    """Return the table as a DataFrame; of a file, columns of names are text: 01 is another name than 1."""
+    """Return the table as a DataFrame; columns of names in a file are read as text, so 01 differs from 1."""
     if isinstance(table, (str, Path)):
         try:
             pandas = importlib.import_module("pandas")  # which is not needed otherwise
@@ -150,7 +150,7 @@ def _read(table: Any, names: Sequence[str]) -> Any:
 
 
 def _but_odd(column: Any) -> Any:
-    """Read the cells of a column that are text only because others are no numbers, so that these alone are told."""
+    """Read numbers that are text only because other cells of the column are, so that messages name those cells."""
     if read_reals(column) is not None or all(map(reads_as_number, column)):
         return column
 

@@ -42,7 +42,7 @@ UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "week": 604800}  # in seconds
 _GIVE = f"say in which unit the model counts time, time_unit= one of {', '.join(map(repr, UNITS))}"
 _FRAMES = ("to_frame", "to_dataframe", "to_pandas")  # of pandas.Series, xarray and polars
 _TIMES = "give real numbers, for instance hours since the start, or dates, which pandas.to_datetime makes of text"
-_NUMBERS = "give numbers, and NaN for what was not measured"
+_NUMBERS = "give numbers, and NaN for missing values"
 
 
 @add_brief_repr
@@ -75,7 +75,7 @@ def is_frame(data: Any) -> bool:
 def index_mistakes(data: Any, time: Any, sigma: Any, noise: Any) -> list[str]:
     """Find times and deviations of pandas with other labels than the values: all are read by position, in their order.
 
-    Where they stand in another order pandas would align them, so that it cannot be told what is meant.
+    If they are in another order, pandas would align them, so the intended order is ambiguous.
     """
 
     def parts(argument: Any) -> dict[str | None, Any]:
@@ -152,7 +152,7 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
             value_text = describe_non_numbers(value[1] if has_own_times else value)
             mistakes.append(f"'{name}' contains something that is no real number: {value_text}; {_NUMBERS}")
         elif t is None:
-            continue  # which is told already
+            continue  # an error was already added
         elif y.ndim > 0 and y.size == 0:
             mistakes.append(f"'{name}' has no values; leave it out")
         elif t.ndim != 1 or y.ndim not in (1, 2) or y.shape[0] != t.size:
@@ -168,7 +168,7 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
 
 
 def _kind(value: object) -> str:
-    """Name a class; there are frames other than those of pandas."""
+    """Name a class with its package, since DataFrames exist in several packages."""
     value_class = type(value)
     return (
         value_class.__name__
@@ -207,7 +207,7 @@ def series_mistakes(series: Mapping[str, TimeSeries], start: float | None) -> li
         elif start is not None and t[0] < start:
             mistakes.append(f"'{name}' has a time {t[0]:g} before the start {start:g}; set start=, or remove the row")
         if np.isinf(y).any():
-            mistakes.append(f"'{name}' contains infinite values; use NaN for what was not measured")
+            mistakes.append(f"'{name}' contains infinite values; use NaN for missing values")
         elif not np.isfinite(y).any():
             mistakes.append(f"'{name}' contains no measured value (all NaN); leave it out")
     return mistakes
@@ -261,8 +261,8 @@ def time_mistakes(first_time: float, last_time: float, start: float, *, is_start
 def dates_to_numbers(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) -> tuple[Any, Any, Any, Any]:
     """Replace dates, and lengths of time, among the times of data by numbers in a unit; the rest stays as it is.
 
-    Data, time and start are as `Experiment` takes them.  Dates count from `start`, if that is a date, else from the
-    first of them, where start becomes 0; the fourth of what is returned is that date, None if there are none.
+    Data, time and start are arguments of `Experiment`.  Dates count from `start`, if that is a date, else from the
+    first of them, and start becomes 0.  The fourth return value is that date, or None if there are no dates.
     """
     zoned: set[bool] = set()
     times = _times(data, time)
@@ -352,7 +352,9 @@ def _stamps(value: Any, zoned: set[bool]) -> NDArray[Any] | None:
     if (kind == "O" or days) and getattr(value, "ndim", 0) == 1:
         value = list(value)
     is_date_like = kind in ("M", None) and not days
-    date_accessor: Any = getattr(value, "dt", value) if is_date_like else None  # of a Series, an Index has it itself
+    date_accessor: Any = (
+        getattr(value, "dt", value) if is_date_like else None
+    )  # a Series has an accessor, an Index is its own
     if getattr(date_accessor, "tz", None) is not None:
         value = date_accessor.tz_convert(None)
         zoned.add(True)
@@ -464,7 +466,7 @@ def _models(noise: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -
             write = f"{model.__name__}()" if isinstance(model, type) else "a noise model such as StudentT(df=4)"
             mistakes.append(f"noise of '{name}' is {shorten_repr(model)}; give {write}")
         elif is_misplaced_dependence(model):
-            mistakes.append(f"noise of '{name}': errors that depend on each other are said by sigma= of the experiment")
+            mistakes.append(f"noise of '{name}': set correlated errors in sigma= of the experiment")
         elif faults := model.option_mistakes():
             mistakes += [f"noise of '{name}': {m}" for m in faults]
         else:

@@ -4,7 +4,7 @@
     a == b     s == 0                                   a != b     s != 0
 
 So a condition such as ``logic_and(x > 1, t <= 5)`` changes only where one of its differences passes zero, which is
-found like any other zero; at rounding errors its truth is told by the signs that were found, not by values.
+located like any other zero.  Near a zero its truth follows from the located signs, not from rounded values.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ pairs equations with states that they contain; from an equation that is left ove
     equation -> a state in it -> the equation paired with that state -> ...
 
 reach the over-determined part, which has more equations than states.  From a state that is left over they reach, the
-other way round, the under-determined part, which has more states than equations.  What has a complete matching may
-still be singular, as  a + b = x, 2 a + 2 b = y;  then dg/dz has less than full rank wherever it is evaluated.
+other way round, the under-determined part, which has more states than equations.  A system with a complete matching
+may still be singular, as  a + b = x, 2 a + 2 b = y;  then dg/dz has less than full rank at every point.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _POINTS, _ENOUGH = 12, 3  # points at which dg/dz is evaluated, and how many must have a value
-_SEED = 20260101  # the draw is fixed: a model is right or wrong whoever asks
+_SEED = 20260101  # the seed is fixed, so that a model is always judged in the same way
 _RANK_RTOL = 1e-12  # smaller singular values, relative to the largest, count as zero
 _MIN_COMPONENT = 1e-6  # smaller components of a null vector are not named in the message
 _INDEX = "so the DAE has index 2 or higher"
@@ -112,7 +112,7 @@ def _of_structure(parts: PatternPartition, contains: Mask, names: Sequence[str])
 
 
 def _of_rank(jacobian: ca.SX, z: ca.SX, arguments: Sequence[ca.SX], names: Sequence[str]) -> list[str]:
-    """Find the equations of which a combination contains no algebraic state, wherever dg/dz is evaluated."""
+    """Find the equations of which a combination contains no algebraic state, at all points tried."""
     rng = np.random.default_rng(_SEED)
     symbols = [s for s in (z, *arguments) if s.numel()]
     function: Any = ca.Function("slopes", symbols, [ca.densify(jacobian)])

@@ -2,8 +2,8 @@
 
     v(t) = e(t − tau),      e an expression of states, algebraic states, inputs, parameters and time
 
-What has entered and not yet left is a function w(theta) = e(t − theta) on 0 ≤ theta ≤ tau, carried along by the
-transport equation  w_t = −w_theta,  w(0) = e.  The **delay line** holds it by its values at Chebyshev's nodes,
+The past values of e over one delay are a function w(theta) = e(t − theta) on 0 ≤ theta ≤ tau.  It satisfies the
+transport equation  w_t = −w_theta,  w(0) = e.  The **delay line** represents it by its values at Chebyshev's nodes,
 
     theta_j = tau (1 − cos(pi j / M)) / 2,    w_0 = e,    w_j' = −sum_k D_jk w_k,    j = 1 ... M,    v = w_M
 

@@ -37,7 +37,7 @@ class SymbolArray(np.ndarray[Any, Any]):
 
 
 def call_user_function(function: Callable[..., Any], label: str, arguments: Sequence[Any]) -> Any:
-    """Call a function of the user with symbols; what it raises is told with the usual causes."""
+    """Call a function of the user with symbols, and explain an exception with its usual causes."""
     if not callable(function):
         raise InputError(_WHERE, [f"{label} is {shorten_repr(function)}; give a function of t, x and p"])
     try:

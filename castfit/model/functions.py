@@ -1,7 +1,7 @@
 """Functions of symbols, for the right-hand sides of models; they take numbers and arrays too.
 
-They are CasADi's own, with docstrings for modellers.  NumPy's functions of one symbol give the same graphs.  Those of
-Python's `math` give a number, NaN, because CasADi turns symbols into floats; a `Model` refuses what they leave behind.
+They are CasADi's own, with docstrings for modellers.  NumPy's functions of one symbol give the same graphs.  Functions
+of Python's `math` return NaN, because CasADi converts symbols to floats; a `Model` refuses expressions with NaN.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 _FLAT = "Its derivative is zero: no quantity can be estimated through it alone."
-_KINK = "Its derivative jumps there: integrators that are not told of it take small steps."
+_KINK = "Its derivative jumps there: integrators that do not know of the jump take small steps."
 
 # The call of an example with what it prints, what the function is, and what to know of it in a model.
 _SAID: dict[str, tuple[str, str, str, str]] = {

@@ -7,9 +7,9 @@ at zero either: one such rounding error ends an integration, and more often its 
 
     x**n  =  f exp(n log max(x, tiny)),    f = 1 for x > 0
 
-and at or below zero f continues the power: by 0 for n > 0, and by 1 for n <= 0, so that a negative power of nothing is
-as large as numbers get, and nobody takes it for one.  Where n is an integer, powers of negative states are what they
-are: |x| takes the place of x, and f is (-1)**n.
+and at or below zero f continues the power: by 0 for n > 0, and by 1 for n <= 0, so that a negative power of zero is
+as large as numbers get.  If n is an integer, powers of negative states keep their values: |x| takes the place of x, and
+f is (-1)**n.
 
 **Switches**: where a graph changes its form at a time that numbers or parameters tell.
 
@@ -22,8 +22,8 @@ is constant between boundaries of stages:
     fabs(g)        sign(g) g
     fmax(a, b)     b + (a - b) [a > b];    fmin(a, b)  =  a - (a - b) [a > b]
 
-What is compared must be linear in time, with a number as its slope; its root t0 is then an expression of parameters.
-Everything else stays as it is, comparisons of states among them.
+The compared expression must be linear in time, with a number as its slope; its root t0 is then an expression of
+parameters.  Everything else stays as it is, including comparisons of states.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ _SWITCHING = (*_COMPARISONS, *_KINKS, *_SIGNS)
 
 
 def differentiable_powers(columns: Sequence[ca.SX], states: ca.SX) -> list[ca.SX]:
-    """Return columns of expressions in which powers of states can be differentiated wherever the state is.
+    """Return columns of expressions in which powers of states are differentiable for all values of the state.
 
-    Concerns what has the sign of one state, such as  x**n  and  (x / K)**n,  where the exponent is no number.
+    It changes powers whose base has the sign of one state and whose exponent is not a number, such as  x**n  and
+    (x / K)**n.
     """
 
     def replace_power(op: int, arguments: Sequence[ca.SX]) -> ca.SX | None:

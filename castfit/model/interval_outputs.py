@@ -4,7 +4,7 @@ Each is a reduction to states that the experiment sets at its measurements:
 
     per interval     c' = rate,  c = 0 at every measurement;   the value measured is c just before
     mean             that, over  d' = 1,  d = 0 at every measurement
-    relative         f' = 0,  f = the value at the first measurement;   what is measured later is  value / f,  there 1
+    relative         f' = 0,  f = the value at the first measurement;   later values are  value / f,  and the first is 1
 
 so that every transcription, solver and statistic works as it is.  A model knows what it has to remember
 (`IntervalMemory`), an experiment when (see `with_resets`).
@@ -49,9 +49,10 @@ class IntervalMemory:
 def per_interval(rate: Any) -> IntervalOutput:
     """Declare an output that is the integral of a rate since the previous measurement, such as weekly counts of cases.
 
-    The first interval begins at the experiment's start.  Between measurements predictions show what has come together
-    so far; plots show the whole, held over the interval.  NaN is no measurement: the next value is the integral over
-    both intervals.  Where it was counted over its own alone, a value with a very large sigma ends the one before it.
+    The first interval begins at the experiment's start.  Between measurements, predictions show the integral so far;
+    plots show the whole integral as a constant over the interval.  NaN is no measurement: the next value is the
+    integral over both intervals.  If a value counts its own interval only, add a value with a very large sigma at the
+    start of that interval.
 
     Parameters
     ----------

@@ -165,11 +165,11 @@ class Model:
     said: ModelDefinition
     """What the model was given, by name, before delays and memories became states of it."""
     switches: tuple[Switch, ...]
-    """Those of its parameters that are 0 before a time and 1 after it."""
+    """Parameters that are 0 before a time and 1 after it."""
     noises: tuple[str, ...]
-    """Those of its parameters that are white noise, 0 wherever nothing is said of it."""
+    """Parameters that stand for white noise; 0 in experiments without process noise."""
     generated: frozenset[str]
-    """Those of its parameters that nobody gives: noises, switches, rates of infusions, and pieces of inputs."""
+    """Parameters that castfit generates: noises, switches, rates of infusions, and pieces of inputs."""
     added: dict[str, ca.SX]
     """What equations and outputs add to inputs that are estimated, by name, over these parameters and time."""
     lines: tuple[DelayLine, ...]
@@ -225,7 +225,7 @@ class Model:
         mistakes += _noise_mistakes(declared["noise"], right, residual, extra, delayed)
         if not ode:
             mistakes.append("ode is empty; give the right-hand side of at least one state")
-        raise_if_mistakes("Model", mistakes)  # what is wrong with graphs must be mended before they are evaluated
+        raise_if_mistakes("Model", mistakes)  # graphs with errors cannot be evaluated below
         # What experiments without noise have is a parameter that is 0.
         declared["parameter"] = [*declared["parameter"], *declared["noise"]]
         names["parameter"] += names["noise"]
@@ -367,12 +367,12 @@ class Model:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Names of the differential states; what holds delayed values comes last."""
+        """Names of the differential states; states of delay lines come last."""
         return self.system.state_names
 
     @cached_property
     def own_states(self) -> tuple[str, ...]:
-        """Names of the differential states that the model was given, without what holds delayed values."""
+        """Names of the differential states in the model's definition, without states of delay lines."""
         return tuple(n for n in self.states if n in self.outputs)
 
     @cached_property
@@ -522,7 +522,7 @@ class Model:
     def _restated(
         self, definition: ModelDefinition, parameters: Sequence[ca.SX] = (), switches: tuple[Switch, ...] = ()
     ) -> Model:
-        """Return the model of which something else was said, with more parameters after its own."""
+        """Return the model of another definition, with more parameters after its own."""
         system, n = self.system, len(self.own_states)
         p = [*_split(system.p), *parameters]
         return _build_model(
@@ -630,7 +630,7 @@ def _build_model(
         time=t,
         initial={**definition.initial},
     )
-    # The states of memories are among those that were said; what is missing is when to set them.
+    # The definition already contains the states of memories, but not when to set them.
     return model.with_parts(memories=definition.memories, said=replace(model.said, memories=definition.memories))
 
 

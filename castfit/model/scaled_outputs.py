@@ -2,8 +2,8 @@
 
     y = scale(y) * expression + offset(y)
 
-Scale and offset are parameters of the model like others.  Where they enter the data linearly, and nothing else is known
-of them, they are eliminated while fitting (castfit.problem.linear_scales and castfit.transcribe.variable_projection).
+Scale and offset are parameters of the model like others. If they enter the data linearly, and nothing else constrains
+them, they are eliminated while fitting (castfit.problem.linear_scales and castfit.transcribe.variable_projection).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def read_scaled(
     for name in symbols:
         kinds = {s.identity for s in scalings.values() if s.scale == name}
         if len(kinds) > 1:
-            mistakes.append(f"'{name}' is given in {len(kinds)} different ways; say the same wherever it is named")
+            mistakes.append(f"'{name}' is given in {len(kinds)} different ways; define it in the same way everywhere")
     return unscaled_outputs, scalings, symbols
 
 

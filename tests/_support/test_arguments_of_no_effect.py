@@ -80,7 +80,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: cf.design(decay(), GRID, budget=2, criterion=cf.discriminate(decay())),
         "a competing model predicts the same",
     ),
-    (lambda: cf.Event(1, {x: 0}, rng=3), "priority, persistent, rng and forbidden are those of a condition"),
+    (lambda: cf.Event(1, {x: 0}, rng=3), "priority, persistent, rng and forbidden apply only to a condition"),
 ]
 
 

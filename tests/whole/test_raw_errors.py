@@ -91,7 +91,7 @@ def test_numbers_of_other_types_are_floats_in_priors_and_noise(number):
 @pytest.mark.parametrize("value", [5, "x", object()])
 def test_a_correlation_is_no_argument_of_a_noise_model(value):
     """It was left out without a word."""
-    with refused("noise of 'x': errors that depend on each other are said by sigma= of the experiment"):
+    with refused("noise of 'x': set correlated errors in sigma= of the experiment"):
         cf.Experiment(DATA, time=TIMES, sigma=0.1, noise={"x": cf.Gaussian(correlation=value)})
 
 
@@ -238,7 +238,7 @@ def test_formulas_nested_too_deeply_are_counted_before_libsbml_reads_them(depth)
 def test_event_options_of_conditions_are_refused_with_time():
     x = cf.symbols("x")
     for options in ({"direction": "rising"}, {"count": 3}):
-        with refused("direction and count are those of when=; leave them out beside a time"):
+        with refused("direction and count apply only to when=; remove them for an event at a time"):
             cf.Event(1.0, {x: 1.0}, **options)  # type: ignore[arg-type]
 
 

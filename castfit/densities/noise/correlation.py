@@ -1,12 +1,12 @@
-"""Errors of normal data that depend on each other, as users say so, and what that does to normalised residuals.
+"""Correlated errors of normal data: their specification, and the whitening of normalised residuals.
 
 Let  e = (prediction - value) / sigma  be the normalised errors of one experiment, P their covariance,  P = L L^T.  Then
 
     W e,  W = L^-1        are independent, of variance 1,        -log p = 1/2 |W e|^2 + 1/2 log |P| + ...
 
 (generalised least squares: Aitken 1935).  With values in the order of time W is lower triangular: entry i of W e is
-what is new in value i, given those before it.  Of the Ornstein-Uhlenbeck process  P_ij = exp(-|t_i - t_j| / tau)  it is
-the innovation  (e_i - phi_i e_{i-1}) / sqrt(1 - phi_i^2),  phi_i = exp(-(t_i - t_{i-1}) / tau).
+the innovation of value i, given the values before it.  For the Ornstein-Uhlenbeck process,
+P_ij = exp(-|t_i - t_j| / tau),  it is  (e_i - phi_i e_{i-1}) / sqrt(1 - phi_i^2),  phi_i = exp(-(t_i - t_{i-1}) / tau).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ JOINT = "joint"
 @add_brief_repr
 @dataclass(frozen=True)
 class Correlated:
-    """Errors that are alike in time; create it with `correlated`."""
+    """Autocorrelated errors; create it with `correlated`."""
 
     sigma: Any = None
     time: Any = None
@@ -52,7 +52,7 @@ class ErrorCovariance:
 def correlated(sigma: Any = None, *, time: Any) -> Correlated:
     """Declare measurement errors that are autocorrelated in time: an Ornstein-Uhlenbeck process.
 
-    Errors at times s and t have the correlation ``exp(-abs(t - s) / time)``; of data at equal distances that is an
+    Errors at times s and t have the correlation ``exp(-abs(t - s) / time)``; for data at equal distances, this is an
     autoregressive process, AR(1).  Give it as `sigma` of an `Experiment`, for all outputs or per output, each of which
     has errors of its own.
 
@@ -98,7 +98,7 @@ def covariance(matrix: Any) -> ErrorCovariance:
 
 @dataclass(frozen=True)
 class TimeCorrelation:
-    """Errors of one output that are alike in time; `time` is None where it is unknown and not estimated yet."""
+    """Autocorrelated errors of one output; `time` is None if it is unknown and not yet estimated."""
 
     label: str
     time: float | None
@@ -215,7 +215,7 @@ class WhiteningMatrix:
 def whitening_matrix(
     times: Array, mask: Mask, outputs: Sequence[str], correlations: Sequence[Correlation | None]
 ) -> WhiteningMatrix | None:
-    """Return W for values where mask (n_points, n_outputs) says so; None where all errors are independent."""
+    """Return W for the values selected by mask (n_points, n_outputs), or None if all errors are independent."""
     positions = np.cumsum(mask).reshape(mask.shape) - 1
     n = int(mask.sum())
     entries: list[tuple[Any, Any, Any]] = []

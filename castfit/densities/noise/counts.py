@@ -206,8 +206,8 @@ def _dispersion_information(mu: ca.SX, s: ca.SX) -> ca.SX:
 def _scores(p_up_to: Array, p_above: Array, p_below: Array, p_at_least: Array) -> Array:
     """Return normal quantiles, of the sign of prediction minus value, (n,).
 
-    They are those of a probability between P(M < m) and P(M <= m), spread evenly, because counts have steps and the
-    normal distribution has none; always the same ones, so that the same fit has the same residuals.
+    Each is the quantile of a probability drawn uniformly between P(M < m) and P(M <= m), because counts are discrete
+    and the normal distribution is not.  The seed is fixed, so that the same fit has the same residuals.
 
     p_up_to, p_above, p_below, p_at_least (n,) : probabilities of M <= m, M > m, M < m and M >= m
     """

@@ -157,7 +157,7 @@ class Noise(Picklable, ABC):
 
     @property
     def kinked(self) -> bool:
-        """Whether the cost has a kink at the datum, where its curvature says nothing of how wide the density is."""
+        """Whether the cost has a kink at the datum, where its curvature is unrelated to the width of the density."""
         return False
 
     @abstractmethod
@@ -181,8 +181,8 @@ class Noise(Picklable, ABC):
     def least_spread(self, m: Array) -> float:
         """Return the smallest spread, positive, that is estimated from measured values of any shape.
 
-        Data that the model meets exactly want none, and their likelihood would have no bound; no model is integrated so
-        accurately that spreads much smaller than this could be told from none.
+        The likelihood of data that the model fits exactly is unbounded as the spread tends to zero.  The integration
+        errors hide spreads much smaller than this limit.
         """
         finite_values = m[np.isfinite(m)]
         size = float(np.sqrt(np.mean(finite_values**2))) if finite_values.size else 0.0
@@ -218,7 +218,7 @@ class Noise(Picklable, ABC):
         return ()
 
     def scores(self, residual: Array, mu: Array, s: Array, m: Array) -> Array:
-        """Return residuals for tests, (n,) as all arguments: those of counts as probable as standard normal ones.
+        """Return residuals for tests, (n,) as all arguments; for counts, quantile residuals.
 
         By default the normalised residuals themselves; NaN where there is none.
         """

@@ -5,7 +5,7 @@ With  p = exp(-cost)  and the score  g = d cost / d eta,
     I = integral of p g g^T dm    by the trapezoidal rule in asinh((m - mu) / width), if p integrates to 1
     I = sum over m = 0, 1, ... of p g g^T                                           if p sums to 1
 
-and where p does neither, so that the cost is no density, the outer product of the scores of the data themselves.
+If p does neither, the cost is not a density, and the result is the outer product of the scores of the data themselves.
 """
 
 from __future__ import annotations

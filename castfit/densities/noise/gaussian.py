@@ -16,8 +16,8 @@ rows of the measured values, too:
 
 which is the observed information at the optimum if one s is common to all.
 
-The generalised residual, E[(mu - M)/s | M < b] = h, has the mean 0 together with those of the values that are
-measured (Gourieroux, Monfort, Renault and Trognon 1987).
+The generalised residual, E[(mu - M)/s | M < b] = h, has the mean 0 together with the residuals of uncensored
+values (Gourieroux, Monfort, Renault and Trognon 1987).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _NormalNoise(Noise):
     below: float | None = field(default=None, kw_only=True)
     above: float | None = field(default=None, kw_only=True)
     correlation: Any = field(default=None, kw_only=True)
-    """How errors depend on each other (castfit.densities.noise.correlation); `sigma` of an experiment says so."""
+    """Correlation of the errors (castfit.densities.noise.correlation), which `sigma` of an experiment specifies."""
 
     @abstractmethod
     def _axis(self, value: ca.SX) -> ca.SX:
@@ -278,7 +278,7 @@ class LogNormal(_NormalNoise):
     def value_mistakes(self, values: Array) -> list[str]:
         """Refuse values that have no logarithm."""
         bad = values[values <= 0]
-        remedy = "LogNormal needs positive values: use Gaussian, or below= for what was not detected"
+        remedy = "LogNormal needs positive values: use Gaussian, or below= for values under the limit of detection"
         return [f"it contains {bad.flat[0]:g}; {remedy}"] if bad.size else []
 
 

@@ -1,12 +1,12 @@
 """A likelihood that the user writes.
 
-Nothing is known of its curvature by the prediction mu: of |m - mu| it is zero, of heavy tails negative far out.  So it
-is the larger one of the second derivative and of the secant
+Its curvature by the prediction mu may be unsuitable for a least-squares row: it is zero for |m - mu|, and negative in
+heavy tails.  castfit therefore uses the larger one of the second derivative and the secant
 
     c = (g(mu) - g(m)) / (mu - m),    g = d cost / d mu
 
-which is the mean curvature between datum and prediction: of what is symmetric about the datum the weight of iteratively
-reweighted least squares, whose parabola touches the cost from above where tails are heavy.
+which is the mean curvature between datum and prediction.  For a cost that is symmetric about the datum, the secant is
+the weight of iteratively reweighted least squares, whose parabola touches the cost from above if tails are heavy.
 
 Kinks in the prediction, of ``fabs``, ``fmax`` and ``fmin``, are parabolas close by, as in castfit's own Laplace
 density: at an optimum the model may meet a datum exactly, where solvers want a derivative.
@@ -170,7 +170,7 @@ class Likelihood(Noise):
         return 1.0
 
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
-        """Refuse to draw: a cost does not say how.
+        """Raise an error: a cost does not define how to sample.
 
         Raises
         ------

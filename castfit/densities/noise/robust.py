@@ -158,7 +158,7 @@ class StudentT(HeavyTailed):
 
     @property
     def _numbers(self) -> _DensityMoments:
-        """The informations are those of Lange, Little and Taylor 1989."""
+        """Informations by Lange, Little and Taylor 1989."""
         from scipy import special
 
         nu = float(self.df)
@@ -451,7 +451,7 @@ class Cauchy(_Loss):
 
     def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
         raise_if_mistakes(
-            "Cauchy.sample", [] if self.normalisable else ["the loss with f_scale <= 1 is no density; raise it"]
+            "Cauchy.sample", [] if self.normalisable else ["the loss with f_scale <= 1 is not a density; raise it"]
         )
         f, nu = float(self.f_scale), float(self.f_scale) ** 2 - 1
         return scale * f / np.sqrt(nu) * rng.standard_t(nu, scale.shape)

@@ -96,7 +96,7 @@ class NormalTail:
 def normal_tail(z: ca.SX) -> NormalTail:
     """Return log Phi(z) and its derivatives.
 
-    Where 1 + erf would cancel, Laplace's continued fraction for Mills' ratio,
+    It uses Laplace's continued fraction for Mills' ratio if 1 + erf would cancel:
 
         Phi(z) = phi(z) / (t + 1/(t + 2/(t + 3/(t + ...)))),    t = -z
     """

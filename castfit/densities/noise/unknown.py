@@ -1,4 +1,4 @@
-"""Standard deviations that are not known, as users say so."""
+"""Declarations of unknown standard deviations."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def contains(eta: ca.SX, symbol: ca.SX) -> bool:
 
 
 _FUNCTIONS: PerObjectCache[Noise, dict[bool, DensityFunctions]] = PerObjectCache()
-"""What was built for each noise model, with a spread that is a number or computed."""
+"""Cached functions of each noise model, with a spread that is a number or computed."""
 
 
 def density_functions(noise: Noise, *, computed: bool) -> DensityFunctions:

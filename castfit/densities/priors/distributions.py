@@ -1,6 +1,6 @@
 """Prior distributions of a single quantity.
 
-A prior adds  -log p(x)  to what is minimised.  Less its least value, that is its cost; the rest is a constant, which
+A prior adds  -log p(x)  to the objective.  Its cost is this term minus its least value; the rest is a constant, which
 only -2 log L counts.  For the solvers it is one more row r with slope j = "dr/dx" (see castfit.solve.staged):
 
     r j = cost'(x)  exactly,    j^2 > 0 its curvature,    cost = 1/2 r^2 + excess
@@ -9,7 +9,7 @@ p is the density of the natural value x, whatever the scale on which x is search
 that scale.  ``on="log"`` says that p is the density of log x instead (PEtab's ``parameterScaleNormal``), without the
 factor dlog x/dx; ``on="log10"`` likewise.  `LogNormalPrior` is a density of x.
 
-Where the cost is no parabola in x it nearly is one in another coordinate z, whose second derivative gives j:
+A cost that is not a parabola in x nearly is one in another coordinate z, whose second derivative gives j:
 
     LogNormal        z = log x              an exact parabola about the mode  exp(mean - deviation^2)
     Gamma       z = x^(1/3)            cost'' > 0 for all x (Wilson and Hilferty 1931)
@@ -55,7 +55,7 @@ _IMPOSSIBLE = PriorRow(inf, inf, inf)
 class PriorDistribution(ABC):
     """A prior distribution of one number.
 
-    What is wrong with its arguments is found by `Problem`, with all other mistakes.
+    `Problem` checks its arguments, and lists errors with all other mistakes.
     """
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class PriorDistribution(ABC):
 
     @property
     def kind(self) -> str:
-        """Its name in `castfit.priors`, where there are no noise models to be told apart from."""
+        """Its name in `castfit.priors`, without the suffix that distinguishes it from noise models."""
         return type(self).__name__.removesuffix("Prior")
 
     def mistakes(self) -> list[str]:
@@ -556,7 +556,7 @@ class Truncated(PriorDistribution):
 
     @property
     def support(self) -> tuple[float, float]:
-        """The bounds, and those of the other prior."""
+        """The intersection of the bounds with the support of the other prior."""
         low, high = self.prior.support
         return max(low, self.lower), min(high, self.upper)
 

@@ -145,7 +145,7 @@ def distance_prior(prior: LaplacePrior) -> Normal:
 
 
 def smooth_kink(prior: LaplacePrior, guess: float) -> Normal:
-    """Return a parabola about the mean, as steep as the prior at a guess but wide enough to let data speak."""
+    """Return a parabola about the mean, as steep as the prior at a guess but wide enough not to outweigh the data."""
     z = prior.scaled(guess)
     unit = max(abs(z), abs(prior.mean)) if prior.on == "value" else 1.0
     distance = max(abs(z - prior.mean), prior.scale)

@@ -182,7 +182,7 @@ class SteadyStateSolver(Picklable):
 
     @cached_property
     def _used(self) -> NDArray[np.intp]:
-        """Parameters on which the equations depend; others, as scales of outputs that nobody measured, may be NaN."""
+        """Parameters on which the equations depend; others, such as scales of outputs without data, may be NaN."""
         return np.unique(
             np.array([j for i in (0, 1) for j in self.equations.jac_sparsity(i, 3).get_col()], dtype=np.intp)
         )
@@ -213,7 +213,7 @@ class SteadyStateSolver(Picklable):
     ) -> tuple[SteadyStateSolution | None, float]:
         """Try Newton's method from a moment of the integration; also return how far it moved, in magnitudes.
 
-        None where it leads nowhere yet; a reason where it leads to what is no isolated steady state.
+        The solution is None if Newton's method does not converge yet, and has a reason if its limit is not isolated.
         """
         unit = np.where(state.size > 0.0, state.size, 1.0)
         w, rate, jacobian, previous_error = state.w, state.rate, state.jacobian, np.inf
@@ -267,7 +267,7 @@ class SteadyStateSolver(Picklable):
     def _eigenvalues(self, jacobian: Array) -> tuple[Complex, Complex]:
         """Return the eigenvalues along the differential states: those that move, and those that are idle.
 
-        Where the idle ones are zero, the others do not move them: the Jacobian is block triangular.
+        Active states do not move idle states that are zero, so the Jacobian is block triangular.
         """
         n = self.n_x
         f_x, f_z, g_x, g_z = jacobian[:n, :n], jacobian[:n, n:], jacobian[n:, :n], jacobian[n:, n:]
@@ -301,7 +301,7 @@ class SteadyStateSolver(Picklable):
         if not (np.isfinite(state.rate).all() and np.isfinite(state.jacobian).all()):
             return f"its rates cannot be computed {_time_phrase(state.time)}"
         n = self.n_x
-        with np.errstate(all="ignore"):  # what has grown without bound is infinite by now
+        with np.errstate(all="ignore"):  # variables that grew without bound are infinite
             rounding = np.abs(state.rate) <= _RATE_ROUNDING * np.abs(state.jacobian) @ np.abs(state.w)
         if rounding[:n].all():
             return f"{_time_phrase(state.time)} it stands still, but {_NOT_ISOLATED}"

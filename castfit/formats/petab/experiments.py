@@ -163,8 +163,8 @@ class PetabExperimentReader:
 def refuse_preequilibration_events(tables: ProblemTables, model: Model, events: Sequence[Event]) -> list[str]:
     """Refuse events at known times that would change where pre-equilibration ends, in whose time they happen as well.
 
-    So says version 2 of the format; version 1 says nothing, and there they happen in the experiment alone.  What they
-    change matters if it is in a sum that the model conserves: all else comes to rest whatever it was.
+    This is the rule of version 2 of the format.  In version 1, which has no rule, events happen only in the experiment.
+    A changed state matters only if it is part of a conserved sum: the steady state does not depend on others.
     """
     rows = [row for row in tables.experiments if row.preequilibration_period is not None and tables.version == 2]
     timed_events = [event for event in events if event.when is None]
@@ -198,7 +198,7 @@ def experiments_of(
 ) -> Iterable[Experiment]:
     """Yield one experiment with the time-course data and a separate one with the steady-state measurements.
 
-    What happens after the last measurement is left out, and noted.
+    Events after the last measurement are omitted, with a note.
     """
     steady_data = [d for d in data if isinf(d.row.time)]
     timed_data = [d for d in data if not isinf(d.row.time)]

@@ -1,7 +1,7 @@
 """A castfit problem as a PEtab problem of version 2, with its model in SBML.
 
-States become parameters of the model that rate rules change, initial values initial assignments.  What experiments say
-becomes conditions, what is not said by a symbol becomes a formula.
+States become parameters of the model that rate rules change, initial values initial assignments.  Values of
+experiments become conditions, and expressions become formulas.
 """
 
 from __future__ import annotations

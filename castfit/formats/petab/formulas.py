@@ -49,7 +49,7 @@ def expression(text: str, graphs: Mapping[str, Graph]) -> Graph:
 
     Raises FormulaError: if it cannot be read, holds an unknown identifier, or a function that CasADi has not.
     """
-    value = number(text or "nan")  # an empty one is said elsewhere
+    value = number(text or "nan")  # an error of an empty cell is added elsewhere
     if value is not None:
         return value
     if is_name(text):

@@ -20,7 +20,7 @@ def infix(expressions: Sequence[ca.SX], names: Mapping[str, str], *, of_model: b
     symbols = ca.symvar(column)
     graph = ca.Function("formulas", symbols, [ca.densify(column)])
     texts: dict[int, str] = {}
-    truth_slots: set[int] = set()  # what holds truth values, which are no numbers in SBML
+    truth_slots: set[int] = set()  # slots of truth values, which are not numbers in SBML
     out = ["0"] * len(expressions)
 
     def number(i: int) -> str:

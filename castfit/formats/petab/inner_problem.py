@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from castfit.problem.parameter_map import NaturalValues
     from castfit.transcribe.observation import MeasurementRows
 
-_TURNS, _STILL = 1000, 1e-13  # of scales and standard deviations in turns, and the relative change that ends them
+_TURNS, _STILL = (
+    1000,
+    1e-13,
+)  # largest number of alternations between scales and standard deviations, and their final relative change
 _TINY = float(np.finfo(float).tiny)
 
 

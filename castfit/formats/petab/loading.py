@@ -1,6 +1,6 @@
 """`load`: a PEtab problem, version 1 or 2 of the format, as a castfit problem.
 
-Tables say what is meant by names, the model what its identifiers mean; both become experiments of one model.
+The tables define names, the model defines its identifiers; both become experiments of one model.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _model(
     ]
     parameters = {n: entities.constants[n] for n in naming.parameter_constants} | symbols_by_name
     parameters |= {n: ca.SX.sym(n) for n in naming.table if n in prior_names and n not in parameters}
-    if mistakes:  # a graph may be made of what is wrong
+    if mistakes:  # graphs may contain errors
         return Model({ca.SX.sym("nothing"): 0.0})
     return Model(
         rates,

@@ -1,7 +1,7 @@
 """Laplace's errors of a logarithm, which PEtab has and castfit's own noise models have not.
 
 With  r = (log mu - log m) / s  the density of the measured value itself is  exp(-|r|) / (2 s m),  of decades with a
-factor log 10 in each logarithm; rows are those of `Laplace`, with d log mu in the place of d mu.
+factor log 10 in each logarithm; rows are the same as in `Laplace`, with d log mu in the place of d mu.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from castfit.formats.petab.problem_tables import LAPLACE, LIN, LOG10, Measuremen
 
 @dataclass(frozen=True)
 class PetabDatum:
-    """One measured value: of which output of the model, with which standard deviation or expression of one."""
+    """One measured value with its output and its standard deviation, a number or an expression."""
 
     row: MeasurementRow
     output: str
@@ -107,7 +107,7 @@ def _observables_by_name(rows: Mapping[str, ObservableRow], graphs: Mapping[str,
     pending = {n: row for n, row in rows.items() if n not in graphs}
     for _ in rows:
         for name, row in list(pending.items()):
-            with suppress(FormulaError):  # of itself it is said elsewhere; of an observable not found yet, tried again
+            with suppress(FormulaError):  # a circular reference is reported elsewhere; an unresolved one is tried again
                 observable_graphs[name] = expression(row.formula, {**graphs, **observable_graphs})
                 del pending[name]
     return observable_graphs
@@ -133,8 +133,8 @@ def _right(m: MeasurementRow, row: ObservableRow, moving: Container[str], mistak
     if row.axis != LIN and m.value <= 0:
         is_valid = False
         mistakes.append(
-            f"{m.where}: measurement is {m.value:g}, but errors of '{row.name}' are those of a logarithm; it must be "
-            "positive"
+            f"{m.where}: measurement is {m.value:g}, but errors of '{row.name}' are on a logarithmic scale; "
+            "it must be positive"
         )
     return is_valid
 
@@ -172,7 +172,7 @@ def _spreads(row: ObservableRow, rows: Sequence[MeasurementRow], reader: _Reader
     for m in rows:
         key, mistakes = (m.overrides, m.noise_overrides), len(reader.mistakes)
         out[id(m)] = cached[key] if key in cached else _spread(row, m, reader)
-        if len(reader.mistakes) == mistakes:  # else every row says so
+        if len(reader.mistakes) == mistakes:  # otherwise every row reports the error
             cached[key] = out[id(m)]
     return out
 
@@ -234,7 +234,7 @@ def _spread(row: ObservableRow, m: MeasurementRow, reader: _Reader) -> Graph:
 
 
 def noise_model(row: ObservableRow) -> Noise:
-    """Return the noise model of an observable, whose spread is said elsewhere."""
+    """Return the noise model of an observable, without its standard deviation."""
     if row.distribution == LAPLACE:
         return Laplace() if row.axis == LIN else LogLaplace(base=10 if row.axis == LOG10 else "e")
     if row.axis == LIN:

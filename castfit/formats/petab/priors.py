@@ -5,7 +5,7 @@
     Cauchy         cost  log(1 + ((x - m) / g)^2)
     Rayleigh       cost  x^2 / (2 s^2) - log x
 
-Where a cost is straight in log x, or bends the wrong way, its row has a small curvature of its own (see
+A cost that is linear or concave in log x gets a row with a small curvature (see
 castfit.densities.priors.distributions); its slope is exact everywhere.
 """
 
@@ -221,7 +221,7 @@ _NATURAL: dict[str, Callable[..., PriorDistribution]] = {
 
 
 def distribution(row: ParameterRow, *, truncated: bool) -> PriorDistribution | None:
-    """Return the prior of a parameter: of its value, or, by name, of the value on its scale.
+    """Return the prior of a parameter's value or, by name, of the value on its scale.
 
     `truncated` says that its density is one within the parameter's bounds, as in version 2; without, the density of
     all values is taken, which differs by a constant.

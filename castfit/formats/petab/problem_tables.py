@@ -35,7 +35,7 @@ class TableRow:
 class ParameterRow(TableRow):
     """A row of the parameter table; `scale` is lin, log or log10, bounds and nominal value are natural.
 
-    `begins` says how starts of a search are drawn.
+    `begins` is the distribution of the starts of a search.
     """
 
     name: str

@@ -4,7 +4,7 @@ x (n,)  are parameters on their scales, theta (n_theta,) what castfit searches, 
 
     d f / d x_j = (d f / d theta_j) T_j,      T_j = (d natural / d x)_j / (d natural / d theta)_j
 
-and Fisher's information is  T F T.  Residuals are those of normal errors, whose spreads s may be estimated: with
+and Fisher's information is  T F T.  Residuals belong to normal errors, whose standard deviations s may be estimated:
 
     rho_i = (mu_i - m_i) / s_i,    sigma_i = sqrt(2 log s_i + C)
 
@@ -449,7 +449,7 @@ def _of_table(problem: Problem, rows: Sequence[ParameterRow]) -> ParameterAxes:
 def _eliminated(problem: Problem, request: bool | tuple[str, ...]) -> tuple[Problem, EliminatedParameters]:
     """Return the problem without the eliminated standard deviations, and a description of the eliminated quantities.
 
-    Raises InputError: for names of what is not estimated, or cannot be eliminated.
+    Raises InputError: for names of parameters that are not estimated or cannot be eliminated.
     """
     if request is False:
         return problem, EliminatedParameters((), {}, LinearQuantities((), (), {}))
@@ -596,7 +596,7 @@ def _kind(base: Any) -> Any:
             )
 
         def create_problem(self, **options: Any) -> Any:
-            """Return a `pypesto.Problem` with this objective; options are those of its constructor.
+            """Return a `pypesto.Problem` with this objective; options are arguments of its constructor.
 
             It is a `HierarchicalProblem` where anything is eliminated: results then hold it as `inner_parameters`.
             """

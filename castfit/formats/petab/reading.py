@@ -61,7 +61,7 @@ class TsvRow:
 def read_rows(overview: PetabFileIndex, mistakes: list[str], kind: str, *needed: str) -> tuple[TsvRow, ...]:
     """Read the tables of one kind, one after the other; `needed` are names of columns that must be there.
 
-    What is wrong, missing files and columns and lines that are too long, is added to the mistakes.
+    Missing files, missing columns and lines that are too long are added to the mistakes.
     """
     out: list[TsvRow] = []
     for name in overview.files[kind]:
@@ -139,7 +139,7 @@ def refuse_other_version_columns(rows: Iterable[TsvRow], columns: Mapping[str, s
 
 
 def map_names(rows: Iterable[TsvRow]) -> dict[str, str]:
-    """Return PEtab's names with those of the model."""
+    """Return the model's names by PEtab's names."""
     return {row.text("petabEntityId"): row.text("modelEntityId") for row in rows if row.text("modelEntityId")}
 
 
@@ -252,8 +252,8 @@ def observable(
 ) -> ObservableRow:
     """Return a row of the observables table.
 
-    `placeholders` finds those of observation and of noise, in order, given the observable and all names in its
-    formulas.
+    `placeholders` finds the placeholders of observation and of noise, in order, given the observable and all names
+    in its formulas.
     """
     formula_names: set[str] = set()
     for column in ("observableFormula", "noiseFormula"):

@@ -1,4 +1,4 @@
-"""A PEtab Select problem under way: the library proposes models and decides, somebody else calibrates them."""
+"""A PEtab Select problem under way: the library proposes models and decides, the caller calibrates them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SelectionProblem:
 
         summary : where the library writes its table of iterations
 
-        Raises InputError: with what is wrong with the file.
+        Raises InputError: listing the errors in the file.
         """
         select = library("petab_select", "petab.select")
         raise_if_mistakes(
@@ -144,7 +144,7 @@ class SelectionProblem:
     def submit(self, calibrations: Mapping[str, Calibration]) -> dict[str, float]:
         """End the iteration with what calibrations came to; return the criterion of each model by its hash.
 
-        Models that could not be calibrated are not in what was found: the library gets infinity for them.
+        Models that could not be calibrated have no result: the library receives infinity for them.
         """
         values: dict[str, float] = {}
         with _suppress_warnings():

@@ -33,7 +33,7 @@ class PetabFileIndex:
 def read_overview(file: Any, name: str = "file") -> PetabFileIndex:
     """Read the YAML file of a problem.
 
-    Raises InputError: listing what is wrong with it, or missing.
+    Raises InputError: listing its errors and missing entries.
     """
     if not isinstance(file, (str, Path)):
         raise_if_mistakes("petab.load", [f"{name} is {shorten_repr(file)}; give the path of a problem's YAML file"])
@@ -55,7 +55,7 @@ def read_overview(file: Any, name: str = "file") -> PetabFileIndex:
     version = _version(document)
     if version is None:
         section = document.get("format_version")
-        content = "says nothing of a version" if section is None else f"has the format_version {section!r}"
+        content = "has no format_version" if section is None else f"has the format_version {section!r}"
         raise_if_mistakes("petab.load", [f"{path.name} {content}; PEtab problems have the format_version 1 or 2.0.0"])
     assert version is not None
     mistakes: list[str] = []
@@ -72,7 +72,7 @@ def read_overview(file: Any, name: str = "file") -> PetabFileIndex:
 
 
 def _version(document: Mapping[str, Any]) -> int | None:
-    """Return the version of the tables: drafts of version 2 list problems, whose tables are those of version 1."""
+    """Return the version of the tables: drafts of version 2 list problems, whose tables have the form of version 1."""
     major = str(document.get("format_version", "")).split(".")[0]
     if major == "2" and "problems" in document:
         return 1

@@ -1,15 +1,15 @@
 """Conversion of SBML events to castfit's events.
 
-A trigger of time and numbers alone becomes true at times that are known, one that compares time with an expression of
-parameters at a time that is estimated with them; so any transcription can put the boundary of a stage there.  Any other
-trigger is a condition that is watched, and then all are, so that what happens together is known to.  Events at one time
-happen at once, each with the values before them, as the specification has it where it names no order.
+A trigger of time and numbers alone becomes true at known times.  A trigger that compares time with an expression of
+parameters becomes true at a time that is estimated with them.  Any transcription can put a stage boundary at such
+times.  Any other trigger is a condition that is watched; then all triggers are watched, so that simultaneous events are
+detected.  Simultaneous events without an order happen at once, each with the values before them, as specified.
 
-At known times a delayed event happens later; what it sets was either worked out when it was triggered, which is
-possible where no state is in it, or is when it happens.  By their priorities events of one time follow each other, the
-one of the highest priority first: a later one has the last word where two set the same, and what is worked out when an
-event happens sees what those before it did.  Where more is asked of a delay or a priority, the triggers are watched
-although their times are known (castfit.formats.sbml.waiting_events).
+At known times a delayed event happens later. Its new values were computed at the trigger, which is possible if they
+contain no state, or are computed when it happens. Priorities order simultaneous events, the highest first: if two set
+the same variable, the later one wins, and values that are computed when an event happens include the earlier changes.
+If a delay or a priority needs more, the triggers are watched although their times are known
+(castfit.formats.sbml.waiting_events).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _EventTime:
 
 
 def events_of(values: SbmlValues, limits: EventLimits) -> tuple[Event, ...]:
-    """Return castfit's events for those of a file; what cannot be said is added to `values.mistakes`."""
+    """Convert the events of a file to castfit's events; unsupported constructs are added to `values.mistakes`."""
     timed_events: list[_EventTime] = []
     triggered_events: list[WatchedEvent] = []
     is_exact = True
@@ -189,7 +189,7 @@ def _merge_simultaneous(events: Sequence[_EventTime]) -> _EventTime:
     changes: dict[str, tuple[ca.SX, ca.SX]] = {}
     for is_true_at_time in (True, False):
         is_ordered = any(event.priority is not None for event in events if event.is_true_at_time is is_true_at_time)
-        earlier_changes = dict(changes)  # what is triggered later sees it
+        earlier_changes = dict(changes)  # events triggered later see it
         new_changes: dict[str, tuple[ca.SX, ca.SX]] = {}
         for event in sorted(events, key=lambda e: np.inf if e.priority is None else -e.priority):
             if event.is_true_at_time is is_true_at_time:

@@ -24,7 +24,7 @@ Lookup = Callable[[str], ca.SX]
 
 AVOGADRO_CONSTANT = 6.02214179e23  # value defined by SBML Level 3, per mole
 
-_LANCZOS = (  # of log Gamma, g = 7, n = 9 (Lanczos 1964; coefficients by Godfrey 2001)
+_LANCZOS = (  # coefficients of log Gamma, g = 7, n = 9 (Lanczos 1964; coefficients by Godfrey 2001)
     0.99999999999980993,
     676.5203681218851,
     -1259.1392167224028,
@@ -233,8 +233,8 @@ def _root(operands: list[ca.SX]) -> ca.SX:
 def _piecewise(operands: list[ca.SX], time: ca.SX) -> ca.SX:
     """Return pieces (value, condition, value, condition, ..., otherwise).
 
-    Where no condition holds and nothing is said for otherwise, a formula has no value, NaN; between two that meet, as
-    x < 1 and x > 1 do, it has that of the last.
+    If no condition holds and there is no otherwise, the value is NaN.  Between two conditions that meet, as x < 1 and
+    x > 1 do, it is the value of the last.
     """
     pairs = list(zip(operands[0::2], operands[1::2], strict=False))
     if len(operands) % 2:

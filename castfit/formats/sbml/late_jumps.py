@@ -13,7 +13,7 @@ from castfit.formats.sbml.events import map_event
 from castfit.formats.sbml.values import SbmlValues, TrackedDelay
 from castfit.formats.sbml.waiting_events import FLAG_THRESHOLD, EventLimits, places, too_many
 
-_BEFORE_OTHERS = 1e200  # a priority: what was so a time ago is so before anything that happens now
+_BEFORE_OTHERS = 1e200  # priority of delayed jumps: they precede the model's events of the same time
 
 
 def with_late_jumps(values: SbmlValues, events: tuple[Event, ...], limits: EventLimits) -> tuple[Event, ...]:
@@ -64,7 +64,7 @@ def _watched(
 ) -> tuple[dict[str, ca.SX], list[Event]]:
     """Return the further changes of a watched event, and the events for the jumps that follow it.
 
-    Those of one time follow each other as the events did, which are numbered where they have an order.
+    Simultaneous jumps follow each other in the order of their events, which are numbered if they have an order.
     """
     slots = places(values, label, limits.waiting, ("is due", "sets", *(("has number",) if is_ordered else ())))
     number = values.memory("number of the jump")

@@ -42,7 +42,7 @@ def load(
 
     Species (as amounts or concentrations), compartments of changing size, function definitions, initial assignments,
     assignment, rate and algebraic rules, variable stoichiometries, conversion factors, delays, fast reactions, and
-    events with delays and priorities are understood.  What is not is refused with the names of all that is missing.
+    events with delays and priorities are understood.  Other constructs are refused, with a list of all their names.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def _limits(count: Any, waiting: Any, rng: Any) -> tuple[EventLimits, list[str]]
 
 
 def _without_values(values: SbmlValues, used_expressions: ca.SX, expressions: Mapping[str, ca.SX]) -> list[ca.SX]:
-    """Take away constants that have no value and need none: sizes of compartments, and what nothing depends on.
+    """Remove constants without a value that need none: sizes of compartments, and constants without effect.
 
     Return their symbols.
     """

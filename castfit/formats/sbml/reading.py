@@ -128,7 +128,7 @@ def from_antimony(where: str, source: Any) -> str:
 
 def _flatten(where: str, sbml_document: Any, libsbml: Any) -> None:
     """Flatten the submodels into the model."""
-    _examine(where, sbml_document, libsbml)  # afterwards a replacement of what is not there would be forgotten
+    _examine(where, sbml_document, libsbml)  # later, a replacement of a missing element would not be found
     raise_if_mistakes(where, _rates_of_another_time(sbml_document))
     properties = libsbml.ConversionProperties()
     properties.addOption("flatten comp", True)

@@ -24,7 +24,7 @@ from castfit.formats.sbml.fast_reactions import FastPart, partition
 from castfit.formats.sbml.formulas import Scope, UnsupportedSbmlFormula, expression
 from castfit.model.delay import delay
 
-_ORDER = 40  # of delay lines where events may look at their ends, whose number of nodes must not change
+_ORDER = 40  # nodes of delay lines whose ends events may read: their number must not change
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class SbmlValues(LazyValues):
             for parameter in reaction.local_parameters:
                 self._local(reaction.name, parameter)
 
-    # What is a state
+    # States
 
     def varies(self, compartment: str) -> bool:
         """Check whether the size of a compartment varies."""
@@ -233,7 +233,7 @@ class SbmlValues(LazyValues):
         self._value_cache.update({**undecided, **symbols})
         trial_residuals = [self.formula("an algebraic rule", tree) for tree in self.contents.algebraic]
         for memory in (self._value_cache, self._own, self.parameters, self.numbers, self.computed_from):
-            memory.clear()  # what is determined by the rules was still a constant
+            memory.clear()  # variables of the rules were still constants
         self._taken = saved_names
         needs = [[n for n in undetermined if ca.depends_on(residual, symbols[n])] for residual in trial_residuals]
         matches = match_equations(needs)
@@ -392,7 +392,7 @@ class SbmlValues(LazyValues):
         return ca.vertcat(*self.states.values(), *self.algebraic.values(), *delayed)
 
     def delayed(self, value: Any, tau: Any, scope: Scope) -> ca.SX:
-        """Return the value that a tree had a time ago: of time as such, of states by delay lines.
+        """Return the delayed value of a tree: time by subtraction, states by delay lines.
 
         Before the start states were as at the start, or as an initial assignment says of these times.  Raises
         NotExpressible: for what has no line.
@@ -508,7 +508,7 @@ class SbmlValues(LazyValues):
         return d.tau if inner_delay is None else d.tau + self._compute_total_delay(inner_delay)
 
     def _needs(self, state: str) -> tuple[set[str], set[str]]:
-        """Return the states that the rate of one depends on, and those of which it depends on delayed values."""
+        """Return the states on which a rate depends, and the states on whose delayed values it depends."""
         name_by_hash = {hash(s): n for n, s in self.states.items()}
         hashes = [hash(s) for s in ca.symvar(self.state_rate(state))]
         return {name_by_hash[h] for h in hashes if h in name_by_hash}, {
@@ -546,7 +546,7 @@ class SbmlValues(LazyValues):
             if ca.depends_on(rate, symbol):
                 second_derivative += ca.jacobian(rate, symbol) * self.state_rate(name)
         r, c = start.at_start(rate), start.at_start(second_derivative)
-        if len(self.mistakes) > n_mistakes:  # what follows from nonlinear equations is not known at the start
+        if len(self.mistakes) > n_mistakes:  # solutions of nonlinear equations are not known at the start
             del self.mistakes[n_mistakes:]
             return ca.SX(0), ca.SX(0)
         return r, c
@@ -639,7 +639,7 @@ class SbmlValues(LazyValues):
 class StartValues(LazyValues):
     """The values of quantities at the start, over symbols of parameters; `overrides` replace what the file says.
 
-    `touched` collects what was asked for.
+    `touched` collects the requested names.
     """
 
     values: SbmlValues
@@ -736,7 +736,7 @@ class StartValues(LazyValues):
                 old.append(symbol)
                 new.append(self.state(name))
         for symbol in inside.values():
-            if hash(symbol) in values.delays:  # what was before the start is as at the start
+            if hash(symbol) in values.delays:  # before the start, states have their initial values
                 old.append(symbol)
                 new.append(self.state(values.delays[hash(symbol)].state))
         for name, symbol in values.algebraic.items():

@@ -1,16 +1,16 @@
-"""Events that wait: for their delay to pass, or for their turn among those of one time.
+"""Events that wait for their delay to pass, or for their turn among simultaneous events.
 
 What an event sets may have been worked out when its trigger became true, while it happens later: after a delay, or
 after events of a higher priority.  In between it is held by states that nothing but events changes.  An event becomes
 several of castfit's,
 
-    take        where the trigger becomes true: in the first place that is free, it waits, it is due at t + delay, and
-                what it will set is m
-    happen      of each place: where it waits and is due, it sets m and waits no longer
-    call off    if its trigger is not persistent: where that is no longer true, it waits no longer
-    too many    where no place was free: a failure, which says so
+    take        when the trigger becomes true: it waits in the first free place, is due at t + delay, and stores its
+                new value m there
+    happen      for each place: if it waits and is due, it sets m and waits no longer
+    call off    if its trigger is not persistent: once the trigger is false, it waits no longer
+    too many    if no place is free: an error that names the limit
 
-so that how the time and what is set move with parameters follows from the jumps of states like everything else.
+so that the sensitivities of its time and of its values follow from the jumps of states.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Changes = Callable[[Mapping[str, ca.SX]], dict[ca.SX, ca.SX]]
 
 @dataclass(frozen=True)
 class WatchedEvent:
-    """An event whose trigger is watched, with the new values by name; `changes` makes those of states."""
+    """An event whose trigger is watched, with the new values by name; `changes` converts them to state changes."""
 
     sbml_event: SbmlEvent
     trigger: ca.SX
@@ -228,7 +228,7 @@ class _TriggerState:
 
     @property
     def _order(self) -> dict[str, Any]:
-        """The event's place among those of its time."""
+        """The event's place among simultaneous events."""
         return {"priority": self._priority, "rng": self.limits.rng} if self._ordered else {}
 
     @property

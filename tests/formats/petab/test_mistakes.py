@@ -103,7 +103,7 @@ def test_load_lists_mistakes_of_all_tables(tmp_path):
 
 def test_data_without_logarithm(tmp_path):
     observable = {"observableId": "y", "observableFormula": "A", "noiseFormula": 0.1, "observableTransformation": "log"}
-    with refused("measurements.tsv, line 3: measurement is -0.9, but errors of 'y' are those of a logarithm"):
+    with refused("measurements.tsv, line 3: measurement is -0.9, but errors of 'y' are on a logarithmic scale"):
         cf.petab.load(write(tmp_path, observables=[observable], measurements=measured((1, 2), (1.3, -0.9))))
 
 
