@@ -150,7 +150,7 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
             )
         if y is None:
             value_text = describe_non_numbers(value[1] if has_own_times else value)
-            mistakes.append(f"'{name}' contains something that is no real number: {value_text}; {_NUMBERS}")
+            mistakes.append(f"'{name}' contains a value that is not a real number: {value_text}; {_NUMBERS}")
         elif t is None:
             continue  # an error was already added
         elif y.ndim > 0 and y.size == 0:

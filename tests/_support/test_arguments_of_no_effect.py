@@ -73,7 +73,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: cf.lasso("k", 1.0, towards={"k": 1, "q": 2}), "towards has a value for 'q', which is not in names"),
     (
         lambda: cf.plots.ellipses(fitted(), contours={("k", "q"): []}),
-        "contours hold k and q, which are not",
+        "contours contains k and q, which are not in names",
     ),
     (lambda: fitted().report("a.html", foo=1), "report has no argument 'foo'"),
     (

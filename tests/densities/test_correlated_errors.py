@@ -374,7 +374,7 @@ def test_correlated_errors_unsupported_uses_are_refused(tmp_path):
         cf.Experiment({"x": [1.0, 2.0]}, time=[1, 2], noise=cf.StudentT(), sigma=cf.correlated(0.1, time=1.0))
     with pytest.raises(cf.InputError, match="at t = 1 'x' has several values"):
         cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=[1, 1, 2], sigma=cf.correlated(0.1, time=1.0))
-    with pytest.raises(cf.InputError, match="said by sigma= of the experiment"):
+    with pytest.raises(cf.InputError, match="set correlated errors in sigma="):
         cf.Experiment({"x": [1.0, 2.0]}, time=[1, 2], noise=cf.Gaussian(cf.correlated(0.1, time=1.0)))
     values, _ = drawn(12, 2.0, 0.3)
     problem = line(cf.correlated(0.3, time=cf.unknown()), values)

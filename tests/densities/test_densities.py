@@ -536,7 +536,7 @@ def test_a_spread_that_cannot_be_estimated_is_refused():
     assert "sigma cannot be estimated; give sigma, or f_scale above 1" in Cauchy().spread_mistakes()[0]
     assert Cauchy(f_scale=1.1).spread_mistakes() == []
     assert Poisson().spread_mistakes()
-    with pytest.raises(InputError, match="no density"):
+    with pytest.raises(InputError, match="not a density"):
         Cauchy().sample(np.random.default_rng(0), np.ones(2), 1.0)
     with pytest.raises(InputError, match="cannot be drawn"):
         Likelihood(lambda y, m: y).sample(np.random.default_rng(0), np.ones(2), 1.0)

@@ -493,7 +493,7 @@ def test_a_time_that_leaves_the_experiment_is_a_failure_with_its_reason():
 
 def test_repeated_doses_without_a_number_are_not_predicted_further():
     problem = with_events(cf.Doses(into=gut, amount=1, every=0.5))
-    with refused("give their number, count="):
+    with refused("pass their number, count="):
         cf.simulate(problem, times=[1, 5])
     counted = with_events(cf.Doses(into=gut, amount=1, every=0.5, count=20))
     assert cf.simulate(counted, times=[1, 5])["experiment 1"]["gut"][1] > 0.5

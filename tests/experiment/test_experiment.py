@@ -223,7 +223,7 @@ def test_experiment_lists_all_mistakes():
     with refused(
         "start is 'now'; give a finite number",
         "name is 3; give text",
-        "'text' contains something that is no real number: ['1', '2', '3']",
+        "'text' contains a value that is not a real number: ['1', '2', '3']",
         "'short' has values of shape (2,) at times of shape (3,)",
         "sigma of 'x' is -1 at t = 1; standard deviations must be positive",
         "the times of 'late' are not sorted (look at t = 1)",
@@ -261,12 +261,12 @@ def test_experiment_lists_all_mistakes():
         ({"data": {"x": []}, "time": []}, ["'x' has no values; leave it out"]),
         ({"data": {"x": 1.0}, "time": 0.0}, ["'x' has values of shape ()"]),
         ({"data": {"x": [[[1]]]}, "time": [0]}, ["'x' has values of shape (1, 1, 1)"]),
-        ({"data": {"x": [1j, 1, 1]}}, ["'x' contains something that is no real number"]),
-        ({"data": {"x": [True, False, True]}}, ["'x' contains something that is no real number"]),
-        ({"data": {"x": [[1], [2, 3], [4]]}}, ["'x' contains something that is no real number"]),
-        ({"data": {"x": {1, 2, 3}}}, ["'x' contains something that is no real number"]),
-        ({"data": {"x": ca.MX.sym("m", 3)}}, ["'x' contains something that is no real number"]),
-        ({"data": {"x": np.array([1, True, 3], dtype=object)}}, ["'x' contains something that is no real number"]),
+        ({"data": {"x": [1j, 1, 1]}}, ["'x' contains a value that is not a real number"]),
+        ({"data": {"x": [True, False, True]}}, ["'x' contains a value that is not a real number"]),
+        ({"data": {"x": [[1], [2, 3], [4]]}}, ["'x' contains a value that is not a real number"]),
+        ({"data": {"x": {1, 2, 3}}}, ["'x' contains a value that is not a real number"]),
+        ({"data": {"x": ca.MX.sym("m", 3)}}, ["'x' contains a value that is not a real number"]),
+        ({"data": {"x": np.array([1, True, 3], dtype=object)}}, ["'x' contains a value that is not a real number"]),
         ({"data": {0: [1, 2, 3]}}, ["data has the key 0; give a name", "data is empty"]),
         ({"data": {"x": [1, 2, 3], ca.SX.sym("x"): [1, 2, 3]}}, ["data names 'x' twice"]),
         ({"time": None}, ["'x' has no times; pass time=..., or (times, values)", "'y' has no times"]),
@@ -326,7 +326,7 @@ def test_refused(changes, phrases):
         (pd.DataFrame({"t": TIMES, "x": [1, 2, 3]}), "tt", "the DataFrame has no time column 'tt': did you mean 't'?"),
         (pd.DataFrame({"t": TIMES}), "t", "data is empty"),
         (pd.DataFrame(), None, "data is empty"),
-        (pd.DataFrame({"t": TIMES, "x": ["a", "b", "c"]}), "t", "'x' contains something that is no real number"),
+        (pd.DataFrame({"t": TIMES, "x": ["a", "b", "c"]}), "t", "'x' contains a value that is not a real number"),
         (pd.DataFrame({"t": ["a", "b", "c"], "x": [1, 2, 3]}), "t", "time is"),
         (pd.DataFrame({"t": TIMES, "x": ["1.2", "<1", "3"]}), "t", "no real number: '<1' at index 1"),
         (
@@ -349,7 +349,7 @@ def test_experiment_message_names_only_non_numeric_entries():
     assert caught.value.problems == (
         "time is '0,5' at index 4; give real numbers, for instance hours since the start, or dates, which "
         "pandas.to_datetime makes of text",
-        "'x' contains something that is no real number: '1,5' at index 4, '1,5' at index 5; give numbers, and NaN for "
+        "'x' contains a value that is not a real number: '1,5' at index 4, '1,5' at index 5; give numbers, and NaN for "
         "what was not measured",
     )
 

@@ -82,7 +82,7 @@ def test_a_cell_that_is_no_number_is_named(kind):
     table["sd"] = LONG["sd"]
     with refused(
         "B: the times of 'x' contain a value that is not a real number: '1 h' at index 3; give real numbers",
-        "B: 'x' contains something that is no real number: '2,2' at index 3; give numbers, and NaN for what was not",
+        "B: 'x' contains a value that is not a real number: '2,2' at index 3; give numbers, and NaN for missing values",
     ):
         cf.experiments_from(table, **COLUMNS, experiment="subject", sigma="sd")
 

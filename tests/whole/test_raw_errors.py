@@ -96,10 +96,10 @@ def test_a_correlation_is_no_argument_of_a_noise_model(value):
 
 
 def test_complex_data_end_in_the_refusal_alone():
-    with refused("'x' contains something that is no real number: array([1.+0.j"):
+    with refused("'x' contains a value that is not a real number: array([1.+0.j"):
         cf.Experiment({"x": np.ones(5, dtype=complex)}, time=TIMES)
     stamps = np.array([np.datetime64(i, "ns") for i in range(5)] + [None])[:5]
-    with refused("'x' contains something that is no real number"):  # nanoseconds were taken for values
+    with refused("'x' contains a value that is not a real number"):  # nanoseconds were taken for values
         cf.Experiment({"x": stamps}, time=TIMES)
 
 
