@@ -153,8 +153,8 @@ def prior_influence(
     if problem is None:
         raise_if_mistakes("prior_influence", [UNKNOWN_MODEL])
     assert problem is not None
-    if len(problem.posed.every_prior) == len(problem.posed.smooth):
-        smoothness_note = " (the smoothness of an estimated input is not removed)" if problem.posed.smooth else ""
+    if len(problem.posed.every_prior) == len(problem.posed.smoothness_penalties):
+        smoothness_note = " (the smoothness of an estimated input is not removed)" if problem.posed.smoothness_penalties else ""
         raise_if_mistakes(
             "prior_influence", [f"the problem has no priors{smoothness_note}, so there is nothing to compare"]
         )
