@@ -154,7 +154,9 @@ def prior_influence(
         raise_if_mistakes("prior_influence", [UNKNOWN_MODEL])
     assert problem is not None
     if len(problem.posed.every_prior) == len(problem.posed.smoothness_penalties):
-        smoothness_note = " (the smoothness of an estimated input is not removed)" if problem.posed.smoothness_penalties else ""
+        smoothness_note = (
+            " (the smoothness of an estimated input is not removed)" if problem.posed.smoothness_penalties else ""
+        )
         raise_if_mistakes(
             "prior_influence", [f"the problem has no priors{smoothness_note}, so there is nothing to compare"]
         )
