@@ -279,7 +279,9 @@ def _run(case: AblationCase, ingredient: Ingredient, seed: int, max_time: float,
     hit = bool(reached_at) or (best is not None and best.success and case.reached(best.cost, best.chi2))
     cpu = time.process_time() - began
     to_hit = reached_at[0] if reached_at else np.inf
-    return AblationRun(seed, hit, search_result.sure, search_result.finds, len(search_result.candidates), cpu, to_hit)
+    return AblationRun(
+        seed, hit, search_result.stopping_rule_met, search_result.hits, len(search_result.candidates), cpu, to_hit
+    )
 
 
 def _hits_per(row: AblationRow) -> str:

@@ -86,9 +86,11 @@ def _plane(formula: Callable[..., Any], values: dict[str, float], start: float =
 
 def published() -> Iterator[CaseRow]:
     """Repeat optima that are published, or follow from a formula."""
-    design, seconds = cpu_timed(lambda: cf.design(consecutive(), cf.Candidate(_LINE, ["b"], between=True), budget=6))
+    design, seconds = cpu_timed(
+        lambda: cf.design(consecutive(), cf.Candidate(_LINE, ["b"], continuous_times=True), budget=6)
+    )
     yield CaseRow("Box-Lucas, D", "times", _support(design, 0.5), "1.2295 (0.5), 6.8577 (0.5)", seconds)
-    M = design.bought.pool.information(design.counts)[0] * 0.03**2 / 3
+    M = design.selection.pool.information(design.counts)[0] * 0.03**2 / 3
     yield CaseRow("", "det M", f"{np.linalg.det(M) / np.prod(_RATES) ** 2:.5f}", "0.65677")
     rates = _plane(lambda s, V, K: V * s / (K + s), {"V": 1.0, "K": 2.0})
     concentrations = cf.Candidate(np.linspace(0.001, 20, 2000), ["y"])
@@ -187,14 +189,12 @@ def populations(sizes: tuple[int, ...] = (8, 4, 2)) -> Iterator[CaseRow]:
         seconds = math.nan
     grid = np.concatenate([np.arange(0.25, 4, 0.25), np.arange(4, 12), np.arange(12, 121, 4)])
     for n_times in sizes:
-        candidate = cf.Candidate(grid, per_subject=n_times, between=True, spacing=0.05)
+        candidate = cf.Candidate(grid, per_subject=n_times, continuous_times=True, spacing=0.05)
         design, seconds = cpu_timed(
             lambda c=candidate, n=32 * 8 // n_times: cf.design(problem, c, budget=n, population=population)
         )
         efficiency = math.exp((reference_design.value - design.value) / 8)
-        label = (
-            f"efficiency, {32 * 8 // n_times} subjects x {n_times} chosen times; the best of {design.known.n_compared}"
-        )
+        label = f"efficiency, {32 * 8 // n_times} subjects x {n_times} chosen times; the best of {design.information.n_compared}"
         yield CaseRow("", label, f"{efficiency:.4f}", f"at most {efficiency / design.efficiency:.4f}", seconds)
 
 
@@ -220,7 +220,7 @@ def trials(repeats: int, seed: int) -> Iterator[CaseRow]:
 
 def promised(repeats: int, seed: int) -> Iterator[CaseRow]:
     """Fit repeated experiments again, and look how estimates scatter beside what was promised."""
-    evenly = cf.Candidate(np.linspace(20 / 6, 20, 6), ["b"], together="experiment")
+    evenly = cf.Candidate(np.linspace(20 / 6, 20, 6), ["b"], cost_unit="experiment")
     best = cf.Candidate(_LINE, ["b"])
     for case, problem, candidate, budget in (
         ("sigma known", consecutive(), best, 6),
@@ -351,7 +351,7 @@ def _heated(temperature: Any, concentration: Any, **options: Any) -> Any:
     problem = cf.Problem(model, pilot, parameters={"A1": 84.79, "A2": 371.72, "E1": 7.78, "E2": 15.05})
     return cf.design(
         problem,
-        cf.Candidate(np.linspace(0, 1, 9), list("ABC"), together="experiment", name="run",
+        cf.Candidate(np.linspace(0, 1, 9), list("ABC"), cost_unit="experiment", name="run",
                      initial={"A": concentration}, inputs={"T": temperature}),
         budget=1, **options,
     )  # fmt: skip
@@ -385,7 +385,7 @@ def _yeast(*, chosen: bool, **options: Any) -> Any:
     problem = cf.Problem(model, pilot, parameters={n: cf.Parameter(v, scale="log") for n, v in values.items()})
     inputs = {"dilution": cf.choose(0.05, 0.2, pieces=5), "feed": cf.choose(5, 35, pieces=5)}
     choice_arguments: dict[str, Any] = {"initial": {"x": cf.choose(1, 10)}, "inputs": inputs} if chosen else {}
-    candidate = cf.Candidate(np.arange(1, 41) / 2, ["x", "s"], together="time", name="next", **choice_arguments)
+    candidate = cf.Candidate(np.arange(1, 41) / 2, ["x", "s"], cost_unit="time", name="next", **choice_arguments)
     return cf.design(problem, candidate, budget=10, **options)
 
 

@@ -83,7 +83,7 @@ class TableResult:
             self.rows, ("ours", lambda row: row.method), *cases, *COUNTS, *further_columns
         )
         words = (legend(case.descriptions) for case in self.cases[:1])
-        status_lines = [] if self.stopped is None else [self.stopped.sentence]
+        status_lines = [] if self.stopped is None else [self.stopped.message]
         courses = (_course(method, course) for method, course in self.courses.items())
         return (
             reported(self.table.name, self.table.source, self.table.paper),

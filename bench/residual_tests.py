@@ -16,7 +16,7 @@ from castfit._support.json_codec import replace_nonfinite
 from castfit._support.status import raise_if_mistakes
 from castfit._support.text_tables import TextTable
 from castfit.result.diagnostics import diagnose
-from castfit.result.residuals import SHOWN, SUSPECTED
+from castfit.result.residuals import SIGNIFICANT, SUSPECTED
 
 from .table import Kind, Report, number_mistakes, record
 
@@ -109,7 +109,9 @@ def run_tests(name: str, draw: Draw, n: int, outputs: int, k: int, draws: int, r
             table_of_draw, dof=r.size - k * outputs, is_sigma_known=False, hat=hat, by_experiment=False
         )
         grades.append({check.grade for checks in diagnostics.outputs.values() for check in checks.checks.values()})
-    shares = (float(np.mean([bool(g & claims) for g in grades])) for claims in ({SHOWN, SUSPECTED}, {SHOWN}))
+    shares = (
+        float(np.mean([bool(g & claims) for g in grades])) for claims in ({SIGNIFICANT, SUSPECTED}, {SIGNIFICANT})
+    )
     return JudgedDraws(name, n, outputs, k, *shares)
 
 

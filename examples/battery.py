@@ -61,7 +61,7 @@ def difference_from_truth(result: cf.Result) -> float:
 
 
 uncorrected = fitted(cf.Input.piecewise_constant(TIME, LOGGED))
-print("Measured before the jumps:", *uncorrected.diagnostics.sentences, sep="\n")
+print("Measured before the jumps:", *uncorrected.diagnostics.messages, sep="\n")
 ramps = fitted(cf.Input.linear(TIME, LOGGED))
 result = fitted(log)
 print("\nMeasured after them\n\n", result, "\n", sep="")

@@ -69,7 +69,7 @@ def iterate(staged, solver, *, interval=1):
             damping = f"{state.damping:.3f}" if state.iteration else "-"
             line = f"{state.iteration:4d}  {state.evaluation.cost:12.6g}  {gap:9.1e}  {damping:>6s}"
             print(f"{line}  {omega:>6s}  {condition:>9s}  {state.phase}")
-    print(paragraph(f"{state.status.sentence} {state.detail}"))
+    print(paragraph(f"{state.status.message} {state.detail}"))
     return states
 
 

@@ -37,7 +37,7 @@ problem = cf.Problem(model, pilot, parameters={"A1": 84.79, "A2": 371.72, "E1": 
 def run(temperature: object, concentration: object, **options: object) -> cf.Design:
     """Return the design of one run that is measured nine times."""
     candidate = cf.Candidate(
-        np.linspace(0, 1, 9), ["A", "B", "C"], together="experiment", name="run",
+        np.linspace(0, 1, 9), ["A", "B", "C"], cost_unit="experiment", name="run",
         initial={"A": concentration}, inputs={"T": temperature},
     )  # fmt: skip
     return cf.design(problem, candidate, budget=1, **options)

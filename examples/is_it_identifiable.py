@@ -84,6 +84,6 @@ refined = cf.fit(problem.replace(experiments=[late, samples(np.array([advice.tim
 print(refined)
 figure = refined.plot()
 gain = result.standard_errors["ka"] / result.values["ka"] / (refined.standard_errors["ka"] / refined.values["ka"])
-print(f"ka is known {gain:.1f} times better; {advice.before / advice.after:.1f} times were promised")
+print(f"ka is known {gain:.1f} times better; {advice.error_before / advice.error_after:.1f} times were promised")
 assert gain > 1.5
-assert 0.5 < gain / (advice.before / advice.after) < 2
+assert 0.5 < gain / (advice.error_before / advice.error_after) < 2

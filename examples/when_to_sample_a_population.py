@@ -45,7 +45,7 @@ print(adult_design)
 # at least an hour apart.
 
 grid = np.concatenate([np.arange(0.5, 6, 0.5), np.arange(6, 25, 2), np.arange(28, 121, 4)])
-eight = cf.Candidate(grid, per_subject=8, spacing=1, between=True, name="adults")
+eight = cf.Candidate(grid, per_subject=8, spacing=1, continuous_times=True, name="adults")
 better = cf.design(problem, eight, budget=32, population=population)
 print(better)
 worth = np.exp((adult_design.value - better.value) / len(better.after))

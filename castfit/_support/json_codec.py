@@ -24,6 +24,7 @@ RENAMED_FIELDS = {
     "CandidateOutcome": {"settled": "is_converged", "held": "checked_cost", "begun": "start_theta"},
     "ConstraintTable": {"what": "objective_name"},
     "HalfContour": {"whole": "is_complete"},
+    "Profiles": {"by": "statistic"},
     "Refit": {"found": "requested_pairs", "elsewhere": "has_other_optimum"},
 }
 """Per record class, the names that castfit 0.3 gave to fields in its files, and the present ones."""
@@ -32,13 +33,13 @@ RENAMED_FIELDS = {
 class Serializable(Protocol):
     """A value that says itself how it is written."""
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the object as a dictionary for JSON."""
         ...
 
     @classmethod
-    def from_plain(cls, entry: dict[str, Any]) -> Any:
-        """Undo `to_plain`."""
+    def from_dict(cls, entry: dict[str, Any]) -> Any:
+        """Undo `to_dict`."""
         ...
 
 
@@ -50,8 +51,8 @@ def to_jsonable(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
-        if hasattr(value, "to_plain"):  # isinstance of a protocol is slow before Python 3.12
-            return cast("Serializable", value).to_plain()
+        if hasattr(value, "to_dict"):  # isinstance of a protocol is slow before Python 3.12
+            return cast("Serializable", value).to_dict()
         return {f.name: to_jsonable(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): to_jsonable(x) for key, x in cast("Mapping[Any, Any]", value).items()}
@@ -102,8 +103,8 @@ def rebuild_value(kind: Any, entry: Any) -> Any:
         return Counter(entries) if origin is Counter else entries
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(entry)
-    if isinstance(kind, type) and hasattr(kind, "from_plain"):
-        return cast("type[Serializable]", kind).from_plain(entry)
+    if isinstance(kind, type) and hasattr(kind, "from_dict"):
+        return cast("type[Serializable]", kind).from_dict(entry)
     if is_dataclass(kind):
         if not isinstance(entry, Mapping):
             raise TypeError(f"{entry!r} holds no fields")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -28,11 +28,13 @@ def accept_old_names(**names: str) -> Callable[[Callable[_P, _T]], Callable[_P, 
     """Take options of a function by their old names, too: `renamed(old="new")`; its signature shows the new ones."""
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        public_name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
         @wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
             for old in names.keys() & kwargs.keys():
                 new = names[old]
-                warn_renamed(f"{function.__name__}({old}=...)", f"{function.__name__}({new}=...)")
+                warn_renamed(f"{public_name}({old}=...)", f"{public_name}({new}=...)")
                 if new in kwargs:
                     raise TypeError(f"{function.__name__}() got both '{old}' and '{new}', which are the same argument")
                 kwargs[new] = kwargs.pop(old)
@@ -51,3 +53,26 @@ def renamed_attribute(old: str, new: str) -> Any:
         return getattr(instance, new)
 
     return property(read, doc=f"The old name of `{new}`.")
+
+
+def with_old_names(**names: str) -> Callable[[type[_T]], type[_T]]:
+    """Keep old names of attributes of a class, and of arguments of its constructor: `with_old_names(old="new")`."""
+
+    def decorate(cls: type[_T]) -> type[_T]:
+        for old, new in names.items():
+            setattr(cls, old, renamed_attribute(old, new))
+        return cls
+
+    return decorate
+
+
+def old_module_names(module: str, namespace: Mapping[str, Any], **names: str) -> Callable[[str], Any]:
+    """Return a module's `__getattr__` that knows members by their old names, too: `old_module_names(..., Old="New")`."""
+
+    def find(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module '{module}' has no attribute '{name}'")
+        warn_renamed(f"{module}.{name}", f"{module}.{names[name]}")
+        return namespace[names[name]]
+
+    return find

@@ -7,7 +7,10 @@ from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from typing import Any
 
+from castfit._support.renamed import with_old_names
 
+
+@with_old_names(sentence="message", remedy="advice")
 class Status(str, Enum):
     """Status of a fit; the value is a stable key, `sentence` is its message.
 
@@ -48,12 +51,12 @@ class Status(str, Enum):
         return self in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         """The status in words."""
         return _SENTENCES[self]
 
     @property
-    def remedy(self) -> str:
+    def advice(self) -> str:
         """Recommended next step, if the sentence does not contain it; empty otherwise."""
         return _REMEDIES.get(self, "")
 

@@ -45,10 +45,9 @@ class Command:
         for name, default in self.options.items():
             reader, metavar, help_text = OPTIONS[name]
             default_text = "" if default is None else " (default: %(default)s)"
-            aliases = ["--rng"] if name == "seed" else []  # as the interface calls it
             parser.add_argument(
                 format_option(name),
-                *aliases,
+                dest=name,
                 metavar=metavar,
                 type=reader,
                 default=default,
@@ -56,7 +55,7 @@ class Command:
             )
             if name in _RENAMED:
                 hidden = argparse.SUPPRESS
-                parser.add_argument(format_option(_RENAMED[name]), dest=name, type=reader, default=hidden, help=hidden)
+                parser.add_argument(_RENAMED[name], dest=name, type=reader, default=hidden, help=hidden)
 
 
 def print_line(text: str, stream: TextIO) -> None:
@@ -103,7 +102,7 @@ def add_verbose(parser: argparse.ArgumentParser, subject: str) -> None:
 
 def format_option(name: str) -> str:
     """Return an option as it is written on the command line."""
-    return f"--{name.replace('_', '-')}"
+    return "--rng" if name == "seed" else f"--{name.replace('_', '-')}"
 
 
 def _add_problem(parser: argparse.ArgumentParser) -> None:
@@ -195,4 +194,4 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
 }
 """What commands may take: how it is read, what it is called in the help, and what it is for."""
 
-_RENAMED = {"fit_max_time": "start_max_time"}  # what options were called, which they still may be
+_RENAMED = {"fit_max_time": "--start-max-time", "seed": "--seed"}  # old names, which are accepted

@@ -29,7 +29,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     mistakes: list[str] = []
     methods = methods_from(arguments.methods, mistakes, source.recommended)
     seed, starts = arguments.seed, arguments.starts
-    mistakes += [f"--seed is {seed}; give a number that is not negative"] if seed < 0 else []
+    mistakes += [f"--rng is {seed}; give a number that is not negative"] if seed < 0 else []
     mistakes += [f"--starts is {starts}; give at least 1"] if starts < 1 else []
     raise_if_mistakes("compare", mistakes)
     with screen.show_progress() as show:

@@ -80,7 +80,7 @@ def _read_candidates(arguments: argparse.Namespace, problem: castfit.Problem, mi
     name, outputs = arguments.experiment or next(iter(conditions)), _split_names(arguments.outputs)
     if name not in conditions:
         mistakes.append(f"--experiment: '{name}' is none: {suggest(name, conditions)}")
-    model = problem.own_model
+    model = problem.original_model
     unknown = [o for o in outputs or () if o not in model.output_names]
     mistakes += [f"--outputs: '{o}' is none: {suggest(o, model.output_names)}" for o in unknown]
     condition = conditions.get(name) or next(iter(conditions.values()))

@@ -25,9 +25,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
             callback=lambda name: show(f"{source.name}: {name}"),
         )
     screen.print_report(screen.make_console(stderr=arguments.json == "-"), str(checkup))
-    lines = [{"check": n.name, "fine": n.fine, "sentence": n.sentence, "advice": n.advice} for n in checkup.lines]
+    lines = [{"check": n.name, "fine": n.ok, "sentence": n.sentence, "advice": n.advice} for n in checkup.lines]
     write_json(replace_nonfinite({"problem": source.name, "time": checkup.time, "checks": lines}), arguments.json)
-    return 0 if checkup.fine else FAILED
+    return 0 if checkup.ok else FAILED
 
 
 COMMAND = Command(

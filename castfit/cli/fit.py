@@ -129,7 +129,7 @@ def _fit(arguments: argparse.Namespace) -> int:
 def read_start(source: ProblemSource, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
     """Read a start: by default the problem's own for this transcription."""
     default_start = source.find_start(kind)
-    raise_if_mistakes("--seed", [f"the seed is {seed}; give a number that is not negative"] if seed < 0 else [])
+    raise_if_mistakes("--rng", [f"the seed is {seed}; give a number that is not negative"] if seed < 0 else [])
     if text is None:
         return default_start
     if text == "random":
@@ -162,7 +162,7 @@ def build_fit_record(name: str, result: Result) -> dict[str, Any]:
             "transcription": result.transcription,
             "solver": result.solver,
             "success": result.success,
-            "described": result.described,
+            "described": result.is_adequate,
             "status": result.status.value,
             "message": result.message,
             "parameters": result.values,
@@ -198,7 +198,7 @@ def find_exit_status(results: Sequence[Any]) -> int:
     """Return 0 if all fits succeeded and describe their data, otherwise what says why not."""
     if any(result.status is Status.INTERRUPTED for result in results):
         return INTERRUPTED
-    return 0 if all(result.described for result in results) else FAILED
+    return 0 if all(result.is_adequate for result in results) else FAILED
 
 
 COMMAND = Command(

@@ -77,7 +77,7 @@ def _build_record(name: str, profiles: Profiles) -> dict[str, Any]:
             "problem": name,
             "message": profiles.message,
             "complete": profiles.complete,
-            "limits_by": profiles.by,
+            "limits_by": profiles.statistic,
             "improved": profiles.improved,
             "time": profiles.time,
             "fits": profiles.solves,

@@ -45,7 +45,7 @@ def _multistart(arguments: argparse.Namespace) -> int:
 
 def _load_source(arguments: argparse.Namespace) -> ProblemSource:
     raise_if_mistakes(
-        "--seed", [f"the seed is {arguments.seed}; give a number that is not negative"] if arguments.seed < 0 else []
+        "--rng", [f"the seed is {arguments.seed}; give a number that is not negative"] if arguments.seed < 0 else []
     )
     return load(arguments.name, arguments.option)
 
@@ -77,7 +77,7 @@ ESTIMATE = Command(
     "find the best parameters without choosing a method, and say how sure that is",
     _estimate,
     {"json": None, "save": None, "petab": None, "plot": None, "max_time": 60.0, "seed": 0, "workers": 1},
-    examples=("castfit estimate bellman", "castfit estimate problem.yaml --max-time 120 --seed 3 --petab found"),
+    examples=("castfit estimate bellman", "castfit estimate problem.yaml --max-time 120 --rng 3 --petab found"),
 )
 MULTISTART = Command(
     "multistart",

@@ -470,7 +470,7 @@ class ControlSolver(ProcessLocal):
     def replan(self, plan: Plan, initial: Any, parameters: Any, shift: Any, max_time: Any) -> Plan:
         """Solve the same program for other numbers, from the plan, so much later."""
         start_time, question = time.process_time(), self.question
-        plan_solution: PlanSolution = plan.found
+        plan_solution: PlanSolution = plan.solution
         mistakes: list[str] = []
         shift_time, limit = read_real(shift), read_real(max_time)
         if shift_time is None or not 0.0 <= shift_time < plan.horizon:

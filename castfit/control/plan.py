@@ -13,6 +13,7 @@ import numpy as np
 from castfit._support.arrays import Array
 from castfit._support.json_codec import decode_object, rebuild_fields, to_jsonable
 from castfit._support.public_names import public
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes
 from castfit._support.text_tables import TabularReport, TextTable
@@ -83,6 +84,7 @@ class PlanConstraint:
         return bool(self.least - self.lower <= 1e-5 * size or self.upper - self.greatest <= 1e-5 * size)
 
 
+@with_old_names(found="solution")
 @public("castfit")
 @dataclass(frozen=True, eq=False)
 class Plan(TabularReport):
@@ -151,7 +153,7 @@ class Plan(TabularReport):
     seconds: float
     purpose: ControlStatement
     planner: Any = field(default=None, repr=False)  # a Planner, and its FoundPlan; of a loaded plan neither
-    found: Any = field(default=None, repr=False)
+    solution: Any = field(default=None, repr=False)
 
     @property
     def success(self) -> bool:
@@ -238,7 +240,7 @@ class Plan(TabularReport):
 
     def save(self, path: str | Path) -> None:
         """Write everything but the program, from which `again` goes on, as JSON."""
-        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("planner", "found")}
+        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("planner", "solution")}
         write_atomically(
             path, [(json.dumps({"castfit_plan": FORMAT, **to_jsonable(content)}, allow_nan=False) + "\n").encode()]
         )

@@ -195,7 +195,7 @@ def _substitute_outputs(model: Model, expression: ca.SX) -> ca.SX:
     """Write an expression over the symbols of the model's system; names of outputs stand for their expressions."""
     state_names = {*model.states, *model.algebraic_states}
     outputs = {n: e for n, e in model.outputs.items() if n not in state_names}
-    return by_name(substitute_by_name(model.told(expression), outputs), model.system)
+    return by_name(substitute_by_name(model.to_system_symbols(expression), outputs), model.system)
 
 
 def _read_decision(

@@ -184,7 +184,7 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
     transcribed, solution, decision = plan_solution.transcribed, plan_solution.solution, plan_solution.decision
     question, model, status = transcribed.question, transcribed.question.model, solution.status
     constraints, differs = plan_solution.summarize_constraints(), plan_solution.objective_deviation
-    sentences = [_SENTENCES.get(status, status.sentence)]
+    sentences = [_SENTENCES.get(status, status.message)]
     if status is Status.INFEASIBLE and transcribed.method.steps:
         sentences = [f"{sentences[0]} The Runge-Kutta steps may also have been too long: try 'collocation'."]
     if status is Status.INFEASIBLE and solution.worst_constraint:

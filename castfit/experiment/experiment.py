@@ -418,7 +418,7 @@ class Experiment(Picklable):
         noise = dict(self.noise)
         for name in self.data:
             noise_model = noise.get(name)
-            if noise_model is not None and not (isinstance(noise_model, Gaussian) and noise_model.plain):
+            if noise_model is not None and not (isinstance(noise_model, Gaussian) and noise_model.is_residual_noise):
                 continue
             is_unspecified = noise_model is None and (self.sigma is None or name not in self.sigma)
             noise[name] = replace(

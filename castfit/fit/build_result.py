@@ -204,7 +204,7 @@ def build_result(
         history=tuple(run.history),
         versions=versions(),
         strategies=tuple(run.strategies),
-        found_by=(transcription, solver),
+        method=(transcription, solver),
         problem=problem,
     )
     return with_dependence(result, problem.posed) if goodness_of_fit.doubtful else result
@@ -239,12 +239,14 @@ def _goodness(
     """Assess the goodness of fit from the residuals and from chi2 without the cost of priors."""
     if attempt.verification is not None and not attempt.verification.reproduced:
         return UNKNOWN  # the residuals are not those of the model
-    has_heavy_tails = any(o is not None and o.noise.heavy for c in compiled_problem.conditions for o in c.observed)
+    has_heavy_tails = any(
+        o is not None and o.noise.is_heavy_tailed for c in compiled_problem.conditions for o in c.observed
+    )
     is_absolute, residual_series = (
         compiled_problem.absolute_sigma and not has_heavy_tails,
         series(compiled_problem, residual_statistics),
     )
-    if is_absolute and any(o is not None and o.noise.beyond(c.points.values[:, j]).any()
+    if is_absolute and any(o is not None and o.noise.censoring_side(c.points.values[:, j]).any()
                         for c in compiled_problem.conditions for j, o in enumerate(c.observed)):  # fmt: skip
         # A value beyond a limit of detection has no residual and no degree of freedom.
         chi2 = sum(float(s.residuals @ s.residuals) for s in residual_series)

@@ -117,7 +117,7 @@ class CorrelatedErrors(RefinedFit):
         status = Status.DIVERGING if self.notes and answer.success else answer.status
         n_extra = len(self.labels) + (len(self.joint) * (len(self.joint) + 1) // 2 - 1 if self.joint else 0)
         log_n_data = np.log(answer.n_data)
-        result = answer.ended(
+        result = answer.with_status(
             status, " ".join([answer.message, *messages, *(describe_correlation(estimates) if answer.success else ())])
         )
         if self.is_converged and self.residuals is not None:

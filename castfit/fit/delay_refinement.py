@@ -66,7 +66,7 @@ class DelayNodes(RefinedFit):
 
     def concluded(self, answer: Result) -> Result:
         """Append to the message the number of nodes and whether it is sufficient."""
-        return answer.ended(answer.status, f"{answer.message} {self.message}") if self.message else answer
+        return answer.with_status(answer.status, f"{answer.message} {self.message}") if self.message else answer
 
 
 def largest_change(previous: Result, current: Result) -> float:

@@ -216,7 +216,9 @@ def fit(
             ),
         )
     if isinstance(start, Result):
-        problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as the result has
+        problem = (
+            start.with_known_problem(problem).problem or problem
+        )  # with as many nodes in delay lines as the result has
     single_fit = _FitRequest(
         requested_transcription, requested_solver, start_time + time_limit, callback, verbose, level, absolute_sigma,
         second_start=second_start, retry=retry, verify=verify, divided=isinstance(workers, Executor) or workers != 1,
@@ -352,8 +354,8 @@ class _FitRequest:
         rounding = describe_exact_data(run.problem, staged, attempt.linear, solution.active) if success else ""
         remark = staged.remark(solution.v) if success else ""
         sentences = (
-            *(solution.status.sentence, solution.detail, rounding, origin.note, choice.sentence if choice else ""),
-            *(*search_end.notes, add_gap_note(run, attempt), remark, solution.status.remedy),
+            *(solution.status.message, solution.detail, rounding, origin.note, choice.sentence if choice else ""),
+            *(*search_end.notes, add_gap_note(run, attempt), remark, solution.status.advice),
         )
         message, seconds = (
             " ".join(f"{part.removesuffix('.')}." for part in sentences if part),
@@ -363,7 +365,7 @@ class _FitRequest:
         result = build_result(problem, attempt, run, message=message, time=seconds, confidence_level=level)
         if self.verbose:
             summary = f"{solution.status.value} after {run.iterations} iterations, {seconds:.2f} s"
-            quality_note = ", a poor optimum" if result.success and not result.described else ""
+            quality_note = ", a poor optimum" if result.success and not result.is_adequate else ""
             print_progress(f"{summary}: {result.measure} = {result.objective:.8g}{quality_note}")
         return result
 
@@ -417,12 +419,12 @@ def refit_method_options(result: Result) -> tuple[Transcription, Solver]:
     They are those that found the result or, if these are unknown, are chosen at its estimates.  Fits start at its
     trajectory in any case.
     """
-    if result.found_by is None:
+    if result.method is None:
         compiled_problem = result.problem and result.problem.posed
         return choose(
             compiled_problem, result.theta, straight=False
         ).transcription if compiled_problem else Collocation(), GaussNewton()
-    transcription, solver = result.found_by
+    transcription, solver = result.method
     has_start_nodes = has_states(transcription) and not isinstance(transcription.states, str)
     return with_state_start(transcription, "data") if has_start_nodes else transcription, solver
 

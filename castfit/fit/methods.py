@@ -90,6 +90,7 @@ def _sqp() -> Solver:
 SOLVERS: dict[str, Callable[[], Solver]] = {
     "gauss_newton": GaussNewton,
     "box": partial(GaussNewton, "box"),
+    "trust_region": partial(GaussNewton, "box"),
     "ipopt": _ipopt,
     "sqp": _sqp,
 }

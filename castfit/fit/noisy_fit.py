@@ -394,7 +394,7 @@ def fit_noisy(
             variances = search.bands(likelihood, evaluation).variances(search.covariance(evaluation, hessian))
             status = status if variances else search.stop_status or status
     failure_note = evaluation.failure and f" No most probable path was found in '{evaluation.failure}' from there."
-    sentences = [status.sentence + (failure_note if not evaluation.modes else ""),
+    sentences = [status.message + (failure_note if not evaluation.modes else ""),
              *_remarks(search, evaluation, hessian, status, refinement_change, likelihood)]  # fmt: skip
     if not evaluation.modes:
         sentences.append("Try another starting point, narrower initial-state priors, or a larger initial sigma.")

@@ -140,7 +140,7 @@ class SmoothnessWeights(RefinedFit):
                 f"sigma = {self.sigma:.6g} was estimated together with the smoothness by maximum likelihood."
             )
             final_problem = final_problem.posed.with_sigma(self.sigma)
-        result = answer.ended(answer.status, " ".join([answer.message, *messages]))
+        result = answer.with_status(answer.status, " ".join([answer.message, *messages]))
         if self.sigma is None:
             return replace(result, problem=final_problem)
         return replace(

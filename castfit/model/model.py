@@ -21,6 +21,7 @@ import numpy as np
 from castfit._support.arguments import read_mapping, read_real, read_sequence, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr, join_limited, one_line
 from castfit._support.status import raise_if_mistakes, suggest, unknown_names
 from castfit._support.views import views
@@ -112,6 +113,7 @@ def _outputs(expressions: Sequence[ca.SX]) -> list[str]:
     return [f"o{i}" for i in range(len(expressions))]
 
 
+@with_old_names(said="definition", told="to_system_symbols")
 @public("castfit")
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Model:
@@ -162,7 +164,7 @@ class Model:
     scalings: dict[str, OutputScaling]
     memories: tuple[IntervalMemory, ...]
     """What experiments set at their measurements: of counts per interval and the like."""
-    said: ModelDefinition
+    definition: ModelDefinition
     """What the model was given, by name, before delays and memories became states of it."""
     switches: tuple[Switch, ...]
     """Parameters that are 0 before a time and 1 after it."""
@@ -270,7 +272,7 @@ class Model:
             initial=start,
             scalings=scalings,
             memories=memories,
-            said=definition,
+            definition=definition,
             switches=(),
             noises=names["noise"],
             generated=frozenset(names["noise"]),
@@ -391,12 +393,12 @@ class Model:
     @property
     def is_extended(self) -> bool:
         """Whether parameters or outputs were added to those that the model was given, as for infusions and noise."""
-        original_outputs = (*self.own_states, *self.algebraic_states, *self.said.extra)
+        original_outputs = (*self.own_states, *self.algebraic_states, *self.definition.extra)
         return tuple(self.outputs) != original_outputs or bool(self.generated)
 
     def delays(self, p: Any) -> list[float]:
         """Return each line's tau at parameters p (n_p,)."""
-        taus = _vector(d.tau for d in self.said.delayed)
+        taus = _vector(d.tau for d in self.definition.delayed)
         return np.asarray(ca.Function("tau", [self.system.p], [taus])(p), dtype=float).ravel().tolist()
 
     def with_order(self, order: int) -> Model:
@@ -404,7 +406,7 @@ class Model:
         if not self.adaptive:
             return self
         if order not in self._with_order:
-            definition = self.said
+            definition = self.definition
             delayed = with_new_symbols(
                 definition.delayed, [order if d.adaptive else d.order for d in definition.delayed]
             )
@@ -462,11 +464,11 @@ class Model:
         states = {*self.states, *self.algebraic_states}
         output_graphs = {n: graph for n, graph in self.outputs.items() if n not in states}
         new = {
-            n: by_name(substitute_by_name(self.told(expression), output_graphs), extended)
+            n: by_name(substitute_by_name(self.to_system_symbols(expression), output_graphs), extended)
             for n, expression in outputs.items()
         }
-        definition = replace(self.said, extra={**self.said.extra, **new})
-        return self.with_parts(system=extended, outputs={**self.outputs, **new}, said=definition)
+        definition = replace(self.definition, extra={**self.definition.extra, **new})
+        return self.with_parts(system=extended, outputs={**self.outputs, **new}, definition=definition)
 
     def with_parts(self, **changes: Any) -> Model:
         """Return a model with other parts on the same symbols; `copy` would pickle it, and so make new ones."""
@@ -486,14 +488,14 @@ class Model:
         names = [n for n in names if f"rate into {n}" not in self.parameters]
         if not names:
             return self
-        definition = self.said
+        definition = self.definition
         rates = {n: ca.SX.sym(f"rate into {n}") for n in names}
         right = {n: ode + rates[n] if n in rates else ode for n, ode in definition.right.items()}
         return self._restated(replace(definition, right=right), list(rates.values()))
 
     def with_added_inputs(self, values: Mapping[str, ca.SX], parameters: Sequence[ca.SX]) -> Model:
         """Return the model in which expressions of time and of more parameters are added to some inputs, by name."""
-        definition, u = self.said, dict(zip(self.inputs, _split(self.system.u), strict=True))
+        definition, u = self.definition, dict(zip(self.inputs, _split(self.system.u), strict=True))
         old, new = [u[n] for n in values], [u[n] + value for n, value in values.items()]
         orders = [d.order for d in definition.delayed]
         delayed = with_new_symbols(definition.delayed, orders, old, new) if definition.delayed else ()
@@ -503,7 +505,7 @@ class Model:
         ]
         return self._restated(definition.over(groups, delayed), parameters).with_parts(added=dict(values))
 
-    def told(self, expression: ca.SX) -> ca.SX:
+    def to_system_symbols(self, expression: ca.SX) -> ca.SX:
         """Return an expression of the model's symbols, matched by name, with the additions to the inputs included."""
         changed_inputs = {s.name(): s for s in ca.symvar(expression) if s.name() in self.added}
         return substitute_by_name(expression, {n: s + self.added[n] for n, s in changed_inputs.items()})
@@ -511,7 +513,7 @@ class Model:
     @cached_property
     def with_switches(self) -> Model:
         """The model with a parameter, 0 or 1, for everything in it that changes at a time; itself without any."""
-        definition, system = self.said, self.system
+        definition, system = self.definition, self.system
         other_symbols = ca.vertcat(system.x, system.z, system.u, *(d.symbol for d in definition.delayed))
         columns, switches = replace_jumps([_vector(g.values()) for g in definition.groups], system.t, other_symbols)
         if not switches:
@@ -538,7 +540,7 @@ class Model:
     @property
     def delayed_states(self) -> frozenset[str]:
         """Names of the states of which delayed values are taken."""
-        delayed_names = {s.name() for d in self.said.delayed for s in ca.symvar(d.expression)}
+        delayed_names = {s.name() for d in self.definition.delayed for s in ca.symvar(d.expression)}
         return frozenset(n for n in self.own_states if n in delayed_names)
 
     def _repr_html_(self) -> str:
@@ -556,7 +558,7 @@ class Model:
 
     def __reduce__(self) -> Any:
         """Pickle through a CasADi function, since bare SX does not pickle."""
-        definition, system = self.said, self.system
+        definition, system = self.definition, self.system
         groups = (*definition.groups, definition.initial)
         parts = [part for d in definition.delayed for part in d.parts]
         state_symbols = _vector(_split(system.x)[: len(self.own_states)])
@@ -631,7 +633,9 @@ def _build_model(
         initial={**definition.initial},
     )
     # The definition already contains the states of memories, but not when to set them.
-    return model.with_parts(memories=definition.memories, said=replace(model.said, memories=definition.memories))
+    return model.with_parts(
+        memories=definition.memories, definition=replace(model.definition, memories=definition.memories)
+    )
 
 
 def by_name(expression: ca.SX, system: System) -> ca.SX:

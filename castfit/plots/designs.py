@@ -53,7 +53,9 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.design(proposed)
     """
     panels, inputs = _panels(found), _chosen(found)
-    is_single_line = found.bought.positions.line.size == 1  # nothing is chosen among: there is no certificate to draw
+    is_single_line = (
+        found.selection.positions.line.size == 1
+    )  # nothing is chosen among: there is no certificate to draw
     first_inputs, inputs = (inputs[:1], inputs[1:]) if is_single_line else ([], inputs)
     columns, rows = max(len(panels), 3, len(inputs)), 2 + bool(inputs)
     figure: Any = new_figure(columns * _WIDTH, rows * _HEIGHT)
@@ -74,7 +76,7 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
 
 def predicted(proposal: Design, k: int, times: Array, outputs: list[str]) -> tuple[Array, dict[str, Array]]:
     """Return predictions of candidate k (n, q), and what 95 % reach "before" and "after", where that is known."""
-    mu, slopes = proposal.known.slopes(proposal.known.labels[k], times, outputs)
+    mu, slopes = proposal.information.slopes(proposal.information.labels[k], times, outputs)
     bands: dict[str, Array] = {}
     for when, covariance in zip(("before", "after"), _covariances(proposal), strict=True):
         if np.sqrt(np.diag(covariance).max()) < _MAX_RELATIVE_SD:
@@ -85,15 +87,17 @@ def predicted(proposal: Design, k: int, times: Array, outputs: list[str]) -> tup
 
 def _panels(proposal: Design) -> list[tuple[int, int]]:
     """Return candidates and outputs that are measured; of several schedules of a group the first."""
-    if proposal.known.has_subjects:
+    if proposal.information.has_subjects:
         first_schedules = {_schedules_with(proposal, int(k))[0][0]: None for k in np.flatnonzero(proposal.counts > 0)}
-        return [(k, j) for k in first_schedules for j in range(len(proposal.bought.values[0][k].outputs))][:_MAX_PANELS]
+        return [(k, j) for k in first_schedules for j in range(len(proposal.selection.values[0][k].outputs))][
+            :_MAX_PANELS
+        ]
     return [
         (k, j)
-        for k, values in enumerate(proposal.bought.values[0])
+        for k, values in enumerate(proposal.selection.values[0])
         for j in range(len(values.outputs))
         if np.any(
-            proposal.table["output"][proposal.table["candidate"] == proposal.known.labels[k]] == values.outputs[j]
+            proposal.table["output"][proposal.table["candidate"] == proposal.information.labels[k]] == values.outputs[j]
         )
     ][:_MAX_PANELS]
 
@@ -101,7 +105,7 @@ def _panels(proposal: Design) -> list[tuple[int, int]]:
 def _chosen(proposal: Design) -> list[tuple[int, str]]:
     """Return candidates and inputs of which pieces were chosen."""
     chosen_inputs = [
-        (proposal.known.labels.index(label), n)
+        (proposal.information.labels.index(label), n)
         for label, inputs in proposal.chosen.items()
         for n, v in inputs.items()
         if np.ndim(v)
@@ -110,16 +114,16 @@ def _chosen(proposal: Design) -> list[tuple[int, str]]:
 
 
 def _steps(axes: Any, proposal: Design, k: int, name: str) -> None:
-    values = np.asarray(proposal.chosen[proposal.known.labels[k]][name], dtype=float)
-    start, end_time = proposal.known.condition(k).start, float(proposal.bought.values[0][k].times[-1])
+    values = np.asarray(proposal.chosen[proposal.information.labels[k]][name], dtype=float)
+    start, end_time = proposal.information.condition(k).start, float(proposal.selection.values[0][k].times[-1])
     axes.stairs(values, np.linspace(start, end_time, values.size + 1), baseline=None, color=INK, linewidth=1.2)
     add_title(axes, escape_text(f"{name}, as chosen"), pad=4)
-    labels(axes, escape_text(proposal.known.compiled_problem.label("time")), size=8, labelpad=1)
+    labels(axes, escape_text(proposal.information.compiled_problem.label("time")), size=8, labelpad=1)
 
 
 def _covariances(proposal: Design) -> list[Array]:
     """Return the covariance matrices before and after the designed measurements, (n_u, n_u)."""
-    offers = proposal.bought.pool
+    offers = proposal.selection.pool
     return [np.linalg.inv(M[0]) for M in (offers.M0, offers.information(proposal.counts))]
 
 
@@ -130,7 +134,7 @@ def _panel(figure: Any, cell: Any) -> Any:
 
 
 def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:
-    values, information = proposal.bought.values[0][k], proposal.known
+    values, information = proposal.selection.values[0][k], proposal.information
     label, output = information.labels[k], values.outputs[j]
     rows = _schedules_with(proposal, k) if information.has_subjects else []
     start, end_time = (
@@ -165,9 +169,13 @@ def _schedules_with(proposal: Design, k: int) -> list[tuple[int, int, Array, flo
     """Return the schedules of the group of schedule k: which, its place among all, times, subjects."""
     used = np.flatnonzero(proposal.counts > 0).tolist()
     group_schedules = [
-        (i, place) for place, i in enumerate(used) if proposal.known.experiment(i) is proposal.known.experiment(k)
+        (i, place)
+        for place, i in enumerate(used)
+        if proposal.information.experiment(i) is proposal.information.experiment(k)
     ]
-    return [(i, place, proposal.bought.values[0][i].times, float(proposal.counts[i])) for i, place in group_schedules]
+    return [
+        (i, place, proposal.selection.values[0][i].times, float(proposal.counts[i])) for i, place in group_schedules
+    ]
 
 
 def _rows(axes: Any, schedules: list[tuple[int, int, Array, float]]) -> None:
@@ -183,11 +191,11 @@ def _rows(axes: Any, schedules: list[tuple[int, int, Array, float]]) -> None:
 
 
 def _certificate(axes: Any, proposal: Design) -> None:
-    bought = proposal.bought
+    bought = proposal.selection
     axes.axhline(1.0, color=RED, linewidth=0.9)
     add_title(axes, "worth over price: nothing above 1", pad=4)
-    labels(axes, escape_text(proposal.known.extended.label("time")), size=8, labelpad=1)
-    if proposal.known.has_subjects:
+    labels(axes, escape_text(proposal.information.extended.label("time")), size=8, labelpad=1)
+    if proposal.information.has_subjects:
         _schedules(axes, proposal)
         return
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -205,9 +213,9 @@ def _schedules(axes: Any, proposal: Design) -> None:
     """Draw what subjects are worth of whom one time is moved."""
     from castfit.drive.design.populations import PopulationDesignInformation, schedule_time_gains
 
-    assert isinstance(proposal.known, PopulationDesignInformation)
-    information = proposal.known
-    worth_arguments = information, proposal.bought, proposal.goal, proposal.relaxed, proposal.counts
+    assert isinstance(proposal.information, PopulationDesignInformation)
+    information = proposal.information
+    worth_arguments = information, proposal.selection, proposal.design_goal, proposal.relaxed, proposal.counts
     worth_curves = [] if proposal.reordered else schedule_time_gains(*worth_arguments)  # by the criterion
     if not worth_curves:
         axes.axis("off")
@@ -221,7 +229,7 @@ def _schedules(axes: Any, proposal: Design) -> None:
 
 
 def _ellipses(axes: Any, proposal: Design) -> None:
-    information = proposal.known
+    information = proposal.information
     if len(information.problem_positions) < 2:
         axes.axis("off")
         return
@@ -244,13 +252,15 @@ def _ellipses(axes: Any, proposal: Design) -> None:
 
 
 def _budgets(axes: Any, proposal: Design) -> None:
-    offers, information = proposal.bought.pool, proposal.known
+    offers, information = proposal.selection.pool, proposal.information
     sizes: list[float] = []
     errors: list[Array] = []
-    priced = proposal.bought.price > 0.0 and not proposal.bought.has_budget
+    priced = proposal.selection.price > 0.0 and not proposal.selection.has_budget
     for factor in _BUDGETS if proposal.criterion != "T" and len(offers.J) == 1 and (offers.b.size or priced) else ():
         scaled_offers = replace(offers, price=offers.price * factor) if priced else replace(offers, b=offers.b * factor)
-        relaxed_optimum = optimize_weights(proposal.goal, scaled_offers, 1e-5) if not proposal.reordered else None
+        relaxed_optimum = (
+            optimize_weights(proposal.design_goal, scaled_offers, 1e-5) if not proposal.reordered else None
+        )
         if relaxed_optimum is not None:
             covariance = np.asarray(np.linalg.inv(offers.information(relaxed_optimum.w)[0]), dtype=float)
             sizes.append(factor)

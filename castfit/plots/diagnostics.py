@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from castfit._support.arrays import Array
-    from castfit.result.diagnostics import Check
+    from castfit.result.diagnostics import ResidualTest
     from castfit.result.result import Result
 
 
@@ -124,7 +124,7 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
     note = f" {len(outputs)} of {len(diagnostics.outputs)} outputs are shown." if hidden else ""
     caption, colour = (
         textwrap.fill(escape_text(diagnostics.sentence + note), 150),
-        RED if diagnostics.suspicious else SOFT,
+        RED if diagnostics.has_findings else SOFT,
     )
     add_note(figure, caption, colour)
     if len(handles) > 1:
@@ -132,13 +132,13 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
     return save_or_show(figure, path)
 
 
-def _verdict(axes: Axes, test: Check) -> None:
+def _verdict(axes: Axes, test: ResidualTest) -> None:
     """Write the p-value of a test in the corner of a panel, above the data."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.12 * (high - low))
     if np.isfinite(test.p_value):
         chance = f"p = {test.p_value:.2g}" if test.p_value >= 1e-3 else "p < 0.001"
-        style = {"color": RED, "weight": "bold"} if test.found else {"color": SOFT}
+        style = {"color": RED, "weight": "bold"} if test.is_finding else {"color": SOFT}
         axes.text(0.98, 0.98, chance, ha="right", va="top", fontsize=7, transform=axes.transAxes, **style)
 
 

@@ -296,7 +296,7 @@ def _find_censoring_sides(pair: PanelAxes) -> Array:
     condition, j = pair.panel.condition, pair.panel.output
     observed = condition.observed[j]
     values = condition.points.values[:, j]
-    return np.zeros(values.size) if observed is None else observed.noise.beyond(values)
+    return np.zeros(values.size) if observed is None else observed.noise.censoring_side(values)
 
 
 def _plot_limits(pair: PanelAxes) -> list[tuple[str, Any]]:

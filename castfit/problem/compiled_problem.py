@@ -111,7 +111,7 @@ class CompiledProblem:
         return self
 
     @property
-    def own_model(self) -> Model:
+    def original_model(self) -> Model:
         """The model; who asks a `Problem` gets it as it was given."""
         return self.model
 
@@ -134,7 +134,9 @@ class CompiledProblem:
     def least_squares(self) -> bool:
         """Check whether all rows are residuals with known or eliminated sigmas: a sum of squares is minimised."""
         return all(
-            o is None or (o.noise.plain and len(o.predicted_outputs) == 1) for c in self.conditions for o in c.observed
+            o is None or (o.noise.is_residual_noise and len(o.predicted_outputs) == 1)
+            for c in self.conditions
+            for o in c.observed
         )
 
     @property

@@ -140,7 +140,7 @@ def _parts(compiled_problem: CompiledProblem, c: Constraint) -> list[Constraint]
     constraints: list[Constraint] = []
     for equation in conserved_sum.equations:
         name = f"{c.name}: {expression_text(equation)} == 0"
-        constraints.append(Constraint(equation, 0.0, 0.0, name, QUANTITIES, c.experiments, shown=name))
+        constraints.append(Constraint(equation, 0.0, 0.0, name, QUANTITIES, c.experiments, text=name))
     return [*constraints, *(_at_start(compiled_problem, c) if np.isfinite(c.lower) else [])]
 
 

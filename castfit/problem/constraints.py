@@ -30,6 +30,7 @@ from castfit._support.arguments import (
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
+from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes, suggest
 
@@ -45,6 +46,7 @@ _NO_RELATION = (ca.OP_NE, ca.OP_AND, ca.OP_OR, ca.OP_NOT)
 _CHAIN = "a chain such as 0 <= x <= 1 is lost in Python before castfit sees it: write cf.between(0, x, 1)"
 
 
+@with_old_names(shown="text")
 @public("castfit")
 @add_brief_repr
 @dataclass(frozen=True, eq=False)
@@ -67,8 +69,8 @@ class Constraint(Picklable):
         In which; in all if empty.
     of : {"value", "rate", "total"}
         What is bounded: the expression, its derivative by time, or the expression as a conserved sum.
-    shown : str
-        How it reads.
+    text : str
+        The constraint as text.
 
     Examples
     --------
@@ -95,7 +97,7 @@ class Constraint(Picklable):
     times: Where = None
     experiments: tuple[str, ...] = ()
     of: str = "value"
-    shown: str = ""
+    text: str = ""
 
     def __post_init__(self) -> None:
         plain_numbers(self)
@@ -104,6 +106,9 @@ class Constraint(Picklable):
     def equation(self) -> bool:
         """Whether both bounds are equal."""
         return self.lower == self.upper
+
+
+setattr(Constraint, "__init__", accept_old_names(shown="text")(Constraint.__init__))  # noqa: B010
 
 
 def quantity(name: str) -> Any:
@@ -180,10 +185,10 @@ def at(time: Any, relation: Any, *, experiment: Any = None, name: str = "") -> C
     instants = tuple(float(t) for t in np.unique(times))
     times_text = ", ".join(f"{t:g}" for t in instants) if len(instants) <= 3 else f"{len(instants)} times"
     description, constraint_name = (
-        f"{constraint.shown} at t = {times_text}",
+        f"{constraint.text} at t = {times_text}",
         constraint.name if is_one_of(name, "") else name,
     )
-    return replace(constraint, times=instants, experiments=experiment_names, shown=description, name=constraint_name)
+    return replace(constraint, times=instants, experiments=experiment_names, text=description, name=constraint_name)
 
 
 def along(relation: Any, *, experiment: Any = None, name: str = "") -> Constraint:
@@ -222,7 +227,7 @@ def along(relation: Any, *, experiment: Any = None, name: str = "") -> Constrain
     assert constraint is not None
     constraint_name = constraint.name if is_one_of(name, "") else name
     return replace(
-        constraint, times=ALONG, experiments=experiment_names, shown=f"{constraint.shown} along", name=constraint_name
+        constraint, times=ALONG, experiments=experiment_names, text=f"{constraint.text} along", name=constraint_name
     )
 
 
@@ -239,7 +244,7 @@ def between(lower: float, expression: Any, upper: float, *, name: str = "") -> C
     >>> import castfit as cf
     >>> k1, k2 = cf.symbols("k1 k2")
     >>> cf.between(0.9, k1 / k2, 1.1)
-    Constraint(expression=(k1/k2), lower=0.9, upper=1.1, times='quantities', shown='0.9 <= k1/k2 <= 1.1')
+    Constraint(expression=(k1/k2), lower=0.9, upper=1.1, times='quantities', text='0.9 <= k1/k2 <= 1.1')
     """
     mistakes: list[str] = []
     low, high = read_real(lower), read_real(upper)
@@ -251,7 +256,7 @@ def between(lower: float, expression: Any, upper: float, *, name: str = "") -> C
     assert high is not None
     assert graph is not None
     description = f"{low:g} <= {expression_text(graph)} <= {high:g}"
-    return Constraint(graph, low, high, name, times=QUANTITIES, shown=description)
+    return Constraint(graph, low, high, name, times=QUANTITIES, text=description)
 
 
 def monotone(what: Any, increasing: bool = True, *, experiment: Any = None, name: str = "") -> Constraint:
@@ -276,9 +281,9 @@ def monotone(what: Any, increasing: bool = True, *, experiment: Any = None, name
     >>> import castfit as cf
     >>> b = cf.symbols("b")
     >>> cf.monotone(b)
-    Constraint(expression=b, lower=0, times='along', of='rate', shown='b never falls')
+    Constraint(expression=b, lower=0, times='along', of='rate', text='b never falls')
     >>> cf.monotone("total", increasing=False)
-    Constraint(expression=total, upper=0, times='along', of='rate', shown='total never rises')
+    Constraint(expression=total, upper=0, times='along', of='rate', text='total never rises')
     """
     mistakes: list[str] = []
     graph, experiment_names = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
@@ -288,7 +293,7 @@ def monotone(what: Any, increasing: bool = True, *, experiment: Any = None, name
     assert graph is not None
     description = f"{expression_text(graph)} never {'falls' if increasing else 'rises'}"
     bounds = (0.0, np.inf) if increasing else (-np.inf, 0.0)
-    return Constraint(graph, *bounds, name, times=ALONG, experiments=experiment_names, of="rate", shown=description)
+    return Constraint(graph, *bounds, name, times=ALONG, experiments=experiment_names, of="rate", text=description)
 
 
 def conserved(what: Any, total: float | None = None, *, experiment: Any = None, name: str = "") -> Constraint:
@@ -316,7 +321,7 @@ def conserved(what: Any, total: float | None = None, *, experiment: Any = None, 
     >>> import castfit as cf
     >>> a, b = cf.symbols("a b")
     >>> cf.conserved(a + b, 1.0)
-    Constraint(expression=(a+b), lower=1, upper=1, times='along', of='total', shown='a+b is conserved at 1')
+    Constraint(expression=(a+b), lower=1, upper=1, times='along', of='total', text='a+b is conserved at 1')
     """
     mistakes: list[str] = []
     graph, experiment_names = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
@@ -328,7 +333,7 @@ def conserved(what: Any, total: float | None = None, *, experiment: Any = None, 
     assert value is not None
     description = f"{expression_text(graph)} is conserved" + (f" at {value:g}" if np.isfinite(value) else "")
     return Constraint(
-        graph, value, value, name, times=ALONG, experiments=experiment_names, of="total", shown=description
+        graph, value, value, name, times=ALONG, experiments=experiment_names, of="total", text=description
     )
 
 
@@ -342,7 +347,7 @@ def read_constraints(argument: Any, mistakes: list[str], *, taken_names: Iterabl
         return ()
     indexed_constraints = [(i, _read("constraints", item, mistakes, is_in_list=True)) for i, item in enumerate(listed)]
     parts: list[tuple[int, Any]] = [
-        (i, part) for i, c in indexed_constraints if c is not None for part in (c.name, c.shown)
+        (i, part) for i, c in indexed_constraints if c is not None for part in (c.name, c.text)
     ]
     invalid_names = {i: part for i, part in parts if not isinstance(part, str)}
     mistakes += [f"constraint {i + 1} is named {shorten_repr(part)}; give text" for i, part in invalid_names.items()]
@@ -355,7 +360,7 @@ def read_constraints(argument: Any, mistakes: list[str], *, taken_names: Iterabl
         constraint_name = constraint.name
         if not constraint_name:
             experiment_names = _experiments(constraint.experiments or None, [])
-            base = (constraint.shown or f"constraint {i + 1}") + (
+            base = (constraint.text or f"constraint {i + 1}") + (
                 f" ({', '.join(experiment_names)})" if experiment_names else ""
             )
             constraint_name = next(
@@ -429,9 +434,9 @@ def _read(label: str, value: Any, mistakes: list[str], *, is_in_list: bool = Fal
             return None
         lower = number if sign in ("==", ">=") else -np.inf
         upper = number if sign in ("==", "<=") else np.inf
-        return Constraint(graph, lower, upper, times=QUANTITIES, shown=f"{expression_text(graph)} {sign} {number:.12g}")
+        return Constraint(graph, lower, upper, times=QUANTITIES, text=f"{expression_text(graph)} {sign} {number:.12g}")
     description = f"{expression_text(left)} {'==' if equal else '<='} {expression_text(right)}"
-    return Constraint(left - right, 0.0 if equal else -np.inf, 0.0, times=QUANTITIES, shown=description)
+    return Constraint(left - right, 0.0 if equal else -np.inf, 0.0, times=QUANTITIES, text=description)
 
 
 def _expression(label: str, value: Any, mistakes: list[str]) -> ca.SX | None:

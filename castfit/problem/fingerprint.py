@@ -43,8 +43,8 @@ def fingerprint(problem: Posable) -> dict[str, Any]:
             float(q.lower),
             float(q.upper),
             q.scale,
-            None if q.prior is None else q.prior.to_plain(),
-            *([] if q.starts is None else [q.starts.to_plain()]),
+            None if q.prior is None else q.prior.to_dict(),
+            *([] if q.starts is None else [q.starts.to_dict()]),
         ]
         for q in problem.quantities
     }

@@ -37,7 +37,7 @@ def value_of(constraint: Constraint, model: Model) -> ca.SX:
     """Return a constraint's expression over the model's symbols."""
     model_symbols = symbols_in(model)
     outputs = {n: graph for n, graph in model.outputs.items() if n not in model_symbols}
-    return by_name(substitute_by_name(model.told(constraint.expression), outputs), model.system)
+    return by_name(substitute_by_name(model.to_system_symbols(constraint.expression), outputs), model.system)
 
 
 def symbols_in(model: Model) -> set[str]:

@@ -109,7 +109,7 @@ def _unit(observed: ObservedOutput) -> float:
     if observed.is_weighted:
         return 0.0
     noise = observed.noise
-    if isinstance(noise, LogNormal) and noise.plain and len(observed.predicted_outputs) == 1:
+    if isinstance(noise, LogNormal) and noise.is_residual_noise and len(observed.predicted_outputs) == 1:
         return float(np.log(10.0)) if noise.base == 10 else 1.0
     return np.nan
 

@@ -50,7 +50,9 @@ class ObservedOutput:
     is_weighted: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        is_weighted = isinstance(self.noise, Gaussian) and self.noise.plain and len(self.predicted_outputs) == 1
+        is_weighted = (
+            isinstance(self.noise, Gaussian) and self.noise.is_residual_noise and len(self.predicted_outputs) == 1
+        )
         object.__setattr__(self, "is_weighted", is_weighted)
 
 
@@ -131,7 +133,7 @@ def work_out(statement: ProblemStatement) -> Observations:
     uses = list(unknowns(statement.experiments))
     eliminated: dict[str, bool] = {}
     for name, _, noise, sigma in uses:
-        eliminated[name] = eliminated.get(name, True) and noise.plain and sigma.is_unspecified
+        eliminated[name] = eliminated.get(name, True) and noise.is_residual_noise and sigma.is_unspecified
     plan = _ObservableCollector(eliminated)
     observed = tuple({n: _compile_observation(e, n, plan) for n in e.measured} for e in statement.experiments)
     if not plan.spreads:

@@ -98,7 +98,7 @@ class QuantityPrior(_ScalarPriorRow):
 
     def identity(self) -> tuple[Any, ...]:
         """Return the parts that identify the prior."""
-        return self.theta_index, str(self.prior.to_plain())
+        return self.theta_index, str(self.prior.to_dict())
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ class ExpressionPrior(_ScalarPriorRow):
     def identity(self) -> tuple[Any, ...]:
         """Return the parts that identify the prior."""
         part = self.expression
-        return str(self.prior.to_plain()), part.labels, part.names, part.source, part.numbers
+        return str(self.prior.to_dict()), part.labels, part.names, part.source, part.numbers
 
 
 @dataclass(frozen=True, eq=False)

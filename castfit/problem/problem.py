@@ -17,6 +17,7 @@ import numpy as np
 
 from castfit._support.arguments import is_one_of, is_within, read_mapping, read_reals, read_sequence, shorten_repr
 from castfit._support.public_names import public
+from castfit._support.renamed import with_old_names
 from castfit._support.status import collect_mistakes, raise_if_mistakes, unknown_names
 from castfit._support.views import views
 from castfit.densities.noise.unknown import UnknownSigma
@@ -68,6 +69,7 @@ def _forward_to_posed(name: str, doc: str = "") -> Any:
     return property(lambda self: getattr(self.posed, name), doc=doc or getattr(CompiledProblem, name).__doc__)
 
 
+@with_old_names(own_model="original_model", measured_by="with_format_measure")
 @public("castfit")
 class Problem:
     """An estimation problem.
@@ -231,7 +233,7 @@ class Problem:
         return self.replace(model=self._model.with_order(order))  # as it was given: what was added is added anew
 
     @property
-    def own_model(self) -> Model:
+    def original_model(self) -> Model:
         """The model as it was given."""
         return self._model
 
@@ -307,9 +309,9 @@ class Problem:
         """Return the problem with other arguments of its constructor, by name."""
         arguments = self._arguments
         raise_if_mistakes("Problem.replace", unknown_names("unknown argument '{}'", changes, arguments))
-        return Problem(**{**arguments, **changes}).measured_by(self.posed.format_measure)
+        return Problem(**{**arguments, **changes}).with_format_measure(self.posed.format_measure)
 
-    def measured_by(self, format_measure: str) -> Problem:
+    def with_format_measure(self, format_measure: str) -> Problem:
         """Return the problem as read from files of a format that has a number of its own for fits; empty if not."""
         if format_measure == self.posed.format_measure:
             return self
@@ -342,7 +344,7 @@ class Problem:
 
 
 def _rebuild_problem(format_measure: str, **arguments: Any) -> Problem:
-    return Problem(**arguments).measured_by(format_measure)
+    return Problem(**arguments).with_format_measure(format_measure)
 
 
 Posable = Problem | CompiledProblem

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 
 from castfit._support.records import dataclass
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
 from castfit.densities.priors import PriorTerm
 from castfit.experiment.events import event_symbols
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from castfit.model.model import Model
 
 
+@with_old_names(of="symbol_name")
 @add_brief_repr
 @dataclass(frozen=True)
 class Quantity:

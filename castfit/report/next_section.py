@@ -32,7 +32,7 @@ def measured_next(result: Result, figures: Figures) -> Markup:
     problem = result.problem
     if not isinstance(problem, Problem):
         return tag("p", "It cannot be said here: the fit does not know its problem.")
-    large = len(result.names) * len(problem.own_model.states) > _MOST_SLOPES
+    large = len(result.names) * len(problem.original_model.states) > _MOST_SLOPES
     if large or len(problem.experiments) > _MOST_EXPERIMENTS:
         call_markup = tag("code", "cf.design(result, cf.Candidate(times), budget=...)")
         return tag("p", "Of a problem of this size it is not worked out for a page; ask ", call_markup, ".")
@@ -56,10 +56,14 @@ def _proposal(result: Result, problem: Problem) -> Design:
 
     first_experiment = problem.experiments[0]
     times = np.linspace(first_experiment.start, first_experiment.end, _N_CANDIDATE_TIMES + 1)[1:]
-    interval_outputs = {memory.output for memory in problem.own_model.memories}  # of which single values are no offer
+    interval_outputs = {
+        memory.output for memory in problem.original_model.memories
+    }  # of which single values are no offer
     outputs = [n for n in first_experiment.measured if n not in interval_outputs] or None
     return design(
-        result, Candidate(times, outputs, same=True, name=f"more of {first_experiment.name}"), budget=_N_PROPOSED_VALUES
+        result,
+        Candidate(times, outputs, repeats=True, name=f"more of {first_experiment.name}"),
+        budget=_N_PROPOSED_VALUES,
     )
 
 
@@ -69,8 +73,8 @@ def _panels(proposal: Design) -> list[SketchPanel]:
     from castfit.plots.designs import SHADES, predicted
     from castfit.report.sketch import SketchPanel
 
-    information, table = proposal.known, proposal.table
-    (values,) = proposal.bought.values[0]
+    information, table = proposal.information, proposal.table
+    (values,) = proposal.selection.values[0]
     panels: list[SketchPanel] = []
     times = np.linspace(float(information.condition(0).start), float(values.times[-1]), _N_CURVE_POINTS)
     measured = [o for o in values.outputs if o in table["output"]]
@@ -102,7 +106,7 @@ def _describe_proposal(result: Result, problem: Problem, proposal: Design) -> st
         f"The efficiency of this design is at least {np.floor(1000 * proposal.efficiency) / 10:g} %.",
         *proposal.remarks,
         "These predictions assume that the model is correct, but the residual tests reject it."
-        if result.refuted
+        if result.is_contradicted
         else "",
     ]
     return " ".join(part for part in sentences if part)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def lead(result: PathResult, title: str, notes: str) -> ReportHeader:
     """Return the head of the page."""
-    mood = "good" if result.described else "doubtful" if result.success else "bad"
+    mood = "good" if result.is_adequate else "doubtful" if result.success else "bad"
     key_figures = (
         ("log likelihood", f"{result.log_likelihood:.6g} from {result.n_data} data"),
         ("estimated quantities", f"{len(result.names)}"),
@@ -45,7 +45,7 @@ def sections(result: PathResult, figures: Figures, command: str = "", source: st
     chapters.append(Section("residuals", "Innovations", joined(tag("p", result.white), tests), "Innovations"))
     solution_facts = facts(
         (
-            ("status", result.status.sentence),
+            ("status", result.status.message),
             ("iterations", f"{result.iterations}"),
             ("evaluations of the likelihood", f"{result.evaluations}"),
             (

@@ -34,7 +34,7 @@ def question(problem: Posable) -> Markup:
     compiled_problem = problem.posed
     return joined(
         tag("p", _summary(compiled_problem)),
-        model(problem.own_model),
+        model(problem.original_model),
         tag("h3", "Experiments"),
         experiments(compiled_problem),
         tag("h3", "Estimated quantities"),
@@ -64,7 +64,7 @@ def _scrolled(content: Markup) -> Markup:
 
 def _summary(compiled_problem: CompiledProblem) -> str:
     count = len(compiled_problem.conditions)
-    model = compiled_problem.own_model
+    model = compiled_problem.original_model
     kind = "differential-algebraic equations" if model.algebraic_states else "ordinary differential equations"
     experiments = f"{count} experiment{'' if count == 1 else 's'}"
     estimated = f"{len(compiled_problem.names)} quantit{'y is' if len(compiled_problem.names) == 1 else 'ies are'}"
@@ -88,8 +88,8 @@ def experiments(compiled_problem: CompiledProblem) -> Markup:
         [
             *compiled_problem.names,
             *compiled_problem.parameters,
-            *compiled_problem.own_model.own_states,
-            *compiled_problem.own_model.output_names,
+            *compiled_problem.original_model.own_states,
+            *compiled_problem.original_model.output_names,
         ]
     )
     starts = [_initial(compiled_problem, e) for e in compiled_problem.experiments]
@@ -142,11 +142,11 @@ def _initial(compiled_problem: CompiledProblem, experiment: Experiment) -> dict[
     """Return the initial states of an experiment that are not those that the model shows, or say that it rests."""
     if experiment.steady is not None:
         return "steady state"
-    model = compiled_problem.own_model.said.initial
+    model = compiled_problem.original_model.definition.initial
     initial_values = {
         n: v
         for n, v in compiled_problem.initial_values(experiment).items()
-        if n in compiled_problem.own_model.own_states
+        if n in compiled_problem.original_model.own_states
     }
     return {n: v for n, v in initial_values.items() if isinstance(v, Free) or n not in model or not _same(v, model[n])}
 

@@ -21,7 +21,7 @@ from castfit.report.problem_sections import question
 from castfit.report.sketch import WIDTH, sketch
 from castfit.report.tables import facts, sheet, table
 from castfit.result.identifiability import WELL_DETERMINED
-from castfit.result.residuals import NOTHING
+from castfit.result.residuals import NO_FINDING
 from castfit.simulate.simulate import SimulationError
 
 if TYPE_CHECKING:
@@ -89,13 +89,13 @@ def verdict(result: Result) -> str:
 
 
 def _doubts(result: Result) -> bool:
-    unlikely = result.goodness.grade != NOTHING
+    unlikely = result.goodness.grade != NO_FINDING
     is_determined = all(verdict.kind == WELL_DETERMINED for verdict in result.identifiability.verdicts)
     return unlikely or bool(_suspicions(result)) or not is_determined
 
 
 def _suspicions(result: Result) -> tuple[str, ...]:
-    return () if result.problem is None or not result.success else result.diagnostics.sentences
+    return () if result.problem is None or not result.success else result.diagnostics.messages
 
 
 def sections(result: Result, figures: Figures, bands: str | None = "linear") -> list[Section]:
@@ -140,7 +140,7 @@ def data_and_fit(result: Result, figures: Figures, bands: str | None) -> Markup:
 def estimates(result: Result) -> Markup:
     """Return the table of estimates, with intervals as text and drawn."""
     level = f"{100 * result.confidence_level:g} %"
-    verdicts = "if the model were right" if result.refuted else "verdict"
+    verdicts = "if the model were right" if result.is_contradicted else "verdict"
     heads = ("quantity", "?unit", ">value", ">standard error", f"{level} interval", "", verdicts)
     logs = dict(zip(result.names, result.log, strict=True))
     rows: list[list[Content]] = []
@@ -247,7 +247,7 @@ def residuals(result: Result, figures: Figures) -> Markup:
     heads = ("experiment", "output", ">time", ">measured", ">model", ">residual / σ")
     chance = f"{result.goodness.p_value:.2g}" if np.isfinite(result.goodness.p_value) else ""
     return joined(
-        tag("p", f"{diagnostics.sentence} {diagnostics.remedy}".strip()),
+        tag("p", f"{diagnostics.sentence} {diagnostics.advice}".strip()),
         figures.add(
             lambda: plots.residuals(result),
             "Residuals in time, against the size of the prediction, against the quantiles of a normal distribution, "
@@ -278,9 +278,9 @@ def _tests(diagnostics: Diagnostics, order: Mapping[str, Any]) -> Markup:
     outputs = sorted(
         diagnostics.outputs.values(), key=lambda c: list(order).index(c.output) if c.output in order else -1
     )
-    single = list(diagnostics.series.values()) if diagnostics.several else []
+    single = list(diagnostics.series.values()) if diagnostics.has_many_experiments else []
     shown_series = (
-        [s for s in single if any(c.found for c in s.checks.values())] if len(single) > _MOST_SERIES else single
+        [s for s in single if any(c.is_finding for c in s.checks.values())] if len(single) > _MOST_SERIES else single
     )
     shown_checks = [*outputs, *shown_series]
     rows = [
@@ -333,7 +333,7 @@ def solver_section(result: Result, figures: Figures) -> Markup:
 
 def repeat(result: Result, command: str = "", source: str = "") -> Section:
     """Return versions, fingerprints, and the result itself to be loaded again."""
-    serialized = result.to_plain()
+    serialized = result.to_dict()
     marks: Mapping[str, Any] = serialized.get("question") or result.question
     saved = json.dumps(serialized, allow_nan=False)
     parts: list[Content] = []

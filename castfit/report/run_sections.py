@@ -251,7 +251,7 @@ def portfolio_lead(result: PortfolioResult, title: str, notes: str) -> ReportHea
     """Return the head of the page of an estimate."""
     figures = (
         (f"best {objective_symbol(result.measure)}", "" if result.best is None else f"{result.objective:.6g}"),
-        ("found", f"{result.finds} times"),
+        ("found", f"{result.hits} times"),
         ("candidates", f"{len(result.candidates)}"),
         ("time", f"{result.time:.1f} s"),
     )

@@ -30,7 +30,7 @@ class SystemEquations:
 
 def system(model: Model) -> SystemEquations:
     """Typeset a model."""
-    equations, time = model.said, model.system.t.name()
+    equations, time = model.definition, model.system.t.name()
     memory_states = {state for memory in model.memories for state in memory.states}
     gathered = {memory.output: memory for memory in model.memories}
     hidden = {memory.value for memory in model.memories}

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from castfit._support.arrays import Array, Index, Mask
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import one_line
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 
@@ -31,6 +32,7 @@ MAX_WRITTEN_OUT_SIZE = 3000
 """Quantities up to which a matrix is written out: 72 megabytes."""
 
 
+@with_old_names(further="extra_rows")
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockMatrix(NDArrayOperatorsMixin):
@@ -93,7 +95,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
     factor: Array
     held: Mask
     open: Mask
-    further: Array = field(default_factory=lambda: np.empty((0, 0)))
+    extra_rows: Array = field(default_factory=lambda: np.empty((0, 0)))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -140,8 +142,8 @@ class BlockMatrix(NDArrayOperatorsMixin):
         products = np.einsum("ij,ij->i", self.L @ self.C + 2.0 * self.X, self.L)
         values[self.own] = products + (self.P[rows, self.position] if self.own.size else 0.0)
         values *= self.factor**2
-        if self.further.size:
-            values += np.sum(self.further**2, axis=1)
+        if self.extra_rows.size:
+            values += np.sum(self.extra_rows**2, axis=1)
         values[self.held] = np.nan
         values[self.open] = np.inf
         return values
@@ -156,8 +158,8 @@ class BlockMatrix(NDArrayOperatorsMixin):
         i, j = i[is_local_pair], j[is_local_pair]
         block[i, j] += self.P[in_own[rows[i]], self.position[in_own[columns[j]]]]
         block *= self.factor[rows][:, None] * self.factor[columns]
-        if self.further.size:
-            block += self.further[rows] @ self.further[columns].T
+        if self.extra_rows.size:
+            block += self.extra_rows[rows] @ self.extra_rows[columns].T
         is_undefined = (self.held | self.open)[rows][:, None] | (self.held | self.open)[columns]
         block[is_undefined] = np.nan
         block[(rows[:, None] == columns) & self.open[rows][:, None]] = np.inf
@@ -202,8 +204,8 @@ class BlockMatrix(NDArrayOperatorsMixin):
         for k, i, j in self._neighbours():
             product[self.own[i]] += self.P[i, k] * o[j]
         product *= self.factor
-        if self.further.size:
-            product += self.further @ (self.further.T @ np.where(self.held | self.open, 0.0, x))
+        if self.extra_rows.size:
+            product += self.extra_rows @ (self.extra_rows.T @ np.where(self.held | self.open, 0.0, x))
         product[self.held | self.open] = 0.0
         return product
 
@@ -247,7 +249,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
         """
         n, n_o, n_b = len(self), self.own.size, self.common.size
         factor = np.where(self.held | self.open, 0.0, np.nan_to_num(self.factor))
-        further = self.further if self.further.size else np.zeros((n, 1))
+        further = self.extra_rows if self.extra_rows.size else np.zeros((n, 1))
         mixed = (self.L @ self.C + self.X) * factor[self.own][:, None] * factor[self.common]
         mixed = mixed + further[self.own] @ further[self.common].T
         of_common = self.C * factor[self.common][:, None] * factor[self.common]
@@ -282,13 +284,13 @@ class BlockMatrix(NDArrayOperatorsMixin):
 
     def scaled(self, factor: Array) -> BlockMatrix:
         """Return the matrix with its rows and columns times factors (n,)."""
-        further = self.further * factor[:, None] if self.further.size else self.further
-        return replace(self, factor=self.factor * factor, further=further)
+        further = self.extra_rows * factor[:, None] if self.extra_rows.size else self.extra_rows
+        return replace(self, factor=self.factor * factor, extra_rows=further)
 
     def plus(self, other: BlockMatrix, weight: float = 1.0) -> BlockMatrix:
         """Return weight * this + other for a matrix with the same L and factors; `further` is that of `other` alone."""
         sums = {name: weight * getattr(self, name) + getattr(other, name) for name in ("C", "X", "P")}
-        return replace(self, **sums, further=other.further)
+        return replace(self, **sums, extra_rows=other.extra_rows)
 
     @property
     def dense(self) -> Array:

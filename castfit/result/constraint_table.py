@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.records import dataclass
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import InputError, suggest
 from castfit._support.text_tables import align_columns
@@ -57,6 +58,7 @@ class HeldConstraint:
     sentence: str
 
 
+@with_old_names(what="objective_name")
 @dataclass(frozen=True)
 class ConstraintTable:
     """Constraints of a fit: ``print`` shows a table, ``table["name"]`` selects one.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
 from castfit.result.confidence_region import Axis, ConfidenceRegion, half_width
 from castfit.result.structural_identifiability import dense_times
@@ -33,6 +34,7 @@ _MAX_REMAINING_ERROR = 0.9  # Fraction of the error above which a further value 
 _DEFAULT_RELATIVE_ERROR = 0.05  # Assumed relative error of an output if no measured output has a known error.
 
 
+@with_old_names(before="error_before", after="error_after")
 @add_brief_repr
 @dataclass(frozen=True, eq=False, repr=False)
 class MeasurementSuggestion:
@@ -49,8 +51,8 @@ class MeasurementSuggestion:
     experiment: str
     time: float
     measured: bool
-    before: float
-    after: float
+    error_before: float
+    error_after: float
     sentence: str
 
     def __str__(self) -> str:
@@ -127,8 +129,8 @@ def suggestions(
     all_suggestions = [
         _suggestion(axis, kind, candidate, scale, region) for kind, candidate in sorted(best.items(), reverse=True)
     ]
-    useful = [s for s in all_suggestions if s.after < s.before]
-    if len(useful) == 2 and useful[1].after >= _MAX_REMAINING_ERROR * useful[0].after:
+    useful = [s for s in all_suggestions if s.error_after < s.error_before]
+    if len(useful) == 2 and useful[1].error_after >= _MAX_REMAINING_ERROR * useful[0].error_after:
         useful.pop()
     return tuple(useful)
 

@@ -154,7 +154,7 @@ class BlockFisherInformation:
             rows = (adjoints * error[:, :, None]).reshape(error.size, n_b)
             shared += rows.T @ rows
         total = _of_theta(replace(raw, C=shared, X=X, P=P), arrow, self.inverse.names, theta)
-        return total if shift is None else replace(total, further=shift[:, None])
+        return total if shift is None else replace(total, extra_rows=shift[:, None])
 
 
 def own_information(

@@ -30,7 +30,7 @@ import scipy
 from castfit._support.distribution_functions import chi2_cdf, chi2_tail
 from castfit._support.records import dataclass
 from castfit._support.reprs import join_limited, one_line
-from castfit.result.residuals import NOTHING, SHOWN, ResidualSeries, grade
+from castfit.result.residuals import NO_FINDING, SIGNIFICANT, ResidualSeries, grade
 from castfit.result.residuals import runs as signs
 
 if TYPE_CHECKING:
@@ -77,12 +77,12 @@ class Goodness:
 
         Sigmas that may be too large are not suspected, only shown.
         """
-        return SHOWN if grade(1.0 - self.p_value) == SHOWN else grade(self.p_value)
+        return SIGNIFICANT if grade(1.0 - self.p_value) == SIGNIFICANT else grade(self.p_value)
 
     @property
     def amiss(self) -> bool:
         """Whether something is shown: that the data are not described, or that chi2 is no chance."""
-        return not self.described or self.grade == SHOWN
+        return not self.described or self.grade == SIGNIFICANT
 
     @property
     def doubtful(self) -> tuple[str, ...]:
@@ -153,18 +153,18 @@ def _assess_by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_v
     label = f"{worst_series.output} in {worst_series.experiment}" if has_many_experiments else worst_series.output
     advice = f"{label} contributes {100 * max(square_sums) / max(sum(square_sums), np.finfo(float).tiny):.0f} % of chi2"
     claim = grade(p_value)
-    if claim == SHOWN and chi2 > _MAX_RMS_RESIDUAL**2 * dof:
+    if claim == SIGNIFICANT and chi2 > _MAX_RMS_RESIDUAL**2 * dof:
         remedy = "Try other starting points, or check whether sigma is too small."
         return False, f"The model does not fit the data: {ratio}; {advice}. {remedy}"
-    if claim == SHOWN:
+    if claim == SIGNIFICANT:
         remedy = "The model may be incomplete, another starting point may be better, or sigma may be too small."
         return True, f"The residuals are larger than sigma implies: {ratio}, p = {p_value:.1g}; {advice}. {remedy}"
-    if grade(chi2_cdf(dof, chi2)) == SHOWN:
+    if grade(chi2_cdf(dof, chi2)) == SIGNIFICANT:
         factor = np.sqrt(dof / chi2) if chi2 > 0 else np.inf
         size_text = f"too large by a factor of about {factor:.2g}" if np.isfinite(factor) else "too large"
         consequence = f"Sigma, and with it the standard errors, seems {size_text}."
         return True, f"The residuals are smaller than sigma implies: {ratio}. {consequence}"
-    if claim != NOTHING:
+    if claim != NO_FINDING:
         sentence = f"The residuals are somewhat large for these sigmas: {ratio}, p = {p_value:.2g}"
         return True, f"{sentence}: 1 of {1 / p_value:.0f} data sets has residuals this large by chance."
     return True, f"The residuals are consistent with sigma (chi-squared test): {ratio}, p = {p_value:.2g}."
@@ -185,7 +185,7 @@ def _assess_by_variance(unexplained: dict[str, float], n: dict[str, int], dof: i
         # Degrees of freedom of the model and of a constant.
         model_dof, constant_dof = dof * n[worst_output] / sum(n.values()), n[worst_output] - 1
         F = finite_parts[worst_output] * constant_dof / model_dof if dof else np.inf
-        if dof and grade(float(scipy.special.fdtrc(model_dof, constant_dof, F))) != SHOWN:
+        if dof and grade(float(scipy.special.fdtrc(model_dof, constant_dof, F))) != SIGNIFICANT:
             return True, f"The measurements of {worst_output} differ too little between experiments to test the fit."
         return False, _no_fit_sentence(remainder_text)
     most = ", most of it" if finite_parts[worst_output] > _REPORTED_UNEXPLAINED_VARIANCE else ""

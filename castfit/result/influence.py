@@ -23,6 +23,7 @@ import numpy as np
 
 from castfit._support.distribution_functions import chi2_quantile, f_median
 from castfit._support.records import dataclass
+from castfit._support.renamed import with_old_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _SOLE_DETERMINANT_LEVERAGE = 1.0 - 1e-6  # leverage of a value that nothing checks
 
 
+@with_old_names(named="describe")
 @dataclass(frozen=True)
 class InfluentialValue:
     """A measured value that the estimates hang on.

@@ -21,6 +21,7 @@ from scipy import special
 from castfit._support.arguments import is_one_of, read_level, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.json_codec import decode_object, rebuild_fields, to_jsonable
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import join_limited, one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
 from castfit._support.text_tables import TabularReport, TextTable, format_interval, format_to_error
@@ -155,6 +156,7 @@ class LaplaceCheck:
         return f"{sentence}: no evidence against the Laplace approximation."
 
 
+@with_old_names(described="is_adequate")
 @dataclass(frozen=True, eq=False, repr=False)
 class PathResult(TabularReport):
     """Result of `fit` for a problem whose model has noises: estimates, and the path by the same likelihood.
@@ -412,7 +414,7 @@ class PathResult(TabularReport):
         return tuple((label, value, float(q)) for (label, value, _), q in zip(tests, p, strict=True))
 
     @property
-    def described(self) -> bool:
+    def is_adequate(self) -> bool:
         """Whether this is a solution, and the innovations are not shown to be anything but white noise."""
         return self.success and not any(p < SHOWN_P_VALUE for _, _, p in self.whiteness)
 

@@ -13,6 +13,7 @@ import scipy
 
 from castfit._support.distribution_functions import fair_binomial_cdf
 from castfit._support.records import dataclass
+from castfit._support.renamed import warn_renamed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +27,26 @@ MIN_TEST_RESIDUALS = 6  # values for a test
 SHOWN_P_VALUE = 1e-3  # probability below which something is shown ...
 SUSPECTED_P_VALUE = 0.05  # ... and suspected
 _OUTLIER_SD_HEAVY_TAILS = 3.0  # deviations of heavy tails from which a residual is an outlier
-SHOWN, SUSPECTED, NOTHING = "shown", "suspected", "nothing"
+
+
+class Grade(str):
+    """Grade of a residual test; it also equals its word of castfit 0.3, with a warning."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        new = {"shown": "significant", "nothing": "none"}.get(other, other) if isinstance(other, str) else other
+        is_equal = str.__eq__(self, new)
+        if is_equal is True and new is not other:
+            warn_renamed(f"the grade {other!r}", f"{new!r}")
+        return is_equal
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+SIGNIFICANT, SUSPECTED, NO_FINDING = Grade("significant"), Grade("suspected"), Grade("none")
 
 
 @dataclass(frozen=True)
@@ -197,7 +217,7 @@ def series(problem: CompiledProblem, residual_values: ResidualTable) -> list[Res
         for j, (output, observed) in enumerate(zip(problem.outputs, condition.observed, strict=True)):
             rows = first_row + np.flatnonzero(column == j)
             if observed is not None:
-                rows = rows[observed.noise.beyond(table["value"][rows]) == 0]
+                rows = rows[observed.noise.censoring_side(table["value"][rows]) == 0]
             if observed is None or not rows.size:
                 continue
             value, sigma, residual = table["value"][rows], table["sigma"][rows], table["residual"][rows]
@@ -205,7 +225,9 @@ def series(problem: CompiledProblem, residual_values: ResidualTable) -> list[Res
                 deviations = table["prediction"][rows] - value
                 with np.errstate(invalid="ignore", divide="ignore"):
                     sigma = np.where(residual == 0.0, 1.0, np.abs(deviations / residual))
-            counted = (np.abs(table["normalised"][rows]) <= _OUTLIER_SD_HEAVY_TAILS) | (not observed.noise.heavy)
+            counted = (np.abs(table["normalised"][rows]) <= _OUTLIER_SD_HEAVY_TAILS) | (
+                not observed.noise.is_heavy_tailed
+            )
             counted |= 2 * np.count_nonzero(counted) <= rows.size
             all_series.append(
                 ResidualSeries(condition.name, output, residual, value, sigma, table["time"][rows], counted)
@@ -244,6 +266,6 @@ def runs(series: Sequence[Array]) -> TestStatistic:
     return TestStatistic(changes / pairs, fair_binomial_cdf(changes, pairs))
 
 
-def grade(p_value: float) -> str:
-    """Grade a p-value as shown, suspected or nothing; NaN is graded as nothing."""
-    return SHOWN if p_value < SHOWN_P_VALUE else SUSPECTED if p_value < SUSPECTED_P_VALUE else NOTHING
+def grade(p_value: float) -> Grade:
+    """Grade a p-value as significant, suspected or none; the grade of NaN is none."""
+    return SIGNIFICANT if p_value < SHOWN_P_VALUE else SUSPECTED if p_value < SUSPECTED_P_VALUE else NO_FINDING

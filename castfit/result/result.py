@@ -27,7 +27,7 @@ from castfit._support.arrays import Array, Mask
 from castfit._support.json_codec import decode_object, rebuild_fields, to_jsonable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.renamed import accept_old_names
+from castfit._support.renamed import accept_old_names, warn_renamed, with_old_names
 from castfit._support.reprs import join_limited, one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
 from castfit._support.text_tables import align_columns, format_interval, format_to_error
@@ -75,6 +75,14 @@ _MAX_FAMILY_ROWS = 3  # of more, in tables without a row for all of them
 FORMAT = 3  # of saved results; format 1 has no goodness of fit, format 2 other names of fields; both are read
 
 
+@with_old_names(
+    described="is_adequate",
+    refuted="is_contradicted",
+    ended="with_status",
+    answering="with_known_problem",
+    found_by="method",
+    to_plain="to_dict",
+)
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Result:
@@ -203,7 +211,7 @@ class Result:
         Hashes of model and data, by what they are of, in a result that was loaded.
     strategies : tuple of str
         What was tried, in this order, until something described the data; the first search is "the start".
-    found_by : tuple or None
+    method : tuple or None
         The transcription and the solver themselves, by which `bootstrap` and others fit again; None in a result that
         was loaded.
     problem : Problem or None
@@ -285,7 +293,7 @@ class Result:
     question: Mapping[str, str] = field(default_factory=dict[str, str])
     strategies: tuple[str, ...] = ()
     measure: str = LIKELIHOOD
-    found_by: tuple[Any, Any] | None = None
+    method: tuple[Any, Any] | None = None
     problem: Posable | None = None
 
     @property
@@ -309,12 +317,12 @@ class Result:
         return self.status.success
 
     @property
-    def described(self) -> bool:
+    def is_adequate(self) -> bool:
         """False where the model is far from the data, or the fit failed; `goodness` says what else is against it."""
         return self.success and self.goodness.described
 
     @cached_property  # every estimate asks for it
-    def refuted(self) -> bool:
+    def is_contradicted(self) -> bool:
         """Whether this solution shows that the model is wrong, so that its intervals are not to be believed.
 
         Either it does not describe the data, or neighbouring residuals are shown to be alike; see `diagnostics`.
@@ -324,7 +332,7 @@ class Result:
     @property
     def determination(self) -> str:
         """Sentence of `identifiability` on all quantities together, conditional if the model is `refuted`."""
-        return _determination(self, self.refuted)
+        return _determination(self, self.is_contradicted)
 
     @property
     def objective(self) -> float:
@@ -376,7 +384,9 @@ class Result:
         if not estimated and name not in self.sigmas:
             known_names = dict.fromkeys((*self.names, *self.sigmas))
             raise_if_mistakes("result", [f"'{name}' was not estimated: {suggest(str(name), known_names)}"])
-        return self._estimate_of(name, self.confidence_intervals() if estimated else {}, contradicts_model=self.refuted)
+        return self._estimate_of(
+            name, self.confidence_intervals() if estimated else {}, contradicts_model=self.is_contradicted
+        )
 
     def _estimate_of(
         self, name: str, intervals: Mapping[str, tuple[float, float]], *, contradicts_model: bool
@@ -651,7 +661,7 @@ class Result:
         True
         """
         intervals = self.confidence_intervals()
-        contradicts_model, names = self.refuted, dict.fromkeys((*self.names, *self.sigmas))
+        contradicts_model, names = self.is_contradicted, dict.fromkeys((*self.names, *self.sigmas))
         return frame_of([self._estimate_of(n, intervals, contradicts_model=contradicts_model) for n in names])
 
     def residual_table(self) -> dict[str, NDArray[Any]]:
@@ -701,7 +711,7 @@ class Result:
             raise InputError("influence", [f"{reason}, and for at most 500 quantities"])
         return influences
 
-    def ended(self, status: Status, message: str) -> Result:
+    def with_status(self, status: Status, message: str) -> Result:
         """Return the result with another status and message."""
         return replace(self, status=status, message=message)
 
@@ -750,10 +760,10 @@ class Result:
         problem = with_correlations(self._with_nodes(problem), self.errors)
         new_names = {name: new_name for name in self.names if (new_name := called_now(name, problem.names)) != name}
         if new_names:
-            saved = json.dumps(self.to_plain())
+            saved = json.dumps(self.to_dict())
             for name, new_name in new_names.items():
                 saved = saved.replace(name, new_name)
-            now_named = Result.from_plain(json.loads(saved, object_hook=decode_object))
+            now_named = Result.from_dict(json.loads(saved, object_hook=decode_object))
             model = {"model": fingerprint.question(problem)["model"]}  # whose hash holds the name
             new_question = {**now_named.question, **model} if now_named.question else {}
             return replace(now_named, question=new_question).with_problem(problem)
@@ -774,7 +784,7 @@ class Result:
         raise_if_mistakes("with_problem", mistakes)
         return replace(self, problem=with_smoothness(problem, self.smoothness))
 
-    def answering(self, problem: Posable) -> Result:
+    def with_known_problem(self, problem: Posable) -> Result:
         """Return the result with the problem that it is known to answer; see `with_problem` where that is not known."""
         return replace(self, problem=self._with_nodes(problem))
 
@@ -806,13 +816,13 @@ class Result:
         information, jacobian.  Fit again from the saved estimates, ``start=result``, to have them.  What a full disk
         cannot take leaves the file as it was.
         """
-        entries = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self.to_plain().items())
+        entries = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self.to_dict().items())
         write_atomically(path, [("{\n" + ",\n".join(entries) + "\n}\n").encode()])
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return the content of the JSON file: all fields except `problem` and `found_by`."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of the JSON file: all fields except `problem` and `method`."""
         matrices = ("covariance", "correlation", "information", "jacobian")  # in blocks no file should hold them whole
-        field_values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("found_by", "problem")}
+        field_values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("method", "problem")}
         field_values |= {name: np.empty((0, 0)) for name in matrices if not isinstance(field_values[name], np.ndarray)}
         if self.problem is not None:
             field_values["question"] = fingerprint.question(self.problem)
@@ -836,11 +846,11 @@ class Result:
         except (TypeError, ValueError, KeyError, RecursionError) as error:
             # No text, no JSON, or no array where one is announced.
             raise InputError("Result.load", [f"'{path}' is not a JSON file: {error}"]) from None
-        return cls.from_plain(loaded, f"'{path}'")
+        return cls.from_dict(loaded, f"'{path}'")
 
     @classmethod
-    def from_plain(cls, entry: Any, where: str = "the record") -> Result:
-        """Build a result from the output of `to_plain` after `decode_object`; `where` is its origin, for messages."""
+    def from_dict(cls, entry: Any, where: str = "the record") -> Result:
+        """Build a result from the output of `to_dict` after `decode_object`; `where` is its origin, for messages."""
         content = dict(cast("dict[str, Any]", entry if isinstance(entry, dict) else {}))
         version = content.pop("castfit_result", None)
         if version not in (1, 2, FORMAT):
@@ -861,6 +871,12 @@ class Result:
             return result
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
             raise InputError("Result.load", [f"{where} is damaged ({error}); save the result again"]) from None
+
+    @classmethod
+    def from_plain(cls, entry: Any, where: str = "the record") -> Result:
+        """Call `from_dict`, with a warning."""
+        warn_renamed("Result.from_plain", "Result.from_dict")
+        return cls.from_dict(entry, where)
 
     def summary(self, *, every: bool = False) -> str:
         """Return the table that `print` shows.
@@ -1002,7 +1018,7 @@ def _sigma_interval(result: Result, name: str) -> tuple[float, float]:
 
 def _verdict(result: Result) -> str:
     """Describe the end of the fit, with a remedy if an optimum does not describe the data."""
-    if result.described or not result.success:
+    if result.is_adequate or not result.success:
         return f"{'Success' if result.success else 'Failure'}: {result.message}"
     unexplained = {name: left for name, left in result.goodness.unexplained.items() if np.isfinite(left)}
     or_else = ""
@@ -1043,7 +1059,7 @@ def _residual_diagnostics(
             if is_untestable or left < EXACT_UNEXPLAINED_VARIANCE
         ],
         not_normal={name for name, noise in models if not noise.normal},
-        heavy={name for name, noise in models if noise.heavy},
+        heavy={name for name, noise in models if noise.is_heavy_tailed},
         by_experiment=by_experiment,
         hat=hat,
         shared=shared,
@@ -1164,7 +1180,7 @@ def _footer(result: Result, diagnostics: Diagnostics | None, contradicts_model: 
         *(
             _diagnostics_unavailable(result)
             if diagnostics is None
-            else (*diagnostics.sentences, *([diagnostics.remedy] if diagnostics.remedy else []))
+            else (*diagnostics.messages, *([diagnostics.advice] if diagnostics.advice else []))
         ),
         _determination(result, contradicts_model),
         *(f"  {combination}" for combination in result.identifiability.combinations),
@@ -1173,5 +1189,5 @@ def _footer(result: Result, diagnostics: Diagnostics | None, contradicts_model: 
     method = [f"{result.transcription}, {result.solver}: {result.iterations} iterations, {result.time:.2f} s"]
     method += [f"failed evaluations: {failed}"] if failed else []
     verdict = [_verdict(result)]
-    poor = result.success and not result.described
+    poor = result.success and not result.is_adequate
     return [*lines, *method, *verdict] if poor else [*lines, *verdict, *method]

@@ -86,7 +86,7 @@ class GaussNewton:
     Parameters
     ----------
     step_control : {"natural_level", "exact_penalty", "levenberg_marquardt", "hemker", "box"} or StepControl
-        Method that damps the steps.
+        Method that damps the steps; "trust_region" is another name of "box".
     homotopy : {"auto", "always", "never"}
         Whether relaxed problems are solved first: "auto" if the direct search stagnates or ends at implausible
         residuals.
@@ -123,6 +123,8 @@ class GaussNewton:
     def __post_init__(self) -> None:
         plain_numbers(self)
         mistakes: list[str] = []
+        if self.step_control in ("trust_region", "trust-region"):
+            object.__setattr__(self, "step_control", "box")  # as files name it
         rule: Any = self.step_control
         if isinstance(rule, str) and rule not in STEP_CONTROLS:
             mistakes.append(f"step_control is '{rule}': {suggest(rule, STEP_CONTROLS)}")

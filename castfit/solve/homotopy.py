@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.records import dataclass
+from castfit._support.renamed import with_old_names
 from castfit._support.status import Status
 from castfit.solve.fallback_thresholds import FALLBACK_THRESHOLDS
 from castfit.solve.penalty_homotopy import RelaxationLevel, RelaxedProblem
@@ -88,6 +89,7 @@ class AttemptProgress:
         )
 
 
+@with_old_names(rough="is_low_accuracy")
 @dataclass(frozen=True)
 class GaussNewtonState:
     """State that one iteration passes to the next: explicit and frozen, so that it can be inspected.

@@ -410,7 +410,12 @@ def _constant(problem: CompiledProblem) -> float:
     for condition in problem.conditions:
         points, mask = condition.points, condition.points.mask
         for j, output in enumerate(condition.observed):
-            if output is not None and output.noise.plain and not output.is_spread_computed and mask[:, j].any():
+            if (
+                output is not None
+                and output.noise.is_residual_noise
+                and not output.is_spread_computed
+                and mask[:, j].any()
+            ):
                 value, sigma = points.values[mask[:, j], j], points.sigma[mask[:, j], j]
                 total += density_functions(output.noise, computed=False).constant(sigma, value)
         dependent = condition.whitening(problem.outputs)

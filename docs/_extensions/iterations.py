@@ -74,7 +74,7 @@ def run(problem: cf.Problem, transcription: Any, theta: Any) -> dict[str, Any]:
     else:
         points, dampings = states, [state.damping for state in states[1:]]
     return {
-        "end": f"{states[-1].status.sentence} {states[-1].detail}".strip(),
+        "end": f"{states[-1].status.message} {states[-1].detail}".strip(),
         "success": bool(states[-1].status.success),
         "points": [
             {

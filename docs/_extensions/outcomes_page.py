@@ -22,7 +22,7 @@ best point so far, and `result.message` says what was tried.
 {statuses}
 
 A status of success is only given if the model itself, integrated with error control, reproduces the objective. It is
-the solver's word, about an optimum: whether the model describes the data there says `result.described`. Where it does
+the solver's word, about an optimum: whether the model describes the data there says `result.is_adequate`. Where it does
 not, what `print` shows ends with "A poor optimum: chi2/n = 430; ...", and commands end with exit status 1: look at
 `result.goodness`, and for a better optimum by `cf.estimate`.
 
@@ -57,7 +57,7 @@ differs.
 
 def write(app: Sphinx) -> None:
     """Write the page."""
-    rows = [f"| `{status.value}` | {status.sentence} | {status.remedy} |" for status in Status]
+    rows = [f"| `{status.value}` | {status.message} | {status.advice} |" for status in Status]
     causes = [f"| `{cause}` | {reason} |" for cause, reason in REASONS.items()]
     path = Path(app.srcdir) / "reference" / "outcomes.md"
     path.write_text(TEXT.format(statuses="\n".join(rows), causes="\n".join(causes)), encoding="utf-8")

@@ -62,13 +62,13 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: planned(transcription=cf.Collocation(states="smoothed")), r"Collocation\(states=...\) is for fits"),
     (lambda: planned(rng=3), "rng is for several starts"),
     (
-        lambda: cf.Candidate([1, 2], fixed=True, between=True),
-        "measured once at all its times; remove between=",
+        lambda: cf.Candidate([1, 2], fixed=True, continuous_times=True),
+        "measured once at all its times; remove continuous_times=",
     ),
     (lambda: cf.Candidate([1, 2], fixed=True, at_most=2), "measured once at all its times; remove at_most="),
     (lambda: cf.Candidate([1, 2], spacing=1, at_most=2), "at_most= counts repetitions, which spacing= excludes"),
-    (lambda: cf.Candidate([1, 2], spacing=1, together="experiment"), "the times of a whole experiment are fixed"),
-    (lambda: cf.Candidate([1], between=True), "between=True optimises times between grid points"),
+    (lambda: cf.Candidate([1, 2], spacing=1, cost_unit="experiment"), "the times of a whole experiment are fixed"),
+    (lambda: cf.Candidate([1], continuous_times=True), "continuous_times=True optimises times between grid points"),
     (lambda: cf.tikhonov(["k", "k"], 1.0), "names holds 'k' twice"),
     (lambda: cf.lasso("k", 1.0, towards={"k": 1, "q": 2}), "towards has a value for 'q', which is not in names"),
     (

@@ -51,7 +51,7 @@ def small():
 def test_every_start_has_one_outcome(small):
     assert [row.method for row in small.rows] == ["default", "single"]
     for row in small.rows:
-        assert row.correct + row.wrong + row.integration_error + row.optimization_error == row.starts == 3
+        assert row.correct + row.n_other_optimum + row.integration_error + row.optimization_error == row.starts == 3
         assert row.success_rate == row.correct / 3
         assert row.median_time > 0
         assert row.expected_time > 0
@@ -83,7 +83,7 @@ class Scripted:
     def __call__(self, problem, *, start, max_time, seed):
         self.asked.append((problem, dict(start), self.transcription.integrator, max_time))
         status, chi2 = self.ends[(len(self.asked) - 2) % len(self.ends)]
-        result = fitted().ended(status, status.sentence)
+        result = fitted().with_status(status, status.sentence)
         merit = ObjectiveMeasure.from_problem(problem)
         return replace(result, chi2=chi2, neg2loglik=merit.at_height(chi2), measure=merit.measure)
 
@@ -125,7 +125,7 @@ def test_outcomes_are_sorted_by_status_and_chi2(scripted):
     (row,) = result_table.rows
     best = ObjectiveMeasure.from_problem(problems.load(SMALL.problem).problem).at_height(99.99)
     assert result_table.best == (best,)  # what did not converge is no optimum
-    assert (row.correct, row.wrong, row.integration_error, row.optimization_error) == (2, 1, 2, 2)
+    assert (row.correct, row.n_other_optimum, row.integration_error, row.optimization_error) == (2, 1, 2, 2)
     assert row.success_rate == 2 / 7
 
 
@@ -265,7 +265,7 @@ def test_bench_times_the_linear_algebra(capsys, monkeypatch):
 @pytest.mark.slow
 def test_a_population_is_found_again(capsys, monkeypatch):
     monkeypatch.setattr("castfit._bench.population._SIZES", (40,))
-    assert cli.main(["bench", "population-40", "--seed", "1", "--json", "-"]) == 0
+    assert cli.main(["bench", "population-40", "--rng", "1", "--json", "-"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["success"]
     assert {row["name"] for row in record["rows"]} > {"ka", "CL", "V", "omega(V)"}

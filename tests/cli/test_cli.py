@@ -191,7 +191,7 @@ def test_a_failed_fit_exits_with_1_and_writes_null(capsys, tmp_path):
         (["notorious", "--option", "rng=never"], "does not take rng=never"),
         (["bellman", "--start", "narow"], "unknown start 'narow' of 'bellman'"),
         (["bellman", "--start", "k1=much"], "'k1' is 'much'; give a number"),
-        (["bellman", "--start", "random", "--seed", "-1"], "the seed is -1"),
+        (["bellman", "--start", "random", "--rng", "-1"], "the seed is -1"),
         (["bellman", "--transcription", "single", "--degree", "3"], "does not take --degree; it takes --derivatives"),
         (["bellman", "--matching", "scalar"], "collocation does not take --matching"),
         (["bellman", "--transcription", "multiple", "--matching", "scalar"], "give derivatives='adjoint' as well"),
@@ -277,9 +277,9 @@ def test_starts(fit_calls, monkeypatch):
     assert start("--transcription", "single", "--start", "reference") == reference
     assert start("--start", "single") == {"k1": 2e-6, "k2": 3e-4}
     assert start("--start", "k2=5e-4") == {"k1": 1e-6, "k2": 5e-4}
-    assert start("--start", "random", "--seed", "4") == benchmark.draw_start(4)
-    assert start("--start", "random", "--seed", "4") == benchmark.draw_start(4)
-    assert start("--start", "random", "--seed", "5") != benchmark.draw_start(4)
+    assert start("--start", "random", "--rng", "4") == benchmark.draw_start(4)
+    assert start("--start", "random", "--rng", "4") == benchmark.draw_start(4)
+    assert start("--start", "random", "--rng", "5") != benchmark.draw_start(4)
 
 
 def test_interrupting_a_fit_reports_the_best_point_and_exits_with_130(capsys, monkeypatch, tmp_path):
@@ -317,7 +317,7 @@ def test_interrupting_the_demonstration_ends_it(monkeypatch, tmp_path):
 
     def interrupted(*arguments, **options):
         calls.append(arguments)
-        return real(*arguments, **options).ended(cf.Status.INTERRUPTED, "Interrupted.")
+        return real(*arguments, **options).with_status(cf.Status.INTERRUPTED, "Interrupted.")
 
     monkeypatch.setattr(cf, "fit", interrupted)
     assert cli.main(["demo", "--plot", str(tmp_path / "demo.png")]) == 130
@@ -438,7 +438,7 @@ def test_bench_lists_its_tables(capsys):
     assert "castfit bench --list" in capsys.readouterr().err
 
 
-def test_rng_is_another_name_of_seed(fit_calls, capsys):
+def test_seed_is_the_old_name_of_rng(fit_calls, capsys):
     for name in ("--seed", "--rng"):
         cli.main(["fit", "calcium", "--start", "random", name, "5"])
     first_call, second_call = fit_calls

@@ -15,7 +15,7 @@ from castfit.drive.run.optima import ObjectiveMeasure
 
 def test_compare_writes_its_rows(capsys, tmp_path):
     files = {kind: tmp_path / f"rows.{kind}" for kind in ("json", "csv", "png")}
-    options = ["--starts", "2", "--seed", "3", "--methods", "collocation,incremental"]
+    options = ["--starts", "2", "--rng", "3", "--methods", "collocation,incremental"]
     outputs = ["--json", str(files["json"]), "--csv", str(files["csv"]), "--plot", str(files["png"])]
     assert cli.main(["compare", "bellman", *options, *outputs]) == 0
     out = capsys.readouterr().out
@@ -49,7 +49,7 @@ def compare_calls(monkeypatch):
 
 def test_compare_uses_what_the_problem_recommends(compare_calls):
     assert cli.main(["compare", "notorious", "--option", "mu=20", "--methods", "multiple, incremental/multiple",
-                     "--starts", "3", "--seed", "5", "--workers", "2", "--max-time", "9"]) == 0  # fmt: skip
+                     "--starts", "3", "--rng", "5", "--workers", "2", "--max-time", "9"]) == 0  # fmt: skip
     (call,) = compare_calls
     benchmark = problems.load("notorious", mu=20)
     assert [m.transcription for m in call["methods"].values()] == [cf.MultipleShooting(10)] * 2
@@ -70,7 +70,7 @@ def test_an_interrupted_comparison_exits_with_130(compare_calls, capsys):
     [
         (["bellmann"], "did you mean 'bellman'"),
         (["bellman", "--methods", "singel"], "did you mean 'single'"),
-        (["bellman", "--starts", "0", "--seed", "-1"], "--seed is -1"),
+        (["bellman", "--starts", "0", "--rng", "-1"], "--rng is -1"),
         (["bellman", "--workers", "0"], "workers is 0"),
         (["bellman", "--csv", "no/such/rows.csv"], "cannot be written"),
         (["bellman", "--plot", "picture"], "has no image format"),
@@ -97,7 +97,7 @@ def test_table_1_names_mu_in_every_row(capsys, monkeypatch):
 
 def test_table_2_is_solved_from_noise_of_its_own(capsys):
     best = []
-    for seed in ([], ["--seed", "1"]):
+    for seed in ([], ["--rng", "1"]):
         arguments = ["bench", "iss-table2", "--starts", "2", "--methods", "collocation", "--json", "-", *seed]
         assert cli.main(arguments) == 0
         record = json.loads(capsys.readouterr().out)

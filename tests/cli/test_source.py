@@ -159,7 +159,7 @@ def test_searches_of_a_file(tmp_path: Path, command: list[str], capsys: pytest.C
     assert written["success"]
     assert written["parameters"]["k"] == pytest.approx(0.4, rel=0.1)
     assert castfit.Result.load(saved).parameters == pytest.approx(written["parameters"])
-    assert cli.main([name, path, "--seed", "-1"]) == 2
+    assert cli.main([name, path, "--rng", "-1"]) == 2
     assert "the seed is -1" in capsys.readouterr().err
 
 

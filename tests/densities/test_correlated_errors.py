@@ -310,8 +310,8 @@ def test_residuals_are_judged_by_what_is_new_in_them():
         cf.fit(line(0.3, values, times)),
         cf.fit(line(cf.correlated(0.3, time=1.5), values, times)),
     )
-    assert independent_result.diagnostics.outputs["x"].autocorrelation.grade == "shown"
-    assert correlated_result.diagnostics.outputs["x"].autocorrelation.grade == "nothing"
+    assert independent_result.diagnostics.outputs["x"].autocorrelation.grade == "significant"
+    assert correlated_result.diagnostics.outputs["x"].autocorrelation.grade == "none"
     phi = np.exp(-(times[1] - times[0]) / 1.5)
     r = correlated_result.normalised_residuals
     innovations = (r[1:] - phi * r[:-1]) / np.sqrt(1 - phi**2)

@@ -307,7 +307,7 @@ def test_a_known_spread_leaves_one_row_of_the_prediction(name):
 @pytest.mark.parametrize("name", ["Gaussian", "LogNormal", "LogNormal-10"])
 def test_plain_rows_are_residuals_of_which_the_cost_is_half_the_square(name):
     noise = ALL[name]
-    assert noise.plain
+    assert noise.is_residual_noise
     density = density_of(noise).known_spread
     half = ca.Function("f", [MU, S, M], [ca.gradient(density.cost - 0.5 * density.rows**2, MU)])
     slope = ca.Function("f", [MU, S, M], [ca.gradient(density.rows, MU) - density.factor])
@@ -318,7 +318,7 @@ def test_plain_rows_are_residuals_of_which_the_cost_is_half_the_square(name):
 
 @pytest.mark.parametrize("name", [n for n in ALL if n not in ("Gaussian", "LogNormal", "LogNormal-10")])
 def test_other_rows_are_not_plain(name):
-    assert not ALL[name].plain
+    assert not ALL[name].is_residual_noise
 
 
 @pytest.mark.parametrize("name", [*CONTINUOUS, *POSITIVE, *COUNTS])
@@ -413,7 +413,7 @@ def test_scores_of_counts_are_normal_quantiles_of_their_probability(mu, s):
 def test_noise_models_say_what_their_residuals_are_like(name):
     noise = ALL[name]
     assert noise.normal == (name in ("Gaussian", *POSITIVE, *COUNTS))
-    assert noise.heavy == (name not in ("Gaussian", "censored", "censored-log", *POSITIVE, *COUNTS))
+    assert noise.is_heavy_tailed == (name not in ("Gaussian", "censored", "censored-log", *POSITIVE, *COUNTS))
     r = np.array([1.0, -2.0])
     if name not in COUNTS:
         np.testing.assert_array_equal(noise.scores(r, r, r, np.array([1.0, 2.0])), r)

@@ -231,7 +231,7 @@ def test_where_single_shooting_finds_nothing_collocation_follows():
     result = cf.fit(problem, start=start)
     assert result.success
     assert result.strategies[:3] == ("the start", "growing horizons", "collocation")
-    assert result.described
+    assert result.is_adequate
     probed = [entry["iteration"] for entry in result.history if "try" not in entry]
     assert max(probed) < PROBE_SOLVER.max_iter / 2  # given up where it was held up
 
@@ -248,7 +248,7 @@ def test_single_shooting_goes_on_from_parameters_matched_to_the_data():
     result = cf.fit(problem, start=start)
     assert result.strategies == ("the start",)
     assert result.transcription == "single shooting"
-    assert result.described
+    assert result.is_adequate
     assert [e["iteration"] for e in result.history].count(0) == 1  # told as one search
     assert result.chi2 == pytest.approx(MICHALIK, rel=1e-4)
 
@@ -295,7 +295,7 @@ def test_growing_horizons_are_left_where_data_are_not_described(monkeypatch):
         local_search, "_solve", lambda staged, *r, **k: horizons.append(staged) or solve(staged, *r, **k)
     )
     result = cf.fit(problem, start=start)
-    assert result.described
+    assert result.is_adequate
     assert "growing horizons" in result.strategies
     assert 1 < len(horizons) < local_search.HORIZON_COUNTS[-1] / 2
 
@@ -310,7 +310,7 @@ def test_a_callback_stops_a_probe_too():
 def test_where_far_more_happens_than_was_measured_single_shooting_goes_down_to_the_end():
     problem, start = sizes.CASES["values 10"]()
     result = cf.fit(problem, start=start)
-    assert result.described
+    assert result.is_adequate
     assert "Single shooting was chosen" in result.message
     assert result.strategies == ("the start",)  # a long way, but the right one
     assert result.iterations > PROBE_SOLVER.max_iter

@@ -160,7 +160,7 @@ def test_interrupts_callbacks_and_limits_end_with_a_result(solver):
     for status, result in ends.items():
         assert result.status is status
         assert not result.success
-        assert result.message.startswith(status.sentence)
+        assert result.message.startswith(status.message)
         assert np.isfinite(result.chi2)
         assert set(result.parameters) == set(OPTIMUM)
 

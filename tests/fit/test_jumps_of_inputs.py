@@ -94,7 +94,7 @@ def test_residuals_that_follow_jumps_are_named_and_others_are_not() -> None:
     rng = np.random.default_rng(5)
     noise = 0.02 * rng.standard_normal(TIMES.size)
     wrong_diagnostics = cf.fit(problem("before", seen("after") + noise, sigma=0.02), "single").diagnostics
-    assert wrong_diagnostics.suspicious
+    assert wrong_diagnostics.has_findings
     assert "residuals of v correlate with the jumps of the input 'i'" in wrong_diagnostics.sentence
     assert "measured before it. If they were measured after it" in wrong_diagnostics.sentence
     assert "measured='after'" in wrong_diagnostics.sentence

@@ -390,7 +390,7 @@ def test_the_picture_has_a_band_for_each_output(tmp_path):
     assert (tmp_path / "walk.png").stat().st_size > 1000
     with pytest.raises(cf.InputError, match=r"use plots\.paths"):
         cf.plots.fit(result)
-    assert "driven by white noise w" in result.problem.own_model._repr_html_()
+    assert "driven by white noise w" in result.problem.original_model._repr_html_()
     with pytest.raises(cf.InputError, match="state or output"):
         cf.plots.paths(result, outputs=["q"])
     with pytest.raises(cf.InputError, match="state or output"):

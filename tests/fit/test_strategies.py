@@ -130,7 +130,7 @@ def test_what_the_chosen_transcription_found_is_not_solved_again_by_another_one(
 def test_multiple_shooting_from_a_poor_start_recovers():
     start = {"beta": 10.0, "gamma": 0.01, "rho": 10.0}
     result_without_retry = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, retry=False)
-    assert not (result_without_retry.success and result_without_retry.described)
+    assert not (result_without_retry.success and result_without_retry.is_adequate)
     result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start)
     assert result.success
     assert result.goodness.described
@@ -196,7 +196,7 @@ def test_a_search_that_was_given_up_goes_on_where_another_one_ends_in_a_poor_opt
 @pytest.mark.parametrize("status", [s for s in Status if s not in SOLVED])
 def test_every_failure_says_what_to_do(status):
     words = ("try", "Try", "use", "raise", "start", "Bound", "bound", "best point found", "does not reproduce")
-    assert any(word in f"{status.sentence} {status.remedy}" for word in words)
+    assert any(word in f"{status.message} {status.advice}" for word in words)
 
 
 @pytest.mark.parametrize("again", ["single", "multiple", "collocation"])

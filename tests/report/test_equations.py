@@ -134,7 +134,7 @@ def test_delays_and_intervals_are_shown_as_they_were_said():
 
 @pytest.mark.parametrize("problem", ["stat5", "calcium", "hiv_proteinase", "three_step", "mackey_glass"])
 def test_models_of_the_library_are_well_formed(problem):
-    equations = system(problems.load(problem).problem.own_model)
+    equations = system(problems.load(problem).problem.original_model)
     assert equations.rates
     for equation in (
         *equations.rates,

@@ -122,7 +122,7 @@ def test_it_tells_the_story_in_order(page, result):
 def test_it_says_what_to_measure_next(page, result):
     text = page.read_text(encoding="utf-8")
     section = re.search(r"Suggested measurements</h2><p>(.*?)</p><figure", text)[1]
-    candidate = cf.Candidate(np.linspace(0, 4, 61)[1:], same=True, name="more")
+    candidate = cf.Candidate(np.linspace(0, 4, 61)[1:], repeats=True, name="more")
     design = cf.design(result, candidate, budget=3)
     assert str(design).splitlines()[0][1:] in section
     for name, sd in design.after.items():

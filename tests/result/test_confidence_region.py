@@ -285,7 +285,7 @@ def test_misuse_is_refused() -> None:
         region.contains({"q": 1.0})
     with refused("'k' was passed twice"):
         region.pair("k", "k")
-    failed_result = result.ended(cf.Status.MAX_ITERATIONS, "stopped")
+    failed_result = result.with_status(cf.Status.MAX_ITERATIONS, "stopped")
     with refused("no confidence region: the fit failed"):
         failed_result.confidence_region()
 

@@ -38,11 +38,11 @@ STEADY = NOISE / np.sqrt(np.mean(NOISE**2))
 
 def test_of_noise_it_is_said_how_much_was_looked_at():
     diagnostics = diagnose(table(NOISE), dof=98, is_sigma_known=True)
-    assert not diagnostics.suspicious
-    assert diagnostics.sentences == ()
+    assert not diagnostics.has_findings
+    assert diagnostics.messages == ()
     assert diagnostics.sentence.startswith("Residual tests: no deviation from ")
     assert "in 100 residuals" in diagnostics.sentence
-    assert diagnostics.outputs["y"].found == ()
+    assert diagnostics.outputs["y"].findings == ()
     assert "Neighbouring residuals of y: no evidence against independence (correlation " in str(
         diagnostics.outputs["y"]
     )
@@ -61,7 +61,7 @@ def test_three_grades():
     assert check.sentence.endswith("may be too narrow by a factor of about 1.7.")
     walk = np.cumsum(noise[0]) - np.mean(np.cumsum(noise[0]))
     diagnostics = diagnose(table(walk), dof=28, is_sigma_known=False)
-    assert diagnostics.outputs["y"].autocorrelation.grade == "shown"
+    assert diagnostics.outputs["y"].autocorrelation.grade == "significant"
     assert "Neighbouring residuals of y are autocorrelated (correlation 0." in diagnostics.sentence
     assert "the confidence intervals are too narrow by a factor of about" in diagnostics.sentence
     assert diagnostics.dependent == ("y",)
@@ -117,7 +117,7 @@ def test_noise_of_one_or_many_outputs_is_suspected_in_one_fit_of_twenty():
                 *(table(rng.standard_normal(15), rng.uniform(1, 2, 15), output=f"y{k}") for k in range(outputs))
             )
             diagnostics = diagnose(fit, dof=15 * outputs, is_sigma_known=True, by_experiment=False)
-            suspected += any(checks.found for checks in diagnostics.outputs.values())
+            suspected += any(checks.findings for checks in diagnostics.outputs.values())
         assert suspected / 400 < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
 
 
@@ -142,18 +142,18 @@ def test_each_failing_is_found_and_said(name, known):
     r = r / np.sqrt(np.mean(r**2))
     diagnostics = diagnose(table(r, prediction), dof=98, is_sigma_known=known)
     check = diagnostics.outputs["y"].checks[name]
-    assert check.grade == "shown"
+    assert check.grade == "significant"
     assert phrase in check.sentence
-    assert check.sentence in diagnostics.outputs["y"].found
-    assert check.sentence in diagnostics.sentences
-    assert diagnostics.suspicious
+    assert check.sentence in diagnostics.outputs["y"].findings
+    assert check.sentence in diagnostics.messages
+    assert diagnostics.has_findings
     assert "**" in str(diagnostics)
     assert "* suspected (p < 0.05), ** shown (p < 0.001)" in str(diagnostics)
 
 
 def test_signs_explain_and_are_no_test_of_their_own():
     check = diagnose(table(SLOW), dof=98, is_sigma_known=True).outputs["y"].runs
-    assert not check.found
+    assert not check.is_finding
     assert check.sentence.startswith("Signs of residuals of y change between ")
 
 
@@ -167,8 +167,8 @@ def test_only_the_output_and_the_experiment_that_fail_are_named():
     diagnostics = diagnose(joined(*tables), dof=390, is_sigma_known=True)
     assert diagnostics.sentence.startswith("Neighbouring residuals of b are autocorrelated (correlation ")
     assert diagnostics.dependent == ("b",)
-    assert diagnostics.series["day", "b"].autocorrelation.grade == "shown"
-    assert not diagnostics.series["night", "b"].autocorrelation.found
+    assert diagnostics.series["day", "b"].autocorrelation.grade == "significant"
+    assert not diagnostics.series["night", "b"].autocorrelation.is_finding
     assert diagnostics.series["day", "b"].n == 100
     assert diagnostics.outputs["b"].n == 200
     assert "night" in str(diagnostics)
@@ -184,7 +184,7 @@ def test_outliers_are_named_by_experiment_output_and_time_and_hide_nothing():
     assert (outlier.experiment, outlier.output, outlier.time, outlier.residual) == ("day", "y", 37.0, -25.0)
     assert str(outlier) == "y in day at t = 37 (-25 sigma)"
     assert outlier.prediction - outlier.value == -25.0
-    assert diagnostics.sentences == (f"Outliers that influence the fit: {outlier}. Check them first.",)
+    assert diagnostics.messages == (f"Outliers that influence the fit: {outlier}. Check them first.",)
     slow = 3 * SLOW
     slow[50] = 60.0
     slow_diagnostics = diagnose(table(slow), dof=98, is_sigma_known=True)
@@ -202,21 +202,21 @@ def test_replicates_have_no_order():
     residual_table["time"] = np.repeat(np.arange(40.0), 5)
     residual_table["replicate"] = np.tile(np.arange(5), 40)
     diagnostics = diagnose(residual_table, dof=198, is_sigma_known=False)
-    assert not diagnostics.outputs["y"].autocorrelation.found
+    assert not diagnostics.outputs["y"].autocorrelation.is_finding
 
 
 @pytest.mark.parametrize("r", [np.full(50, np.nan), np.zeros(50), 1e-3 * SLOW[:50]])
 def test_data_without_errors_are_not_examined(r):
     diagnostics = diagnose(table(r), dof=48, is_sigma_known=True)
-    assert not diagnostics.suspicious
+    assert not diagnostics.has_findings
     assert "not tested" in diagnostics.outputs["y"].autocorrelation.sentence
     exact = diagnose(table(SLOW), dof=98, is_sigma_known=False, exact=["y"])
-    assert not exact.suspicious
+    assert not exact.has_findings
 
 
 def test_only_normal_errors_must_be_normal():
     r = CASES["normality"][0]
-    assert not diagnose(table(r), dof=98, is_sigma_known=False, not_normal=["y"]).outputs["y"].normality.found
+    assert not diagnose(table(r), dof=98, is_sigma_known=False, not_normal=["y"]).outputs["y"].normality.is_finding
 
 
 # Through a fit
@@ -263,7 +263,7 @@ def decay(noise: float, *, sigma: float | None) -> cf.Problem:
 @pytest.mark.parametrize(("noise", "sigma"), [(0.05, 0.05), (0.05, None), (0.0, None), (0.0, 0.05)])
 def test_print_says_nothing_where_nothing_is_wrong(noise, sigma):
     result = cf.fit(decay(noise, sigma=sigma))
-    assert not result.diagnostics.suspicious
+    assert not result.diagnostics.has_findings
     assert "Outliers" not in str(result)
     assert "correlated" not in str(result)
 
@@ -280,8 +280,8 @@ def test_residuals_of_a_wrong_model_are_correlated():
     assert "assuming that the model is correct" in str(result).splitlines()[0]
     assert "Assuming that the model is correct: k is well determined. The residuals contradict " in str(result)
     assert result.determination in str(result)
-    assert result.refuted
-    assert not result.described
+    assert result.is_contradicted
+    assert not result.is_adequate
     assert "% of the variance of x unexplained, and the residuals show a pattern" in result.goodness.sentence
 
 
@@ -351,10 +351,10 @@ def test_the_fit_of_the_front_page_is_not_called_noise():
     )
     assert result.diagnostics.sentence == message
     assert message in str(result).splitlines()
-    assert result.described
-    assert result.refuted
+    assert result.is_adequate
+    assert result.is_contradicted
     checkup = cf.doctor(result, starts=0)
-    assert not checkup.fine
+    assert not checkup.ok
     assert checkup["residuals"].sentence == message
     assert "Use result.plot() to see where the model does not fit." in checkup["residuals"].advice
     assert "Assuming that the model is correct: all quantities" in checkup["identifiability"].sentence

@@ -57,7 +57,7 @@ def test_it_reads_as_a_sentence_and_writes_as_a_number(result):
 def test_where_the_model_is_wrong_an_interval_has_a_condition():
     """As the table has it; the data of `problem` have a wave that is far larger than such a sigma."""
     result = cf.fit(problem(sigma=0.001), cf.SingleShooting())
-    assert result.refuted
+    assert result.is_contradicted
     assert repr(result["k"]).endswith("(assuming that the model is correct: well determined)")
     assert result.to_frame().verdict["k"] == "assuming that the model is correct: well determined"
 
@@ -117,7 +117,7 @@ def test_units_are_labels_and_stay_with_what_is_made_of_the_problem(result):
 def test_units_change_no_number(result):
     unitless_result = cf.fit(problem(), cf.SingleShooting())
     assert unitless_result.parameters == result.parameters
-    assert unitless_result.to_plain()["question"] == result.to_plain()["question"]
+    assert unitless_result.to_dict()["question"] == result.to_dict()["question"]
 
 
 def test_wrong_units_are_named_at_once():

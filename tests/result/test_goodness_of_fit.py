@@ -32,7 +32,7 @@ def test_probabilities_are_those_of_chi2_and_of_the_binomial_distribution() -> N
     changes = int((r[1:] * r[:-1] < 0).sum())
     assert quality.runs["y"] == pytest.approx(stats.binom.cdf(changes, 99, 0.5))
     assert quality.sentence.startswith("The residuals are consistent with sigma (chi-squared test): chi2/n = ")
-    assert quality.grade == "nothing"
+    assert quality.grade == "none"
     rare = goodness([series(1.2 * r)], float(1.44 * r @ r), 98, absolute_sigma=True)
     assert 1e-3 < rare.p_value < 0.05
     assert "somewhat large" in rare.sentence
@@ -101,7 +101,7 @@ def test_a_fit_that_leaves_a_wave_does_not_describe_the_data() -> None:
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     result = cf.fit(cf.Problem(model, cf.Experiment({"x": values}, times), parameters={"k": 0.5}), cf.SingleShooting())
     assert result.success
-    assert not result.described
+    assert not result.is_adequate
     assert "and the residuals show a pattern" in result.goodness.sentence
     assert "Assuming that the model is correct: k is well determined. The residuals contradict " in str(result)
 
@@ -120,7 +120,7 @@ def test_data_without_a_time_course_are_judged_between_experiments() -> None:
     """Values that do not vary with the dose are described as well as by a constant, as far as four values tell."""
     same = cf.fit(steady([1.0, 1.3, 0.8, 1.1], [1.0, 1.05, 1.1, 1.15]))
     assert same.goodness.unexplained["x"] > 1.0
-    assert same.described
+    assert same.is_adequate
     assert "x differ too little between experiments to test the fit" in same.goodness.sentence
     fine = cf.fit(steady([0.52, 1.01, 1.95, 4.1], [1.0, 2.0, 4.0, 8.0]))
     assert fine.goodness.sentence.startswith("The model leaves 0.")
@@ -144,7 +144,7 @@ def test_an_optimum_that_does_not_describe_the_data_is_no_plain_success() -> Non
     text = str(result)
     assert "Success" not in text
     assert result.success
-    assert not result.described
+    assert not result.is_adequate
     assert "all quantities are well determined" not in text or "Assuming that the model is correct: " in text
     assert "assuming that the model is correct" in text.splitlines()[0]
     assert "The model does not fit the data: chi2/n = " in text
@@ -186,7 +186,7 @@ def test_the_last_line_calls_a_poor_optimum_one(sigma, said, capsys):
         for start in (1.6, 2.95)
     )
     assert poor.success
-    assert not poor.described
+    assert not poor.is_adequate
     last_line = str(poor).splitlines()[-1]
     assert last_line.startswith(f"A poor optimum: {said}" if sigma else "A poor optimum: ")
     assert said in last_line
@@ -194,7 +194,7 @@ def test_the_last_line_calls_a_poor_optimum_one(sigma, said, capsys):
     first_line, second_line = (line for line in capsys.readouterr().out.splitlines() if f"{poor.measure} = " in line)
     assert first_line.endswith(", a poor optimum")
     assert "poor" not in second_line
-    assert good.described
+    assert good.is_adequate
     assert "poor" not in str(good)
     assert "Success: " in str(good)
 
@@ -203,7 +203,7 @@ def test_data_that_do_not_vary_judge_no_model_by_their_variance() -> None:
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     result = cf.fit(cf.Problem(model, cf.Experiment({"x": [0.5] * 4}, time=[1, 2, 3, 4]), parameters={"k": 0.3}))
-    assert result.described
+    assert result.is_adequate
     assert "The measurements of x are constant, so the explained variance is undefined." in str(result)
 
 
@@ -212,7 +212,7 @@ def test_where_sigma_is_far_too_small_it_is_named_beside_the_model() -> None:
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     data = {"x": np.exp(-0.3 * np.arange(1, 9)) + 0.1 * np.cos(5.0 * np.arange(8))}
     result = cf.fit(cf.Problem(model, cf.Experiment(data, np.arange(1, 9), sigma=0.01), parameters={"k": 0.3}))
-    assert not result.described
+    assert not result.is_adequate
     assert "check whether sigma is too small" in str(result)
     assert "the model is inadequate, or sigma may be too small." in str(result)
 
@@ -230,10 +230,10 @@ def test_an_outlier_that_the_noise_model_expects_does_not_refute_the_model(noise
         return cf.fit(cf.Problem(model, data, parameters={"k": 0.6}), "single", retry=False)
 
     result = fitted(values)
-    assert result.described
+    assert result.is_adequate
     assert result.goodness.unexplained["x"] < 0.1
     assert "1 outlier is excluded" in result.goodness.sentence
-    assert not fitted(2 - values).described  # where most are far away nothing is set aside
+    assert not fitted(2 - values).is_adequate  # where most are far away nothing is set aside
 
 
 def test_a_loss_that_is_no_likelihood_has_no_criteria() -> None:

@@ -112,9 +112,9 @@ def test_the_size_of_residuals_is_a_check() -> None:
     fine, small, unknown = (
         cf.fit(line(y, **s), "single").diagnostics.chi2 for s in ({"sigma": 0.1}, {"sigma": 1e-3}, {})
     )
-    assert not fine.found
+    assert not fine.is_finding
     assert 0.1 < fine.p_value < 0.99
-    assert small.found
+    assert small.is_finding
     assert np.isnan(unknown.number)
     assert "sigma is unknown" in unknown.sentence
 

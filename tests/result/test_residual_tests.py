@@ -17,7 +17,7 @@ from castfit.result.residual_tests import (
     outliers,
     trend,
 )
-from castfit.result.residuals import NOTHING, SHOWN, SUSPECTED, grade, runs
+from castfit.result.residuals import NO_FINDING, SIGNIFICANT, SUSPECTED, grade, runs
 
 
 def test_figures_are_those_of_scipy():
@@ -184,5 +184,5 @@ def test_weights_decide_how_soon_a_test_is_believed() -> None:
 
 def test_three_grades() -> None:
     assert [grade(p) for p in (0.0, 9e-4, 1e-3, 0.049, 0.05, np.nan)] == [
-        SHOWN, SHOWN, SUSPECTED, SUSPECTED, NOTHING, NOTHING,
+        SIGNIFICANT, SIGNIFICANT, SUSPECTED, SUSPECTED, NO_FINDING, NO_FINDING,
     ]  # fmt: skip

@@ -322,7 +322,7 @@ def test_everything_but_the_problem_survives_saving(make: Any, tmp_path: Path) -
     result.save(tmp_path / "result.json")
     loaded_result = Result.load(tmp_path / "result.json")
     for name, value in vars(result).items():
-        if name in ("question", "problem", "found_by", "goodness"):  # only a result without its problem needs the first
+        if name in ("question", "problem", "method", "goodness"):  # only a result without its problem needs the first
             continue
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(getattr(loaded_result, name), value)
@@ -444,7 +444,7 @@ def test_a_result_is_frozen(result: Result) -> None:
     for part in (result, result.goodness):
         with pytest.raises(FrozenInstanceError):
             part.cost = 1.0
-    stopped_result = result.ended(Status.MAX_TIME, "It took too long.")
+    stopped_result = result.with_status(Status.MAX_TIME, "It took too long.")
     assert not stopped_result.success
     assert stopped_result.message == "It took too long."
     assert stopped_result.parameters == result.parameters
@@ -535,7 +535,7 @@ def test_results_of_castfit_0_2_are_read(name: str, tmp_path: Path) -> None:
     assert derived_values[:2] == (old.aic, 1 if at_bound else 2)
     if not at_bound:
         result = old.with_problem(problems.load("bellman").problem)
-        assert result.diagnostics.sentences is not None
+        assert result.diagnostics.messages is not None
         assert "z upper" in result.predict([50.0], bands="linear")["experiment 1"]
 
 

@@ -153,7 +153,7 @@ def estimate_default(**run):
 def estimate_ways(**run):
     """Search by named strategies, between limits, without a race."""
     return cf.estimate(
-        problems.absorption(), rng=1, ways=["box", "growing", "soft", "moved"], finds=2, screen=2, race=False,
+        problems.absorption(), rng=1, strategies=["box", "growing", "soft", "moved"], finds=2, screen=2, race=False,
         limits={"ka": (0.1, 5.0), "ke": (0.1, 5.0), "v": (1.0, 20.0)}, **run,
     )  # fmt: skip
 

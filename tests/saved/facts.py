@@ -30,7 +30,7 @@ def collect_result(result):
     names = ("cost", "chi2", "objective", "measure", "n_data", "dof", "neg2loglik", "neg2logprior", "n_estimated",
              "aic", "bic", "noise", "rank", "inflation", "absolute_sigma", "confidence_level", "transcription", "solver",
              "iterations", "gaps", "values", "standard_errors", "numerical_errors", "sigmas", "sigma_errors", "active",
-             "smoothness", "effective", "evaluations", "failures", "message", "success", "described", "predictions",
+             "smoothness", "effective", "evaluations", "failures", "message", "success", "is_adequate", "predictions",
              "residuals", "strategies")  # fmt: skip
     facts = {name: getattr(result, name) for name in names}
     facts["status"] = result.status.value
@@ -85,7 +85,7 @@ def collect_plan(plan):
 
 def collect_profiles(profiles):
     """Collect numbers of profiles."""
-    facts = {name: getattr(profiles, name) for name in ("by", "complete", "improved", "verdicts")}
+    facts = {name: getattr(profiles, name) for name in ("statistic", "complete", "improved", "verdicts")}
     facts["limits"] = profiles.limits()
     facts["points"] = {name: len(profile.values) for name, profile in profiles.items()}
     facts["optima"] = [[other.objective, other.values] for other in profiles.optima]
@@ -116,7 +116,7 @@ def collect_multistart(search):
 
 def collect_scatter(search):
     """Collect numbers of a scatter search."""
-    names = ("simulations", "sweeps", "generations", "failures", "transcription", "solver", "names")
+    names = ("simulations", "n_sensitivity_evaluations", "generations", "failures", "transcription", "solver", "names")
     facts = {name: getattr(search, name) for name in names}
     facts["logarithmic"] = list(search.logarithmic)
     facts["history"] = [[moment.simulations, moment.objective] for moment in search.history]
@@ -127,7 +127,7 @@ def collect_scatter(search):
 
 def collect_portfolio(search):
     """Collect numbers of a search by several strategies."""
-    facts = {name: getattr(search, name) for name in ("sure", "finds", "described", "measure")}
+    facts = {name: getattr(search, name) for name in ("stopping_rule_met", "hits", "is_adequate", "measure")}
     facts["candidates"] = [[c.way, c.success, c.best, c.dropped, c.values] for c in search.candidates]
     facts["best"] = collect_best(search.best)
     return facts

@@ -511,7 +511,7 @@ def test_every_return_code_becomes_a_status(code, monkeypatch):
     expected = module.IPOPT_STATUS.get(code, Status.SOLVER_ERROR)
     assert solution.status is expected
     assert solution.iterations == 7
-    assert solution.status.sentence
+    assert solution.status.message
     assert solution.status.success == (expected in (Status.CONVERGED, Status.ACCEPTABLE))
     assert solution.detail == (f"IPOPT returned {code}." if expected is Status.SOLVER_ERROR else "")
     np.testing.assert_array_equal(solution.v, staged.start)

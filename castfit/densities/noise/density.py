@@ -46,6 +46,7 @@ import numpy as np
 from castfit._support.arguments import plain_numbers
 from castfit._support.pickling import Picklable
 from castfit._support.records import dataclass
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class Density:
         )
 
 
+@with_old_names(beyond="censoring_side", heavy="is_heavy_tailed", plain="is_residual_noise")
 @add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Noise(Picklable, ABC):
@@ -140,7 +142,7 @@ class Noise(Picklable, ABC):
 
     has_spread: ClassVar[bool] = True
     """Whether the density has a spread, so that `sigma` means something."""
-    heavy: ClassVar[bool] = False
+    is_heavy_tailed: ClassVar[bool] = False
     """Whether values far away are to be expected, so that the sum of squared residuals says little."""
     spread_name: ClassVar[str] = "sigma"
     """What the spread is called among the estimates, as in ``sigma(y)``."""
@@ -174,7 +176,7 @@ class Noise(Picklable, ABC):
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Estimate an unknown spread, positive, from predictions (n,) and measured values (n,), by moments."""
 
-    def beyond(self, m: Array) -> Array:
+    def censoring_side(self, m: Array) -> Array:
         """Return -1 where the measured values, of any shape, say no more than "below", 1 for "above", else 0."""
         return np.zeros(np.shape(m))
 
@@ -230,7 +232,7 @@ class Noise(Picklable, ABC):
         return False
 
     @property
-    def plain(self) -> bool:
+    def is_residual_noise(self) -> bool:
         """Whether the first row is the residual, so that the cost of a known spread is half its square, and more.
 
         An unknown spread is then the root mean square of the rows, so that it is eliminated.

@@ -74,7 +74,7 @@ class _NormalNoise(Noise):
         """Whether there are limits of detection."""
         return self.below is not None or self.above is not None
 
-    def beyond(self, m: Array) -> Array:
+    def censoring_side(self, m: Array) -> Array:
         """Return -1 for values at or below the lower limit of detection, 1 at or above the upper one, else 0."""
         low, high = -np.inf if self.below is None else self.below, np.inf if self.above is None else self.above
         return np.where(m >= high, 1.0, 0.0) - np.where(m <= low, 1.0, 0.0)
@@ -104,7 +104,7 @@ class _NormalNoise(Noise):
         return np.where((m > low) & (m < high), residual, np.nan)
 
     @property
-    def plain(self) -> bool:
+    def is_residual_noise(self) -> bool:
         """Whether the first row is the residual, and an unknown spread is eliminated."""
         return not self.censored
 

@@ -72,7 +72,7 @@ class Likelihood(Noise):
     """
 
     has_spread: ClassVar[bool] = False
-    heavy: ClassVar[bool] = True
+    is_heavy_tailed: ClassVar[bool] = True
 
     sigma: None = None
     cost: Callable[[Any, Any], Any] | None = None

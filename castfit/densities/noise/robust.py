@@ -69,7 +69,7 @@ class _DensityMoments:
 class HeavyTailed(Noise):
     """A density  exp(-cost(r)) / s  of a residual r, from its cost, its weight psi / r and a few numbers."""
 
-    heavy: ClassVar[bool] = True
+    is_heavy_tailed: ClassVar[bool] = True
 
     @abstractmethod
     def _loss(self, r: ca.SX) -> tuple[ca.SX, ca.SX]:

@@ -39,7 +39,7 @@ class DensityFunctions:
                 density = replace(
                     density, eta=ca.vertcat(*(e for e in ca.vertsplit(density.eta) if not ca.is_equal(e, s)))
                 )
-        self._plain = noise.plain and not computed
+        self._plain = noise.is_residual_noise and not computed
         self.computed_spread = contains(density.eta, s)
         self._density = density
         self._arguments = [density.eta, ca.SX(0, 1) if self.computed_spread else s, m]

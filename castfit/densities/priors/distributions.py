@@ -28,6 +28,7 @@ import scipy
 from castfit._support.arguments import is_one_of, plain_numbers, read_real, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
+from castfit._support.renamed import with_old_names
 
 __all__ = ["Beta", "Gamma", "LogNormalPrior", "Normal", "PriorDistribution", "Truncated", "UniformPrior"]
 
@@ -50,6 +51,7 @@ class PriorRow:
 _IMPOSSIBLE = PriorRow(inf, inf, inf)
 
 
+@with_old_names(to_plain="to_dict")
 @public("castfit.priors")
 @dataclass(frozen=True, repr=False)
 class PriorDistribution(ABC):
@@ -102,7 +104,7 @@ class PriorDistribution(ABC):
         """Check the arguments and return the error messages; empty if they are valid."""
         return []
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the plain data for JSON and fingerprints."""
         return {"prior": self.kind, **{f.name: _to_plain_value(getattr(self, f.name)) for f in fields(self)}}
 
@@ -122,7 +124,7 @@ def _format_number(value: Any) -> str:
 
 def _to_plain_value(value: Any) -> Any:
     if isinstance(value, PriorDistribution):
-        return value.to_plain()
+        return value.to_dict()
     number = read_real(value)
     return shorten_repr(value) if number is None else number if isfinite(number) else str(number)
 

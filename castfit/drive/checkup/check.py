@@ -13,6 +13,7 @@ import numpy as np
 from castfit._support.arguments import is_count, option_mistakes, read_real, rng_mistakes
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr, join_limited
 from castfit._support.status import InputError, raise_if_mistakes, unknown_names
 from castfit._support.text_tables import TabularReport, TextTable
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _MAX_FIT_TIME_FRACTION = 0.3  # of the time, at most
 
 
+@with_old_names(fine="ok")
 @add_brief_repr
 @dataclass(frozen=True, repr=False)
 class CheckResult:
@@ -47,19 +49,20 @@ class CheckResult:
     """
 
     name: str
-    fine: bool | None
+    ok: bool | None
     sentence: str
     advice: str = ""
 
     @property
     def mark(self) -> str:
         """Label at the start of the line."""
-        return {True: "fine", False: "LOOK", None: "-"}[self.fine]
+        return {True: "fine", False: "LOOK", None: "-"}[self.ok]
 
     def __str__(self) -> str:
         return f"{self.mark:>4}  {self.name}: {self.sentence}{f' {self.advice}' if self.advice else ''}"
 
 
+@with_old_names(fine="ok")
 @public("castfit")
 @add_brief_repr
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,7 +85,7 @@ class Checkup(TabularReport):
     >>> experiment = cf.Experiment({"x": [0.55, 0.3, 0.17]}, time=[1, 2, 3], sigma=0.02, initial={"x": 1})
     >>> problem = cf.Problem(model, experiment, parameters={"k1": 0.5, "k2": 1.0})
     >>> found = cf.doctor(problem, starts=0)
-    >>> found.fine
+    >>> found.ok
     False
     >>> found.advice[0]
     'redundant parameters: Fix one of them, write the model with the combination, or measure another output.'
@@ -93,14 +96,14 @@ class Checkup(TabularReport):
     time: float
 
     @property
-    def fine(self) -> bool:
+    def ok(self) -> bool:
         """Whether nothing needs a look."""
-        return not any(line.fine is False for line in self.lines)
+        return not any(line.ok is False for line in self.lines)
 
     @property
     def advice(self) -> tuple[str, ...]:
         """Recommended actions, in the order of the lines."""
-        return tuple(f"{line.name}: {line.advice or line.sentence}" for line in self.lines if line.fine is False)
+        return tuple(f"{line.name}: {line.advice or line.sentence}" for line in self.lines if line.ok is False)
 
     def __getitem__(self, name: str) -> CheckResult:
         """Return the line of a check."""
@@ -118,9 +121,9 @@ class Checkup(TabularReport):
             ("found", lambda line: line.sentence),
             ("what to do", lambda line: line.advice),
         )
-        n_warnings = sum(line.fine is False for line in self.lines)
+        n_warnings = sum(line.ok is False for line in self.lines)
         late_checks = join_limited(
-            line.name for line in self.lines if line.fine is None and line.sentence.endswith(NO_TIME_LEFT)
+            line.name for line in self.lines if line.ok is None and line.sentence.endswith(NO_TIME_LEFT)
         )
         conclusion = "No problem found so far." if late_checks else "Nothing to do."
         if n_warnings:
@@ -182,7 +185,7 @@ def doctor(
     >>> import castfit as cf
     >>> problem = cf.problems.load("bellman").problem
     >>> found = cf.doctor(problem, starts=0)
-    >>> found.fine, found["residuals"].sentence[:72]
+    >>> found.ok, found["residuals"].sentence[:72]
     (False, 'Neighbouring residuals of z are alike (correlation 0.64, p = 0.0002): th')
     >>> print(found["redundant parameters"])
     fine  redundant parameters: none (rank 2 of 2 at random values).

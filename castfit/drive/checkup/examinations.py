@@ -22,7 +22,7 @@ from castfit.integrate import STEPPED, SUNDIALS, sundials
 from castfit.integrate.esdirk_binding import wanted_compiler
 from castfit.result.covariance import statistics
 from castfit.result.identifiability import CORRELATED_WITH, NOT_IDENTIFIABLE, POORLY_DETERMINED
-from castfit.result.residuals import NOTHING
+from castfit.result.residuals import NO_FINDING
 from castfit.result.structural_identifiability import magnitudes_of, random_values, structure
 from castfit.simulate.output_sensitivities import OutputSensitivities, responses
 from castfit.simulate.simulate import SimulationError, predict
@@ -159,7 +159,7 @@ def check_fit(context: CheckContext) -> Finding:
         return report_warning(
             f"converged, but estimates are at their bounds: {bound_text}.", "Widen the bounds if they are guesses."
         )
-    if result.goodness.grade != NOTHING:
+    if result.goodness.grade != NO_FINDING:
         return report_warning(f"an optimum; {result.goodness.sentence}", "Check these sigmas.")
     return report_ok(f"an optimum; {result.goodness.sentence or 'no test of its size is possible.'}")
 
@@ -422,8 +422,8 @@ def check_residuals(context: CheckContext) -> Finding:
         return report_skipped("skipped: the fit did not succeed.")
     diagnostics = context.result.diagnostics
     hint = "Use result.plot() to see where the model does not fit. "
-    advice = f"{hint}{diagnostics.remedy} " * bool(diagnostics.remedy) + "See result.diagnostics."
-    return report_warning(diagnostics.sentence, advice) if diagnostics.suspicious else report_ok(diagnostics.sentence)
+    advice = f"{hint}{diagnostics.advice} " * bool(diagnostics.advice) + "See result.diagnostics."
+    return report_warning(diagnostics.sentence, advice) if diagnostics.has_findings else report_ok(diagnostics.sentence)
 
 
 def check_tolerances(context: CheckContext) -> Finding:

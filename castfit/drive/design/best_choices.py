@@ -355,7 +355,7 @@ class ChoiceSearch:
         z, (low, high) = np.full(self.bounds[0].size, 0.5), self.bounds
         experiments, model = (
             {e.name: e for e in self.information.problem.experiments},
-            self.information.problem.own_model,
+            self.information.problem.original_model,
         )
         for candidate in (self.candidates[k] for k in self.graphs):
             base = experiments[candidate.experiment or next(iter(experiments))]
@@ -425,7 +425,7 @@ def optimize_choices(
     return replace(
         best_design,
         chosen=choices_by_label,
-        remarks=(*best_design.remarks, remark, *_check_path_constraints(best_design.known, search)),
+        remarks=(*best_design.remarks, remark, *_check_path_constraints(best_design.information, search)),
     )
 
 

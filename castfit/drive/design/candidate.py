@@ -23,6 +23,7 @@ from castfit._support.arguments import (
     symbol_or_text_name,
 )
 from castfit._support.public_names import public
+from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
 from castfit.experiment.measurements import Relative
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 TOGETHER = ("output", "time", "experiment")
 
 
+@with_old_names(same="repeats", together="cost_unit", between="continuous_times")
 @public("castfit")
 @add_brief_repr
 @dataclass(frozen=True, eq=False)
@@ -50,12 +52,12 @@ class Candidate:
     experiment : str, optional
         Which experiment of the problem it is like; by default the first.  Initial states that are free there, and
         local parameters, are estimated anew.
-    same : bool
-        Whether it is that very experiment, of which more is measured, with the same initial states.
+    repeats : bool
+        Whether the candidate adds measurements to that experiment, with the same initial states.
     initial, parameters, inputs, events
         What differs from that experiment, as an `Experiment` takes them.
-    together : {"output", "time", "experiment"}
-        What is bought at once: one value of one output; all outputs at one time; the whole experiment.
+    cost_unit : {"output", "time", "experiment"}
+        What `cost` pays for: one value of one output; all outputs at one time; the whole experiment.
     cost : float or mapping from output to float
         Of what is bought at once, in the unit of the budget.
     at_most : int, optional
@@ -64,7 +66,7 @@ class Candidate:
         Whether it is done anyway, once: it is paid and counts as known.
     spacing : float
         The least distance of two times; 0 allows replicates.
-    between : bool
+    continuous_times : bool
         Whether times may lie between those of the grid.
     sigma : float, `relative` or mapping from output to these, optional
         How accurate values are; by default as in the experiment, or as elsewhere in the problem.
@@ -89,38 +91,39 @@ class Candidate:
     times: Array
     outputs: tuple[str, ...] = ()
     experiment: str = ""
-    same: bool = False
+    repeats: bool = False
     initial: Mapping[str, Any] = field(default_factory=dict[str, Any])
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     events: tuple[Any, ...] | None = None
-    together: str = "output"
+    cost_unit: str = "output"
     cost: Any = 1.0
     at_most: float = np.inf
     fixed: bool = False
     spacing: float = 0.0
-    between: bool = False
+    continuous_times: bool = False
     sigma: Any = None
     per_subject: int | None = None
     name: str = ""
 
+    @accept_old_names(same="repeats", together="cost_unit", between="continuous_times")
     def __init__(
         self,
         times: ArrayLike,
         outputs: Sequence[str] | str | None = None,
         *,
         experiment: str = "",
-        same: bool = False,
+        repeats: bool = False,
         initial: Mapping[Any, Any] | None = None,
         parameters: Mapping[Any, Any] | None = None,
         inputs: Mapping[Any, Any] | None = None,
         events: Sequence[Any] | Any | None = None,
-        together: str = "output",
+        cost_unit: str = "output",
         cost: float | Mapping[Any, float] = 1.0,
         at_most: float = np.inf,
         fixed: bool = False,
         spacing: float = 0.0,
-        between: bool = False,
+        continuous_times: bool = False,
         sigma: Any = None,
         per_subject: int | None = None,
         name: str = "",
@@ -154,7 +157,7 @@ class Candidate:
         mistakes += option_mistakes(
             *(("cost", c, is_within(c, 0.0, np.inf, strictly=True), "give a positive number, or one per output")
               for c in costs.values()),
-            ("together", together, is_one_of(together, *TOGETHER), "choose 'output', 'time' or 'experiment'"),
+            ("cost_unit", cost_unit, is_one_of(cost_unit, *TOGETHER), "choose 'output', 'time' or 'experiment'"),
             ("at_most", at_most, is_count(at_most, 1, 2**53) or is_within(at_most, np.inf), "give a positive integer"),
             ("spacing", spacing, min_distance is not None and 0 <= min_distance < np.inf, "give a time that is not negative"),
             ("per_subject", n, n is None or is_count(n, 1), "give a positive integer, or leave it out"),
@@ -163,32 +166,36 @@ class Candidate:
             ("experiment", experiment, isinstance(experiment, str), "give text"),  # pyright: ignore[reportUnnecessaryIsInstance]
             ("name", name, isinstance(name, str), "give text"),  # pyright: ignore[reportUnnecessaryIsInstance]
         )  # fmt: skip
-        mistakes += flag_mistakes(same=same, fixed=fixed, between=between)
-        if has_cost_per_output and not is_one_of(together, "output"):
-            mistakes.append("outputs that are measured together have one cost; pass a number, or set together='output'")
-        if same is True and (any(changes.values()) or event_tuple is not None):
+        mistakes += flag_mistakes(repeats=repeats, fixed=fixed, continuous_times=continuous_times)
+        if has_cost_per_output and not is_one_of(cost_unit, "output"):
             mistakes.append(
-                "same=True repeats an experiment, so its conditions cannot differ; remove same=True or the other conditions"
+                "outputs that are measured together have one cost; pass a number, or set cost_unit='output'"
             )
-        if between is True and is_one_of(together, "experiment"):
-            mistakes.append("the times of a whole experiment are fixed; remove between=True or together='experiment'")
-        if between is True and grid.size < 2:
+        if repeats is True and (any(changes.values()) or event_tuple is not None):
             mistakes.append(
-                "between=True optimises times between grid points; pass a grid of at least two times, or remove it"
+                "repeats=True repeats an experiment, so its conditions cannot differ; remove repeats=True or the other conditions"
+            )
+        if continuous_times is True and is_one_of(cost_unit, "experiment"):
+            mistakes.append(
+                "the times of a whole experiment are fixed; remove continuous_times=True or cost_unit='experiment'"
+            )
+        if continuous_times is True and grid.size < 2:
+            mistakes.append(
+                "continuous_times=True optimises times between grid points; pass a grid of at least two times, or remove it"
             )
         options_set = {
             "spacing": is_within(spacing, 0.0, strictly=True),
             "at_most": is_within(at_most, 1.0, 2**53, strictly=True),
         }
         if fixed is True:
-            options_set["between"] = between is True
+            options_set["continuous_times"] = continuous_times is True
             mistakes += [
                 f"a fixed candidate is measured once at all its times; remove {argument}="
                 for argument, is_set in options_set.items()
                 if is_set
             ]
-        elif options_set["spacing"] and is_one_of(together, "experiment"):
-            mistakes.append("the times of a whole experiment are fixed; remove spacing= or together='experiment'")
+        elif options_set["spacing"] and is_one_of(cost_unit, "experiment"):
+            mistakes.append("the times of a whole experiment are fixed; remove spacing= or cost_unit='experiment'")
         elif all(options_set.values()) and n is None:
             mistakes.append("at_most= counts repetitions, which spacing= excludes; remove one of them")
         if n is not None and is_count(n, 1) and (n > grid.size or fixed is True):
@@ -200,9 +207,9 @@ class Candidate:
         raise_if_mistakes("Candidate", mistakes)
         costs = {o: float(c) for o, c in costs.items()}
         values: dict[str, Any] = {
-            "times": grid, "outputs": tuple(names), "experiment": experiment, "same": same, **changes,
-            "events": event_tuple, "together": together, "cost": costs if has_cost_per_output else costs[""], "at_most": float(at_most),
-            "fixed": fixed, "spacing": float(min_distance or 0.0), "between": between, "sigma": sigmas or None,
+            "times": grid, "outputs": tuple(names), "experiment": experiment, "repeats": repeats, **changes,
+            "events": event_tuple, "cost_unit": cost_unit, "cost": costs if has_cost_per_output else costs[""], "at_most": float(at_most),
+            "fixed": fixed, "spacing": float(min_distance or 0.0), "continuous_times": continuous_times, "sigma": sigmas or None,
             "per_subject": per_subject, "name": name,
         }  # fmt: skip
         for key, value in values.items():

@@ -357,9 +357,9 @@ def _build_proposal(
             for name, (simple_counts, _) in simple.items()
         },
         simple_efficiency={name: efficiency for name, (_, efficiency) in simple.items()},
-        goal=goal,
-        known=information,
-        bought=selection,
+        design_goal=goal,
+        information=information,
+        selection=selection,
         relaxed=solution,
         **fields,
     )
@@ -462,9 +462,9 @@ def _compute_gradient(information: DesignInformation, target: Any, mistakes: lis
     conditions = [*names, *information.labels]
     if label not in conditions:
         mistakes.append(f"OutputAt: '{label}' is no experiment: {suggest(label, conditions)}")
-    if target.output not in information.problem.own_model.output_names:
+    if target.output not in information.problem.original_model.output_names:
         mistakes.append(
-            f"OutputAt: '{target.output}' is no output: {suggest(target.output, information.problem.own_model.output_names)}"
+            f"OutputAt: '{target.output}' is no output: {suggest(target.output, information.problem.original_model.output_names)}"
         )
     if mistakes:
         return None

@@ -224,7 +224,7 @@ class _RivalModel:
         if self.has_variable_sigma:
             ratio = values.sigma / rival_values.sigma
             root = np.sign(root) * np.sqrt(np.maximum((root * ratio) ** 2 + ratio**2 - 1.0 - 2.0 * np.log(ratio), 0.0))
-        shape = {"output": (-1, 1), "time": root.shape, "experiment": (1, -1)}[self.information.candidates[k].together]
+        shape = {"output": (-1, 1), "time": root.shape, "experiment": (1, -1)}[self.information.candidates[k].cost_unit]
         if shape[0] == -1:
             root, slope = root.T, np.swapaxes(slope, 0, 1)
         root, slope = root.reshape(shape), slope.reshape(*shape, slope.shape[-1])
@@ -234,7 +234,7 @@ class _RivalModel:
     @property
     def _width(self) -> int:
         pairs = zip(self.information.candidates, self.selection.values[0], strict=True)
-        return max({"output": 1, "time": v.mu.shape[1], "experiment": v.mu.size}[c.together] for c, v in pairs)
+        return max({"output": 1, "time": v.mu.shape[1], "experiment": v.mu.size}[c.cost_unit] for c, v in pairs)
 
     def fit_nearest(self, w: Array) -> tuple[float, float, Array]:
         """Return T at w by the nearest fit found, and its plane: constant and d (N,)."""
@@ -383,7 +383,9 @@ def _build_rival(
     mistakes: list[str] = []
     problem: Any = source.problem if isinstance(source, Result) else source
     outputs = {o for c in information.candidates for o in c.outputs}
-    missing_outputs = [o for o in sorted(outputs) if problem is not None and o not in problem.own_model.output_names]
+    missing_outputs = [
+        o for o in sorted(outputs) if problem is not None and o not in problem.original_model.output_names
+    ]
     raise_if_mistakes(
         "discriminate",
         [f"the competing model has no output '{o}'; add an output with this name" for o in missing_outputs],

@@ -492,7 +492,7 @@ def build_design_information(
     names, positions, columns, origins = _match_quantities(problem, extended, labels, full_candidates)
     information = DesignInformation(
         problem, extended, tuple(labels), names, estimate, thetas, _eliminated_sigmas(result, extended), positions, columns, origins,
-        result is not None, result is not None and result.refuted, absolute,
+        result is not None, result is not None and result.is_contradicted, absolute,
         tighten_tolerances(None if result is None else result.integrator), tuple(full_candidates),
     )  # fmt: skip
     messages: list[str] = []
@@ -540,7 +540,7 @@ def extend_with_candidates(
             )
             continue
         unknown_outputs = unknown_names(
-            f"{label}: '{{}}' is no output", candidate.named_outputs, problem.own_model.output_names
+            f"{label}: '{{}}' is no output", candidate.named_outputs, problem.original_model.output_names
         )
         mistakes += unknown_outputs
         if unknown_outputs:
@@ -555,10 +555,10 @@ def extend_with_candidates(
             start_text = f"times begin at {candidate.times[0]:g}, the experiment at {base.start:g}"
             mistakes.append(f"{label}: {start_text}; begin later")
             continue
-        memory_outputs = [m.output for m in problem.own_model.memories if m.output in candidate.outputs]
-        is_divided = candidate.per_subject is not None if subjects else candidate.together != "experiment"
+        memory_outputs = [m.output for m in problem.original_model.memories if m.output in candidate.outputs]
+        is_divided = candidate.per_subject is not None if subjects else candidate.cost_unit != "experiment"
         if memory_outputs and is_divided and not candidate.fixed:
-            remedy = "leave per_subject out" if subjects else "give together='experiment'"
+            remedy = "leave per_subject out" if subjects else "give cost_unit='experiment'"
             mistakes.append(
                 f"{label}: the information of a measurement of '{memory_outputs[0]}' depends on earlier measurements; {remedy}"
             )
@@ -579,7 +579,7 @@ def extend_with_candidates(
         for n, p in problem.parameters.items()
     }
     try:
-        extended = Problem(problem.own_model, [*problem.experiments, *new_experiments], parameters=parameters)
+        extended = Problem(problem.original_model, [*problem.experiments, *new_experiments], parameters=parameters)
     except InputError as error:
         raise InputError(where, [*mistakes, *error.problems]) from None
     raise_if_mistakes(where, mistakes)
@@ -686,7 +686,9 @@ def _match_quantities(
 ) -> tuple[tuple[str, ...], Index, Index, Index]:
     """Return all names, where those of the problem are among them, and those of the extended problem."""
     compiled, first_name = problem.posed, problem.experiments[0].name
-    origin_by_label = {label: c.experiment or first_name for label, c in zip(labels, candidates, strict=True) if c.same}
+    origin_by_label = {
+        label: c.experiment or first_name for label, c in zip(labels, candidates, strict=True) if c.repeats
+    }
 
     def key(q: Quantity) -> tuple[str, str, str | None]:
         return q.kind, q.symbol_name, q.experiment and origin_by_label.get(q.experiment, q.experiment)

@@ -304,11 +304,11 @@ def build_population_information(
         f"{c.name or f'candidate {k + 1}'}: {message}"
         for k, c in enumerate(candidates)
         for message, is_wrong in (
-            ("a subject is measured as a whole; remove together='time'", c.together == "time"),
+            ("a subject is measured as a whole; remove cost_unit='time'", c.cost_unit == "time"),
             ("a subject has one cost; give a number", not isinstance(c.cost, float)),
-            ("every subject of a population is a new one; remove same=True", c.same),
+            ("every subject of a population is a new one; remove repeats=True", c.repeats),
             ("a subject without per_subject is measured at all times; leave spacing and between out, or give it",
-             c.per_subject is None and (c.spacing > 0.0 or c.between)),
+             c.per_subject is None and (c.spacing > 0.0 or c.continuous_times)),
         )
         if is_wrong
     ]  # fmt: skip
@@ -344,7 +344,7 @@ def build_population_information(
     information = PopulationDesignInformation(
         problem, compiled, tuple(new_names[len(old_names) :]), question.names, y, y[None], (), np.arange(n_y), np.arange(n_y),
         np.arange(n_y), fit is not None, False, None, tighten_tolerances(None if fit is None else fit.integrator),
-        tuple(with_fields(c, together="experiment", spacing=0.0, between=False) for c in full_candidates),
+        tuple(with_fields(c, cost_unit="experiment", spacing=0.0, continuous_times=False) for c in full_candidates),
         question=question, M0=np.zeros((n_y, n_y)), group=tuple(range(len(full_candidates))), groups=tuple(full_candidates),
         integrator=None if fit is None else fit.integrator,
     )  # fmt: skip
@@ -600,7 +600,7 @@ def shift_schedule_times(
     grids = {
         g: information.values(information.group.index(g), grid.times)
         for g, grid in enumerate(information.groups)
-        if grid.between and grid.times.size >= MIN_SPLINE_TIMES
+        if grid.continuous_times and grid.times.size >= MIN_SPLINE_TIMES
     }
     used_candidates = [int(k) for k in np.flatnonzero(counts) if information.group[k] in grids]
     if not used_candidates:

@@ -12,6 +12,7 @@ import numpy as np
 
 from castfit._support.arguments import is_count, option_mistakes, rng_mistakes
 from castfit._support.public_names import public
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import join_limited, join_with_and, one_line
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.text_tables import align_columns
@@ -45,6 +46,7 @@ _WORDS = ("no", "one", "two", "three", "four", "five", "six")
 _TIMES = ("", "", "twice")
 
 
+@with_old_names(known="information", bought="selection", goal="design_goal")
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Design:
@@ -98,9 +100,9 @@ class Design:
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict[str, "dict[str, Any]"])
     remarks: tuple[str, ...] = ()
     exact: bool = True
-    goal: DesignGoal
-    known: DesignInformation
-    bought: CandidateSelection
+    design_goal: DesignGoal
+    information: DesignInformation
+    selection: CandidateSelection
     relaxed: RelaxedDesign
 
     @property
@@ -121,26 +123,28 @@ class Design:
     @cached_property
     def spent(self) -> float:
         """Cost of the design, including fixed candidates."""
-        return float(self.bought.cost @ self.counts) + self.bought.fixed_cost
+        return float(self.selection.cost @ self.counts) + self.selection.fixed_cost
 
     @cached_property
     def _predicted_values(self) -> tuple[PredictedValues, ...]:
         """Predicted values of each candidate at the estimate."""
-        first_values = self.bought.values[0]
-        if len(self.known.thetas) == 1:
+        first_values = self.selection.values[0]
+        if len(self.information.thetas) == 1:
             return first_values
-        return tuple(self.known.values(k, values.times) for k, values in enumerate(first_values))
+        return tuple(self.information.values(k, values.times) for k, values in enumerate(first_values))
 
     @cached_property
     def table(self) -> dict[str, NDArray[Any]]:
         """One row for each value to be measured, as columns, for instance for ``pandas.DataFrame(design.table)``."""
         rows: list[tuple[Any, ...]] = []
         for i in np.flatnonzero(self.counts > 0):
-            k, o, t = (int(indices[i]) for indices in (self.bought.candidate, self.bought.output, self.bought.time))
+            k, o, t = (
+                int(indices[i]) for indices in (self.selection.candidate, self.selection.output, self.selection.time)
+            )
             values = self._predicted_values[k]
             outputs = range(len(values.outputs)) if o < 0 else [o]
             times = range(values.times.size) if t < 0 else [t]
-            label = self.known.labels[k]
+            label = self.information.labels[k]
             count = int(self.counts[i]) if self.exact else float(self.counts[i])
             rows += [
                 (label, values.outputs[b], values.times[a], count, values.mu[a, b], values.deviation[a, b])
@@ -171,13 +175,15 @@ class Design:
     def _candidate_experiments(self) -> list[tuple[int, Experiment]]:
         """Experiments with the candidates to which they belong."""
         experiment_pairs: list[tuple[int, Experiment]] = []
-        for k, candidate in enumerate(self.known.candidates):
-            measurements = self.bought.experiments(self.counts, k)
+        for k, candidate in enumerate(self.information.candidates):
+            measurements = self.selection.experiments(self.counts, k)
             if candidate.fixed:
                 measurements = {o: [(float(t), i, 1) for i, t in enumerate(candidate.times)] for o in candidate.outputs}
             if measurements:
                 new_experiments = (
-                    self._subjects(k, measurements) if self.known.has_subjects else [self._experiment(k, measurements)]
+                    self._subjects(k, measurements)
+                    if self.information.has_subjects
+                    else [self._experiment(k, measurements)]
                 )
                 experiment_pairs += [(k, e) for e in new_experiments]
         return experiment_pairs
@@ -186,10 +192,10 @@ class Design:
         """Return an experiment for each subject, as typical as all the others."""
         number = next(n for rows in measurements.values() for _, _, n in rows)
         experiment = self._experiment(k, {o: [(t, i, 1) for t, i, _ in rows] for o, rows in measurements.items()})
-        return [experiment.called(f"{self.known.labels[k]}, subject {i + 1}") for i in range(number)]
+        return [experiment.called(f"{self.information.labels[k]}, subject {i + 1}") for i in range(number)]
 
     def _experiment(self, k: int, measurements: Mapping[str, Sequence[tuple[float, int, int]]]) -> Experiment:
-        template = self.known.experiment(k)
+        template = self.information.experiment(k)
         values, data, sigma = self._predicted_values[k], dict[str, Any](), dict[str, Any]()
         for output, rows in measurements.items():
             j = values.outputs.index(output)
@@ -198,12 +204,12 @@ class Design:
             has_count_noise = isinstance(template.noise.get(output), (Poisson, NegativeBinomial))
             data[output] = (times, np.round(np.maximum(mu, 0.0)) if has_count_noise else mu)
             if template.sigma is not None and output in template.sigma:
-                spread = self.known.spread_of(k, output, times)
+                spread = self.information.spread_of(k, output, times)
                 spread = spread.compute_deviations(mu) if isinstance(spread, Relative) else spread
-                sigma[output] = spread / self.known.sigma_factor(self.known.observable(k, output))
+                sigma[output] = spread / self.information.sigma_factor(self.information.observable(k, output))
         noise = {o: n for o, n in template.noise.items() if o in data}
         end = max(float(times[-1]) for times, _ in data.values())
-        events = [e for e in self.known.events(k) if not is_after_data(e, end)]
+        events = [e for e in self.information.events(k) if not is_after_data(e, end)]
         return Experiment(
             data, sigma=sigma or None, noise=noise or None, initial=template.initial, parameters=template.parameters,
             inputs=template.inputs, events=events, start=template.start, name=template.name,
@@ -215,16 +221,16 @@ class Design:
 
         Of the same experiment more values join those that it has.
         """
-        old_experiments = list(self.known.problem.experiments)
+        old_experiments = list(self.information.problem.experiments)
         new_experiments = list(self.experiments)
-        pairs = [(e, self.known.candidates[k]) for k, e in self._candidate_experiments]
-        origin_by_name = {e.name: c.experiment or old_experiments[0].name for e, c in pairs if c.same}
+        pairs = [(e, self.information.candidates[k]) for k, e in self._candidate_experiments]
+        origin_by_name = {e.name: c.experiment or old_experiments[0].name for e, c in pairs if c.repeats}
         additions = {
             old_name: [e for e in new_experiments if origin_by_name.get(e.name) == old_name]
             for old_name in origin_by_name.values()
         }
         new_experiments = [e for e in new_experiments if e.name not in origin_by_name]
-        if self.known.is_fitted:
+        if self.information.is_fitted:
             old_experiments = [_join_data(e, additions.get(e.name, ())) for e in old_experiments]
         else:
             old_experiments = [
@@ -232,8 +238,8 @@ class Design:
                 for name, replicates in additions.items()
                 for e in [_join_data(replicates[0], replicates[1:])]
             ]
-        parameters = {n: self.known.parameters.get(n, p) for n, p in self.known.problem.parameters.items()}
-        return self.known.problem.replace(experiments=[*old_experiments, *new_experiments], parameters=parameters)
+        parameters = {n: self.information.parameters.get(n, p) for n, p in self.information.problem.parameters.items()}
+        return self.information.problem.replace(experiments=[*old_experiments, *new_experiments], parameters=parameters)
 
     @property
     def population(self) -> Population:
@@ -244,7 +250,7 @@ class Design:
         InputError
             For designs of a model that has no subjects.
         """
-        information: Any = self.known
+        information: Any = self.information
         if not information.has_subjects:
             raise InputError("Design.population", ["nothing varies between subjects; use design.problem"])
         return information.population(
@@ -282,7 +288,7 @@ class Design:
         from castfit.drive.uncertainty.refits.coverage import coverage
 
         mistakes = option_mistakes(("samples", samples, is_count(samples, 2), "give at least 2"))
-        if not self.known.has_subjects:
+        if not self.information.has_subjects:
             raise_if_mistakes("Design.verify", mistakes)
         else:
             from castfit.drive.design.trials import OPTIONS, verify_population_design
@@ -294,18 +300,22 @@ class Design:
             return verify_population_design(self, samples, as_seed(rng), options)
         problem = self.problem
         natural_values = dict(
-            zip(self.known.extended.names, self.known.extended.to_natural(self.known.theta()), strict=True)
+            zip(
+                self.information.extended.names,
+                self.information.extended.to_natural(self.information.theta()),
+                strict=True,
+            )
         )
         true_values = {n: float(natural_values[n]) for n in problem.names if n in natural_values}
         true_values |= dict(
             zip(
-                self.known.compiled_problem.names,
-                self.known.compiled_problem.to_natural(self.known.estimate),
+                self.information.compiled_problem.names,
+                self.information.compiled_problem.to_natural(self.information.estimate),
                 strict=True,
             )
         )
         true_values = {n: float(v) for n, v in true_values.items() if n in problem.names}
-        sigma_by_group = dict(zip(self.known.extended.groups, self.known.sigmas, strict=True))
+        sigma_by_group = dict(zip(self.information.extended.groups, self.information.sigmas, strict=True))
         unknown_sigmas = {name or "sigma": sigma_by_group[name] for name in problem.posed.groups}
         return coverage(problem, true_values, sigma=unknown_sigmas or None, samples=samples, rng=rng, **options)
 
@@ -347,7 +357,7 @@ class Design:
 
     @property
     def _instructions(self) -> list[str]:
-        is_single = len(self.known.labels) == 1
+        is_single = len(self.information.labels) == 1
         lines: list[str] = []
         for label, values in self.chosen.items():
             choice_texts = [
@@ -357,35 +367,37 @@ class Design:
             lines.append(
                 f"{'' if is_single else f'In {label}: '}{'Choose' if is_single else 'choose'} {'; '.join(choice_texts)}."
             )
-        for k, label in enumerate(self.known.labels):
+        for k, label in enumerate(self.information.labels):
             prefix = "" if is_single else f"In {label}: "
-            if self.known.candidates[k].fixed:
+            if self.information.candidates[k].fixed:
                 lines.append(f"Perform {label} (fixed).")
                 continue
-            indices = np.flatnonzero((self.counts > 0) & (self.bought.candidate == k))
-            if self.known.has_subjects:
+            indices = np.flatnonzero((self.counts > 0) & (self.selection.candidate == k))
+            if self.information.has_subjects:
                 lines += [
-                    self.known.describe_schedule(k, float(self.counts[i]), self.bought.values[0][k], exact=self.exact)
+                    self.information.describe_schedule(
+                        k, float(self.counts[i]), self.selection.values[0][k], exact=self.exact
+                    )
                     for i in indices
                 ]
             elif not indices.size:
                 lines.append(
                     "Measure nothing: no measurement is worth its price." if is_single else f"Leave {label} out."
                 )
-            elif self.known.candidates[k].together == "experiment":
+            elif self.information.candidates[k].cost_unit == "experiment":
                 lines.append(f"Do {label}{self._count_text(float(self.counts[indices[0]]), ' ')}.")
             else:
                 lines.append(f"{prefix or 'M'}{'measure' if prefix else 'easure'} {self._times_text(k, indices)}.")
         return lines
 
     def _times_text(self, k: int, indices: Index) -> str:
-        values, texts = self.bought.values[0][k], list[str]()
-        for o in np.unique(self.bought.output[indices]).tolist():
-            output_indices = indices[self.bought.output[indices] == o]
-            output_indices = output_indices[np.argsort(self.bought.time[output_indices])]
+        values, texts = self.selection.values[0][k], list[str]()
+        for o in np.unique(self.selection.output[indices]).tolist():
+            output_indices = indices[self.selection.output[indices] == o]
+            output_indices = output_indices[np.argsort(self.selection.time[output_indices])]
             outputs_text = join_limited(values.outputs if o < 0 else values.outputs[o : o + 1])
             times = [
-                f"{values.times[self.bought.time[i]]:.4g}{self._count_text(float(self.counts[i]), ' (', ')')}"
+                f"{values.times[self.selection.time[i]]:.4g}{self._count_text(float(self.counts[i]), ' (', ')')}"
                 for i in output_indices
             ]
             texts.append(f"{outputs_text} at t = {join_with_and(times)}")
@@ -402,7 +414,7 @@ class Design:
         best_name = max(self.simple_efficiency, key=self.simple_efficiency.__getitem__, default=None)
         headers = ["", "now", "after this", *([f"{_HEADS[best_name]}, same cost"] if best_name else [])]
         columns = (self.before, self.after, *([self.simple[best_name]] if best_name else []))
-        absolute = self.known.absolute_names
+        absolute = self.information.absolute_names
         rows = [[n, *(_format_deviation(column[n], absolute=n in absolute) for column in columns)] for n in self.before]
         return [
             line for line in align_columns([headers, *rows], "<" + ">" * len(columns)) if not line.startswith("---")
@@ -411,9 +423,9 @@ class Design:
     @property
     def _certificate_lines(self) -> list[str]:
         max_gain = 1.0 / self.efficiency - 1.0 if self.efficiency > 0.0 else np.inf
-        criterion_text = f"{self.criterion} and its price" if self.bought.price else self.criterion
-        scope_text = self.known.certificate_scope + (", as chosen," if self.chosen else "")
-        budget_text = " within the budget" if self.bought.has_budget or not self.bought.price else ""
+        criterion_text = f"{self.criterion} and its price" if self.selection.price else self.criterion
+        scope_text = self.information.certificate_scope + (", as chosen," if self.chosen else "")
+        budget_text = " within the budget" if self.selection.has_budget or not self.selection.price else ""
         phrases = [
             f"Optimality bound: no design of {scope_text}{budget_text} is better by more than {_format_percent(max_gain)} ({criterion_text})"
         ]
@@ -431,9 +443,9 @@ class Design:
             elif name == EQUIDISTANT:
                 phrases.append(f"{name} leave {join_limited(unknown_names)} unknown")
         lines = [f"{'; '.join(phrases[:2])}{''.join(f', {other}' for other in phrases[2:])}."]
-        if self.bought.price:
+        if self.selection.price:
             lines.append(
-                f"The cost is {self.spent:g}; at a price of {self.bought.price:g} additional measurements do not pay."
+                f"The cost is {self.spent:g}; at a price of {self.selection.price:g} additional measurements do not pay."
             )
         return lines
 
@@ -483,7 +495,7 @@ def compute_deviations(information: DesignInformation, M: Array) -> dict[str, fl
 
 def build_remarks(design: Design) -> tuple[str, ...]:
     """Return remarks on a design, such as undetectable lack of fit, unsupported guesses and undetermined quantities."""
-    information, remarks = design.known, list[str]()
+    information, remarks = design.information, list[str]()
     if information.is_refuted:
         remarks.append(
             "The fitted model does not fit the data (see print(result)); these predictions assume that it is correct."

@@ -78,7 +78,7 @@ def build_selection(
     if mistakes:
         return None
     samples = range(len(information.thetas))
-    grids = [_refine_grid(c.times) if c.between else c.times for c in information.candidates]
+    grids = [_refine_grid(c.times) if c.continuous_times else c.times for c in information.candidates]
     values = tuple(_predict_values(information, grids, s, mistakes) for s in samples)
     if mistakes:
         return None
@@ -92,7 +92,7 @@ def build_selection(
             "output": [(o, t) for o in range(shape[0]) for t in range(shape[1])],
             "time": [(-1, t) for t in range(shape[1])],
             "experiment": [(-1, -1)],
-        }[candidate.together]
+        }[candidate.cost_unit]
         costs = [candidate.cost_of(candidate.outputs[o]) if o >= 0 else candidate.cost_of("") for o, _ in units]
         if candidate.fixed:
             fixed_costs += [
@@ -148,7 +148,7 @@ def candidate_rows(
     fixed = [c.fixed for c in information.candidates]
     blocks = [
         [
-            information.purchase_rows(predicted, c.together)
+            information.purchase_rows(predicted, c.cost_unit)
             for predicted, c in zip(sample, information.candidates, strict=True)
         ]
         for sample in values

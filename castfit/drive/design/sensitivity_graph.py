@@ -56,7 +56,7 @@ _NODE_MERGE_RTOL = 1e-12  # distance up to which two nodes are merged, relative 
 def substitute_symbols(model: Model, expression: Any) -> Any:
     """Write an expression over the model's system; names of outputs stand for their expressions."""
     outputs = {n: e for n, e in model.outputs.items() if n not in model.states}
-    return by_name(substitute_by_name(model.told(expression), outputs), model.system)
+    return by_name(substitute_by_name(model.to_system_symbols(expression), outputs), model.system)
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,7 +70,7 @@ def shift_times(
     grids = {
         k: selection.values[0][k].times
         for k, c in enumerate(information.candidates)
-        if c.between and not c.fixed and selection.values[0][k].times.size >= MIN_SPLINE_TIMES
+        if c.continuous_times and not c.fixed and selection.values[0][k].times.size >= MIN_SPLINE_TIMES
     }
     indices = np.array([i for i in np.flatnonzero(counts) if selection.candidate[i] in grids], dtype=np.intp)
     if not indices.size:

@@ -18,6 +18,7 @@ from scipy.special import chdtri
 
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
+from castfit._support.renamed import with_old_names
 from castfit._support.status import Status, raise_if_mistakes
 from castfit._support.text_tables import TextTable, format_to_error
 from castfit.drive.design.populations import PopulationDesignInformation
@@ -40,6 +41,7 @@ _RATIO_COVERAGE = 0.99  # probability of the range of scatter / promised
 _MAX_RANGE_RATIO = 1.5  # upper over lower end of that range, beyond which there are too few trials
 
 
+@with_old_names(promised="predicted_sd", held="fraction_at_bound")
 @dataclass(frozen=True)
 class EstimateScatter:
     """Statistics of the estimates of one quantity in simulated trials, natural scale.
@@ -168,7 +170,7 @@ def verify_population_design(design: Design, samples: int, seed: int, options: M
     """Simulate trials of a design of a population, and fit them."""
     run = RunOptions(**options)
     raise_if_mistakes("Design.verify", run.mistakes())
-    run, information = run.with_plain_numbers(), design.known
+    run, information = run.with_plain_numbers(), design.information
     assert isinstance(information, PopulationDesignInformation)
     problem, population = design.problem, design.population
     question = compile_population(problem, population)

@@ -147,7 +147,7 @@ def fit_candidate(
         row,
         status=CUT_OFF if is_cut_off else best.status.value,
         message="The time limit of the run was reached." if is_cut_off else best.message,
-        result=replace(best, problem=None, found_by=None),
+        result=replace(best, problem=None, method=None),
         start=best_start,
         fits=n_fits,
         time=time.perf_counter() - start_time,

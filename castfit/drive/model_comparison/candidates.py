@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arguments import read_mapping, read_real, read_sequence, shorten_repr
+from castfit._support.renamed import with_old_names
 from castfit._support.status import InputError, raise_if_mistakes, unknown_names
 from castfit.problem.fingerprint import fingerprint
 from castfit.problem.parameters import Parameter
@@ -41,6 +42,7 @@ estimated = EstimatedChoice.ESTIMATED
 Alternative = float | EstimatedChoice
 
 
+@with_old_names(of="problem_name")
 @dataclass(frozen=True)
 class CandidateModel:
     """One candidate: its name, the name of its problem, and the chosen alternatives by parameter."""

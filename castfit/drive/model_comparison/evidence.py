@@ -200,7 +200,7 @@ def bridge(result: Result, draws: int, rng: np.random.Generator, workers: Any = 
         return Evidence(-0.5 * result.neg2loglik + _constant(compiled_problem))
     sampling_result = sample(result, draws=draws, rng=int(rng.integers(2**31)), workers=workers, verbose=0)
     chain, heights = sampling_result.chain, sampling_result.log_density
-    min_effective = min(sampling_result.effective.values())
+    min_effective = min(sampling_result.ess.values())
     if not np.isfinite(min_effective) or chain.shape[0] * chain.shape[1] < _MIN_DRAWS_PER_QUANTITY * len(result.names):
         return Evidence(np.nan, remark="too few samples; increase draws")
     density = posterior(compiled_problem, result.theta, result.integrator)

@@ -13,6 +13,7 @@ import numpy as np
 
 from castfit._support.arguments import shorten_repr
 from castfit._support.json_codec import rebuild_value
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import join_limited
 from castfit._support.status import Status
 from castfit.drive.model_comparison.candidate_fit import (
@@ -35,6 +36,7 @@ _MAX_REFIT_ROUNDS = 3  # rounds of fits that start from nested models
 _CRITERION_DECIMALS = 3  # decimals to which models are ranked by a criterion
 
 
+@with_old_names(last="last_fit")
 @dataclass(frozen=True)
 class SelectionProgress:
     """Progress of a selection: fits ended and proposed so far, the last fit, the best candidate and its criterion."""
@@ -83,7 +85,7 @@ class SelectionLog:
         if row.result is None or not row.success:
             raise LookupError(name)
         if name not in self._results:
-            self._results[name] = row.result.answering(self.space.problem(self._candidates[name]))
+            self._results[name] = row.result.with_known_problem(self.space.problem(self._candidates[name]))
         return self._results[name]
 
     def value(self, name: str) -> float:

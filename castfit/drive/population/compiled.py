@@ -276,7 +276,7 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
     free = {
         f"'{n}' of '{e.name}'"
         for e in problem.experiments
-        for n, v in initial_values(problem.own_model, e).items()
+        for n, v in initial_values(problem.original_model, e).items()
         if isinstance(v, Free)
     }
     mistakes += [

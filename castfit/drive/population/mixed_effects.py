@@ -304,7 +304,7 @@ class _PopulationSearch:
         remarks += [] if book is None else [book.trouble]
         return MixedEffectsResult(
             status=status,
-            message=" ".join(part for part in (status.sentence, *remarks) if part),
+            message=" ".join(part for part in (status.message, *remarks) if part),
             question=question,
             integrator=self.integrator,
             y=y,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from castfit._support.arguments import read_level, read_sequence, shorten_repr
 from castfit._support.public_names import public
-from castfit._support.renamed import accept_old_names
+from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.reprs import join_limited, one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
 from castfit._support.text_tables import TextTable, format_interval, format_to_error
@@ -83,6 +83,7 @@ class IndividualFit:
         return one_line(f"IndividualFit('{self.name}': {parameter_text}{'' if self.success else '; ' + self.message})")
 
 
+@with_old_names(seen="data_evaluation")
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class MixedEffectsResult(RunResult):

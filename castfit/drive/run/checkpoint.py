@@ -38,8 +38,13 @@ DAMAGE = (TypeError, ValueError, LookupError, AttributeError, RecursionError, Ov
 """What is raised where a record does not hold what it should."""
 _KIND = "castfit_checkpoint"
 _SUM = "crc32"
-_RENAMED = {"level": "confidence_level", "levels": "confidence_levels", "start_max_time": "fit_max_time"}
-"""What castfit 0.2 called entries of headers."""
+_RENAMED = {
+    "level": "confidence_level",
+    "levels": "confidence_levels",
+    "start_max_time": "fit_max_time",
+    "ways": "strategies",
+}
+"""Entries of headers by their names in castfit 0.2 and 0.3."""
 _FOREIGN = "is not a castfit checkpoint; choose another file"
 
 

@@ -47,7 +47,7 @@ def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
     for i, condition in enumerate(conditions):
         observed, sigma = list(condition.observed), condition.points.sigma.copy()
         for j, observable in enumerate(observed):
-            if observable is None or (observable.noise.plain and not observable.is_spread_computed):
+            if observable is None or (observable.noise.is_residual_noise and not observable.is_spread_computed):
                 continue
             if isinstance(observable.noise, (Poisson, NegativeBinomial)):
                 observed[j] = replace(
@@ -62,7 +62,7 @@ def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
             noise = LogNormal(base=observable.noise.base) if isinstance(observable.noise, LogNormal) else Gaussian()
             known_sigma = (
                 _evaluate_constant_sigma(problem, condition, observable.predicted_outputs[1])
-                if observable.is_spread_computed and observable.noise.plain
+                if observable.is_spread_computed and observable.noise.is_residual_noise
                 else None
             )
             if known_sigma is not None:
@@ -76,7 +76,11 @@ def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
                 sigma[:, j] = known_sigma
                 continue
             label, bounds = f"surrogate of {problem.outputs[j]}", _UNLIMITED_SPREAD
-            if observable.is_spread_computed and observable.noise.plain and observable.predicted_outputs[1] in sizes:
+            if (
+                observable.is_spread_computed
+                and observable.noise.is_residual_noise
+                and observable.predicted_outputs[1] in sizes
+            ):
                 name, bounds = sizes[observable.predicted_outputs[1]]
                 label = f"surrogate of sigma {name}"
             labels.setdefault(label, bounds)

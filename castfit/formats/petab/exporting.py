@@ -121,7 +121,7 @@ def save(problem: Problem, folder: str | Path) -> Path:
         mistakes.append("PEtab does not describe process noise; save the problem of the same model without noises")
     raise_if_mistakes("petab.save", mistakes)
     sbml = library("libsbml")
-    model = problem.own_model
+    model = problem.original_model
     tables = _ExportTables(ids={model.system.t.name(): "time"})
     for name in filter(is_identifier, (*problem.parameters, *model.states, *problem.posed.outputs)):
         tables.id(name)  # valid identifiers are reserved before others are changed
@@ -157,7 +157,7 @@ def save(problem: Problem, folder: str | Path) -> Path:
 
 
 def _refuse(problem: Problem, tables: _ExportTables) -> None:
-    model = problem.own_model
+    model = problem.original_model
     unsupported_features = {
         "algebraic states": bool(model.algebraic_states),
         "delays": bool(model.lines),
@@ -180,7 +180,7 @@ def _targets(problem: Problem) -> frozenset[str]:
             names |= {*steady.parameters}
             steady = steady.initial if isinstance(steady.initial, SteadyStart) else None
     local = {n for n, p in problem.parameters.items() if p.local}
-    return frozenset(n for n in names - local if n in problem.own_model.parameters)
+    return frozenset(n for n in names - local if n in problem.original_model.parameters)
 
 
 def _add_parameter(name: str, parameter: Parameter, experiments: Iterable[Experiment], tables: _ExportTables) -> None:
@@ -348,7 +348,7 @@ def _unknown(sigma: Any, noise: Noise, output: str, values: Any, factor: float, 
 def _kind(noise: Noise) -> tuple[str | None, float]:
     """Return the distribution in PEtab's words, and the factor of natural logarithms in the unit of its errors."""
     unit = float(np.log(10.0)) if getattr(noise, "base", "e") == 10 else 1.0
-    if isinstance(noise, (Gaussian, LogNormal)) and noise.plain:
+    if isinstance(noise, (Gaussian, LogNormal)) and noise.is_residual_noise:
         return ("normal" if isinstance(noise, Gaussian) else "log-normal"), unit
     if isinstance(noise, Laplace):
         return "laplace", unit

@@ -405,7 +405,7 @@ class _Pattern:
         """Return the unit of the logarithm of log-normal data, 0 of normal ones, NaN of others."""
         observed = self.compiled_problem.conditions[self.condition].observed[row]
         noise: Any = None if observed is None else observed.noise
-        if not isinstance(noise, (Gaussian, LogNormal)) or not noise.plain or noise.correlation is not None:
+        if not isinstance(noise, (Gaussian, LogNormal)) or not noise.is_residual_noise or noise.correlation is not None:
             return float("nan")
         if isinstance(noise, Gaussian):
             return 0.0

@@ -175,7 +175,7 @@ def build(
 
     def make_problem(free: set[str]) -> Problem:
         rows = {n: parameter(r, tables.version, matters=n in free) for n, r in naming.table.items() if n in used}
-        return Problem(model, experiments, parameters=rows).measured_by(PETAB)
+        return Problem(model, experiments, parameters=rows).with_format_measure(PETAB)
 
     try:
         problem = make_problem(relevant_names)

@@ -32,7 +32,7 @@ class LogLaplace(Noise):
     """
 
     in_unit_of_output: ClassVar[bool] = False
-    heavy: ClassVar[bool] = True
+    is_heavy_tailed: ClassVar[bool] = True
     base: Any = field(default="e", kw_only=True)
 
     @property

@@ -150,7 +150,8 @@ class ScaledLikelihood(Picklable):
         """Check whether the objective has residuals: all errors are normal, and no quantity is eliminated."""
         observed = [observable for c in self.problem.conditions for observable in c.observed if observable is not None]
         normal = all(
-            isinstance(observable.noise, (Gaussian, LogNormal)) and observable.noise.plain for observable in observed
+            isinstance(observable.noise, (Gaussian, LogNormal)) and observable.noise.is_residual_noise
+            for observable in observed
         )
         return normal and not self._objective.staged.layout.n_groups and not self.eliminates.linear.entries
 
@@ -477,7 +478,7 @@ def _without_spreads(problem: Problem, free: set[str]) -> Problem:
     experiments = [
         e.with_changes(noise={n: _opened(noise, free) for n, noise in e.noise.items()}) for e in problem.experiments
     ]
-    model_names = {*problem.own_model.parameters}
+    model_names = {*problem.original_model.parameters}
     parameters = {
         n: _fix_parameter(p) if n in free else p
         for n, p in problem.parameters.items()
@@ -493,7 +494,7 @@ def _fix_parameter(parameter: Any) -> Any:
 def _find_sigma_name(noise: Any) -> str:
     """Return the name of a standard deviation that is a parameter, empty where it is anything else."""
     sigma = noise.sigma
-    normal = isinstance(noise, (Gaussian, LogNormal)) and noise.plain
+    normal = isinstance(noise, (Gaussian, LogNormal)) and noise.is_residual_noise
     return sigma.name() if normal and isinstance(sigma, ca.SX) and sigma.is_symbolic() else ""
 
 
@@ -503,7 +504,7 @@ def _opened(noise: Any, names: set[str]) -> Any:
 
 def _collect_used_names(problem: Problem) -> set[str]:
     """Return the names in equations, outputs, experiments, and in standard deviations that are more than a name."""
-    model = problem.own_model
+    model = problem.original_model
     graphs: list[Any] = [model.system.ode, model.system.alg, *model.outputs.values(), *model.initial.values()]
     for e in problem.experiments:
         graphs += [*e.parameters.values(), *e.initial.values()]

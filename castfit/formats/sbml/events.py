@@ -262,7 +262,7 @@ def with_delays(events: tuple[Event, ...], lines: Mapping[str, tuple[ca.SX, ca.S
     """Return the events with the last nodes of a model's delay lines in the place of delayed values."""
     if not lines:
         return events
-    ends = [d.symbol for d in model.said.delayed], [ca.SX.sym(line.nodes[-1]) for line in model.lines]
+    ends = [d.symbol for d in model.definition.delayed], [ca.SX.sym(line.nodes[-1]) for line in model.lines]
     old = [symbol for symbol, _ in lines.values()]
     new = substitute_symbols([value for _, value in lines.values()], *ends)
 

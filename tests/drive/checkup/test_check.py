@@ -46,7 +46,7 @@ def healthy() -> cf.Checkup:
 
 def test_a_good_problem_is_fine() -> None:
     report = healthy()
-    assert report.fine, str(report)
+    assert report.ok, str(report)
     assert report.advice == ()
     assert str(report).endswith("Nothing to do.")
     names = {line.name for line in report.lines}
@@ -54,7 +54,7 @@ def test_a_good_problem_is_fine() -> None:
         "fit", "gradient", "data", "scale", "stiffness", "redundant parameters", "symmetric parameters",
         "identifiability", "residuals", "tolerances", "other transcriptions", "other starts",
     }  # fmt: skip
-    assert all(line.fine is True for line in report.lines)
+    assert all(line.ok is True for line in report.lines)
     assert "adjoint gradients agree" in report["gradient"].sentence
     assert report.time < 60
 
@@ -66,9 +66,9 @@ def test_one_seed_gives_one_report() -> None:
 
 def test_redundant_parameters_are_found() -> None:
     report = cf.doctor(decay(lambda x, a, b: -a * b * x, "a b", {"a": 0.5, "b": 1.0}), starts=1)
-    assert report["redundant parameters"].fine is False
+    assert report["redundant parameters"].ok is False
     assert "only a*b enters" in report["redundant parameters"].sentence
-    assert report["identifiability"].fine is False
+    assert report["identifiability"].ok is False
     assert any("redundant parameters: Fix one of them" in line for line in report.advice)
 
 
@@ -82,7 +82,7 @@ def test_symmetric_parameters_are_found() -> None:
         n: cf.Parameter(v, lower=1e-3) for n, v in zip(("k1", "k2", "a1", "a2"), (1.5, 0.4, 1.0, 1.0), strict=True)
     }
     line = cf.doctor(cf.Problem(model, experiment, parameters=guesses), starts=1)["symmetric parameters"]
-    assert line.fine is False
+    assert line.ok is False
     assert ": k1 and k2 with a1 and a2." in line.sentence
 
 
@@ -93,14 +93,14 @@ def test_data_that_say_nothing_are_found() -> None:
         {"x": np.exp(-0.6 * T) + NOISE, "u": np.exp(-T) + NOISE}, time=T, sigma=0.02, initial={"x": 1.0, "u": 1.0}
     )
     line = cf.doctor(cf.Problem(model, experiment, parameters={"k": 0.5}), starts=0)["data"]
-    assert line.fine is False
+    assert line.ok is False
     assert "no estimated quantity affects u in experiment 1" in line.sentence
 
 
 def test_a_poor_scale_is_found() -> None:
     parameter = cf.Parameter(0.5, lower=1e-6, upper=1e3)
     line = cf.doctor(decay(lambda x, k: -k * x, "k", {"k": parameter}), starts=0)["scale"]
-    assert line.fine is False
+    assert line.ok is False
     assert "scale='log'" in line.advice
 
 
@@ -112,50 +112,52 @@ def test_a_better_optimum_from_another_start_is_found() -> None:
     experiment = cf.Experiment({"x": 5 + NOISE}, time=T, sigma=0.02)
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(1.5, lower=0.1, upper=20.0)})
     narrow_problem = problem.replace(parameters={"k": cf.Parameter(1.9, lower=0.1, upper=3.0)})
-    local = cf.fit(narrow_problem, "single").answering(problem)  # between the wide bounds fits find the other optimum
+    local = cf.fit(narrow_problem, "single").with_known_problem(
+        problem
+    )  # between the wide bounds fits find the other optimum
     assert local.values["k"] == pytest.approx(2.0, abs=1e-2)
     report = cf.doctor(local, "single", starts=5)
-    assert report["fit"].fine is False
-    assert report["other starts"].fine is False
+    assert report["fit"].ok is False
+    assert report["other starts"].ok is False
     assert "better optimum" in report["other starts"].sentence
 
 
 def test_a_wrong_model_is_found() -> None:
     report = cf.doctor(plain(data={"x": 1 + T}, sigma=0.02), "single", starts=0)
-    assert report["fit"].fine is False
+    assert report["fit"].ok is False
     assert "does not fit the data" in report["fit"].sentence
 
 
 def test_bounds_that_held_a_fit_are_found_at_once() -> None:
     result = cf.fit(decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, upper=0.55)}), "single", retry=False)
     report = cf.doctor(result, max_time=1e-9)  # for the fit there is always time
-    assert report["fit"].fine is False
+    assert report["fit"].ok is False
     assert "estimates are at their bounds: k (upper)" in report["fit"].sentence
     assert "Not run for lack of time: gradient, " in str(report)
-    assert all(report[name].fine is None for name in ("symmetric parameters", "tolerances", "other starts"))
+    assert all(report[name].ok is None for name in ("symmetric parameters", "tolerances", "other starts"))
 
 
 def test_a_fit_that_cannot_be_integrated_is_said() -> None:
     result = cf.fit(explosive(), QUICK, STRAIGHT, retry=False, second_start=False)
     assert not result.success
     report = cf.doctor(result, max_time=1e-9)
-    assert report["fit"].fine is False
+    assert report["fit"].ok is False
     assert report["fit"].sentence.startswith("it failed: ")
-    assert not report.fine
+    assert not report.ok
 
 
 @pytest.mark.slow
 def test_bounds_that_hold_are_found() -> None:
     report = cf.doctor(decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, upper=0.55)}), starts=0)
-    assert report["fit"].fine is False
+    assert report["fit"].ok is False
 
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_integrated_is_said() -> None:
     report = cf.doctor(explosive(), starts=1, max_time=8)
-    assert report["fit"].fine is False
-    assert report["gradient"].fine is False
-    assert not report.fine
+    assert report["fit"].ok is False
+    assert report["gradient"].ok is False
+    assert not report.ok
 
 
 def test_a_result_is_examined_as_it_is() -> None:
@@ -177,7 +179,7 @@ def test_time_is_kept(clock: Any) -> None:
 def test_units_do_not_matter() -> None:
     u = 1e-7
     scaled = plain(data={"x": u * (np.exp(-0.6 * T) + NOISE)}, sigma=0.02 * u, initial={"x": u})
-    assert [line.fine for line in cf.doctor(scaled, starts=3).lines] == [line.fine for line in healthy().lines]
+    assert [line.ok for line in cf.doctor(scaled, starts=3).lines] == [line.ok for line in healthy().lines]
 
 
 def test_misuse_is_refused(tmp_path: Any) -> None:

@@ -70,7 +70,7 @@ WHAT = {
     "relative": lambda: (drug(), {"initial": {"blood": cf.choose(1, 50)}, "sigma": cf.relative(0.1, floor=1e-3)}),
     "computed": lambda: (drug({"c": 0.05 + 0.1 * blood / V}), {"initial": {"gut": cf.choose(1, 50)}}),
     "log-normal": lambda: (drug(0.1, cf.LogNormal()), {"initial": {"blood": cf.choose(1, 50)}, "inputs": {"u": 0.2}}),
-    "free": lambda: (drug(initial={"blood": cf.free(5.0)}), {"initial": {"gut": cf.choose(1, 50)}, "together": "time"}),
+    "free": lambda: (drug(initial={"blood": cf.free(5.0)}), {"initial": {"gut": cf.choose(1, 50)}, "cost_unit": "time"}),
 }  # fmt: skip
 
 
@@ -143,7 +143,9 @@ def test_what_is_said_done_and_drawn(tmp_path):
     assert experiment.initial == {"x": pytest.approx(4.0)}
     assert design.verify(4).fitted == 4
     design.plot(tmp_path / "design.png")
-    repeated_design = cf.design(design.known.problem, design.known.candidates, budget=1)  # these hold numbers
+    repeated_design = cf.design(
+        design.information.problem, design.information.candidates, budget=1
+    )  # these hold numbers
     assert repeated_design.value == pytest.approx(design.value, abs=1e-9)
     assert not repeated_design.chosen
 
@@ -177,7 +179,9 @@ def reactor(T, start, **options):
     )  # fmt: skip
     pilot = cf.Experiment({n: [1.0] for n in "ABC"}, [1.0], sigma=0.01, inputs={"T": 500.0})
     problem = cf.Problem(model, pilot, parameters={"A1": 84.79, "A2": 371.72, "E1": 7.78, "E2": 15.05})
-    nine = cf.Candidate(np.linspace(0, 1, 9), list("ABC"), together="experiment", initial={"A": start}, inputs={"T": T})
+    nine = cf.Candidate(
+        np.linspace(0, 1, 9), list("ABC"), cost_unit="experiment", initial={"A": start}, inputs={"T": T}
+    )
     design = cf.design(problem, nine, budget=1, **options)
     return design, -design.value / np.log(10)
 
@@ -296,7 +300,7 @@ def yeast(fed):
                      initial={x: 1.0, y: 0.1})  # fmt: skip
     pilot = cf.Experiment({"x": [2.0], "y": [1.0]}, [5.0], sigma=0.3, inputs={"feed": 15.0})
     problem = cf.Problem(model, pilot, parameters={"k": 0.31, "K": 0.05})
-    return problem, cf.Candidate([5, 10, 15, 20], ["x", "y"], together="experiment", inputs={"feed": fed})
+    return problem, cf.Candidate([5, 10, 15, 20], ["x", "y"], cost_unit="experiment", inputs={"feed": fed})
 
 
 def test_a_search_takes_as_many_steps_as_its_end_needs():
@@ -356,6 +360,6 @@ def test_choices_on_the_command_line(capsys):
     assert "give NAME=A:B or NAME=A:B:N" in capsys.readouterr().err
     assert main([*arguments, "--choose", "nothing=0:1"]) == 2
     assert "'nothing' is not an input, parameter or state" in capsys.readouterr().err
-    state = cf.problems.load("bellman").problem.own_model.states[0]
+    state = cf.problems.load("bellman").problem.original_model.states[0]
     assert main([*arguments, "--choose", f"{state}=50:70"]) == 0
     assert f"Choose {state}(0) = " in capsys.readouterr().out

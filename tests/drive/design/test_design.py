@@ -15,10 +15,10 @@ GRID = np.linspace(0.1, 20, 200)
 
 
 def test_box_and_lucas():
-    design = cf.design(box_lucas(), cf.Candidate(GRID, ["b"], between=True), budget=6)
+    design = cf.design(box_lucas(), cf.Candidate(GRID, ["b"], continuous_times=True), budget=6)
     np.testing.assert_allclose(design.table["time"], [1.2295, 6.8577], atol=2e-4)
     np.testing.assert_array_equal(design.table["count"], [3, 3])
-    M = design.bought.pool.information(design.counts)[0] * 0.03**2 / 3  # of one value each, by logarithms
+    M = design.selection.pool.information(design.counts)[0] * 0.03**2 / 3  # of one value each, by logarithms
     assert np.linalg.det(M) / (0.7 * 0.2) ** 2 == pytest.approx(0.65677, abs=1e-4)
     assert design.efficiency > 0.9999
 
@@ -49,7 +49,7 @@ def test_the_next_fit_is_as_accurate_as_promised():
 
 
 def test_more_of_the_same_experiment_joins_it():
-    design = cf.design(fitted(), cf.Candidate(GRID, ["b"], same=True), budget=3)
+    design = cf.design(fitted(), cf.Candidate(GRID, ["b"], repeats=True), budget=3)
     (experiment,) = design.problem.experiments
     assert design.problem.n_data == 7
     assert experiment.data["b"][0].size == 7
@@ -131,7 +131,7 @@ def test_what_depends_on_earlier_measurements_is_offered_as_a_whole(output):
     result = chain(output, 0.05)
     with pytest.raises(cf.InputError, match=f"a measurement of '{output}' depends on earlier measurements; give"):
         cf.design(result, cf.Candidate([1, 3, 6], [output]), budget=2)
-    design = cf.design(result, cf.Candidate([1, 3, 6], [output], together="experiment"), budget=2)
+    design = cf.design(result, cf.Candidate([1, 3, 6], [output], cost_unit="experiment"), budget=2)
     next_fit = cf.fit(design.problem, start=result)
     for name, error in next_fit.standard_errors.items():
         assert design.after[name] * result.values[name] == pytest.approx(error, rel=1e-5)
@@ -155,9 +155,9 @@ def test_a_free_initial_state_is_estimated_anew_and_costs_information():
     experiment = cf.Experiment({"a": [1.0, 0.6, 0.4]}, [0.0, 1, 2], sigma=0.05, initial={"a": cf.free(1.0)})
     result = cf.fit(cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.5)}))
     free_design = cf.design(result, cf.Candidate(np.linspace(0, 8, 81), ["a"]), budget=4, over="k")
-    same_design = cf.design(result, cf.Candidate(np.linspace(0, 8, 81), ["a"], same=True), budget=4, over="k")
+    same_design = cf.design(result, cf.Candidate(np.linspace(0, 8, 81), ["a"], repeats=True), budget=4, over="k")
     assert free_design.criterion == "Ds"
-    assert len(free_design.known.names) == 3
+    assert len(free_design.information.names) == 3
     assert same_design.after["k"] < free_design.after["k"] < free_design.before["k"]
 
 
@@ -209,8 +209,8 @@ def test_times_apart_budgets_and_distinct_times():
 
 def test_a_whole_experiment_a_fixed_one_and_a_price():
     result = fitted()
-    short = cf.Candidate([1, 2, 4], ["b"], together="experiment", cost=3, name="short", at_most=2)
-    long = cf.Candidate([4, 8, 16], ["b"], together="experiment", cost=3, name="long", at_most=2)
+    short = cf.Candidate([1, 2, 4], ["b"], cost_unit="experiment", cost=3, name="short", at_most=2)
+    long = cf.Candidate([4, 8, 16], ["b"], cost_unit="experiment", cost=3, name="long", at_most=2)
     fixed_candidate = cf.Candidate([7.0], ["b"], fixed=True, name="done")
     design = cf.design(result, [short, long, fixed_candidate], budget=7)
     assert design.spent <= 7
@@ -240,7 +240,7 @@ def test_a_price_alone_decides_on_the_size(criterion, price):
     assert "within the budget" not in str(design)
     for i in np.flatnonzero(design.counts):
         less = design.counts - (np.arange(design.counts.size) == i)
-        value = design.goal.values(design.bought.pool.information(less)) + price * less.sum()
+        value = design.design_goal.values(design.selection.pool.information(less)) + price * less.sum()
         assert value >= design.value
     assert design.plot().axes
 
@@ -263,7 +263,7 @@ def test_simple_designs_are_named_and_nothing_reads_zero():
     for name, times in (("the present times", present), ("equidistant times", even)):
         counts = np.zeros(GRID.size)
         np.add.at(counts, [np.argmin(np.abs(GRID - t)) for t in times], 1.0)
-        sd = np.sqrt(np.diag(np.linalg.inv(design.bought.pool.information(counts)[0])))
+        sd = np.sqrt(np.diag(np.linalg.inv(design.selection.pool.information(counts)[0])))
         np.testing.assert_allclose(list(design.simple[name].values()), sd, rtol=1e-9)
     early = np.linspace(0, 400, 4001)  # at equidistant times nothing is left
     blind = cf.design(box_lucas(), cf.Candidate(early, ["b"], name="next"), budget=4)
@@ -274,7 +274,7 @@ def test_simple_designs_are_named_and_nothing_reads_zero():
 def test_equidistant_times_begin_with_the_first_that_tells_anything():
     for grid, even in (([1.0, 2, 3, 4], [1, 4]), ([0.0, 1, 2, 3, 4], [2, 4])):  # at 0 the states are known
         design = cf.design(fitted(), cf.Candidate(grid, ["b"], name="next"), budget=2)
-        information = design.bought.pool.information(np.isin(grid, even).astype(float))[0]
+        information = design.selection.pool.information(np.isin(grid, even).astype(float))[0]
         standard_deviations = list(design.simple["equidistant times"].values())
         np.testing.assert_allclose(standard_deviations, np.sqrt(np.diag(np.linalg.inv(information))))
 
@@ -292,7 +292,7 @@ def test_draws_make_a_robust_design():
 def test_a_design_for_draws_promises_and_is_verified_at_the_estimate():
     result = fitted()
     design = cf.design(cf.bootstrap(result, samples=6, rng=0), cf.Candidate(GRID, ["b"], name="next"), budget=6)
-    assert abs(design.known.thetas - result.theta).min() > 1e-6  # no draw is the estimate
+    assert abs(design.information.thetas - result.theta).min() > 1e-6  # no draw is the estimate
     truth = {name: one.truth for name, one in design.verify(2).quantities.items()}
     assert truth == pytest.approx(result.values, rel=1e-12)
     times = design.table["time"]
@@ -399,7 +399,7 @@ def test_candidates_that_are_none():
     with pytest.raises(cf.InputError, match="the experiment at 0; begin later"):
         cf.design(box_lucas(), cf.Candidate([-1.0, 2.0]), budget=6)
     with pytest.raises(cf.InputError, match=r"(?s)times is .*cost is -1.*together is 'all'"):
-        cf.Candidate("now", cost=-1, together="all")
+        cf.Candidate("now", cost=-1, cost_unit="all")
 
 
 def test_what_cannot_be_known_is_said():
@@ -582,7 +582,7 @@ def test_a_fit_that_data_speak_against_is_no_ground_for_figures():
     experiment = cf.Experiment({"x": 1 + 0.5 * np.sin(3 * times)}, times, sigma=0.02)
     result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
     design = cf.design(result, cf.Candidate(times, ["x"]), budget=4)
-    assert result.refuted
+    assert result.is_contradicted
     assert "The fitted model does not fit the data" in str(design)
 
 

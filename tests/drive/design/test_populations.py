@@ -45,9 +45,11 @@ def designed(*candidates, budget=32, problem=None, **options):
 
 def determinant(design):
     """Return det of the information by typical values and variances, as PopED prints it."""
-    M = design.bought.pool.information(design.counts)[0]
-    values = dict(zip(design.known.names, design.known.question.natural(design.known.estimate), strict=True))
-    unit = [values[n] if n in ("CL", "V", "ka") else 2 * values[n] ** 2 for n in design.known.names]
+    M = design.selection.pool.information(design.counts)[0]
+    values = dict(
+        zip(design.information.names, design.information.question.natural(design.information.estimate), strict=True)
+    )
+    unit = [values[n] if n in ("CL", "V", "ka") else 2 * values[n] ** 2 for n in design.information.names]
     return np.linalg.det(M) / np.prod(unit) ** 2
 
 
@@ -68,16 +70,18 @@ GRID = np.concatenate([np.arange(0.25, 3, 0.25), [4, 6, 8, 12, 24, 36, 48, 72, 9
 
 @pytest.mark.slow
 def test_better_times_for_warfarin():
-    design = designed(cf.Candidate(GRID, per_subject=8, between=True, name="adults"))
+    design = designed(cf.Candidate(GRID, per_subject=8, continuous_times=True, name="adults"))
     assert design.counts.sum() == 32
     assert design.table["time"].size == 8 * np.count_nonzero(design.counts)
     assert (determinant(design) / 1.143859e24) ** (1 / 8) > 1.18  # subjects that PopED's first schedule needs more
     assert design.efficiency > 0.9999
     names, _, worth = zip(
-        *populations.schedule_time_gains(design.known, design.bought, design.goal, design.relaxed, design.counts),
+        *populations.schedule_time_gains(
+            design.information, design.selection, design.design_goal, design.relaxed, design.counts
+        ),
         strict=True,
     )
-    assert set(names) == {n for n in design.known.labels if "#" not in n}
+    assert set(names) == {n for n in design.information.labels if "#" not in n}
     assert 0.999 < max(w.max() for w in worth) < 1.001  # of moved times, and of the grid
     assert len(design.plot().axes) >= 4
     assert "schedules compared within the budget is better" in str(design)
@@ -87,9 +91,9 @@ def test_few_samples_of_each_subject_make_several_schedules():
     grid = np.array([0.5, 1, 2, 6, 24, 48, 72, 120])
     candidate = cf.Candidate(grid, per_subject=3, spacing=0.6, name="adults")
     relaxed_design = designed(candidate, exact=False)
-    assert relaxed_design.known.all_compared
-    assert relaxed_design.known.n_compared < 56  # of 8 over 3, without those that are too near
-    assert all(np.diff(v.times).min() >= 0.6 for v in relaxed_design.bought.values[0])
+    assert relaxed_design.information.all_compared
+    assert relaxed_design.information.n_compared < 56  # of 8 over 3, without those that are too near
+    assert all(np.diff(v.times).min() >= 0.6 for v in relaxed_design.selection.values[0])
     assert 2 <= np.count_nonzero(relaxed_design.counts) < 12  # weights that are nothing are not listed
     assert relaxed_design.counts.sum() == pytest.approx(32, rel=1e-5)
     exact_design = designed(candidate)
@@ -117,10 +121,10 @@ def test_the_search_finds_what_all_schedules_together_hold(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(populations, "_MAX_ENUMERATED_SCHEDULES", 0)
             search_design = designed(candidate, exact=False, criterion=criterion)
-        assert full_design.known.all_compared
-        assert not search_design.known.all_compared
+        assert full_design.information.all_compared
+        assert not search_design.information.all_compared
         assert search_design.value == pytest.approx(full_design.value, rel=1e-5)
-        assert search_design.known.n_compared <= full_design.known.n_compared
+        assert search_design.information.n_compared <= full_design.information.n_compared
 
 
 def linear(sigma):
@@ -140,9 +144,9 @@ def test_the_information_of_a_linear_model_is_that_of_its_exact_likelihood():
     times, sigma = np.array([0.0, 0.5, 2.0, 3.0]), 0.2
     problem, population = linear(sigma)
     design = cf.design(problem, cf.Candidate(times), budget=1, population=population, exact=False, over="k")
-    information = design.bought.pool.J[0, 0].T @ design.bought.pool.J[0, 0]
+    information = design.selection.pool.J[0, 0].T @ design.selection.pool.J[0, 0]
     X = np.stack([times, np.ones(4)], -1)
-    names = design.known.names
+    names = design.information.names
     assert set(names) == {"k", "x0", "sigma(x)", "omega(k)", "omega(x0)", "correlation(k, x0)"}
     values = dict(zip(("k", "x0", "sigma(x)", "omega(k)", "omega(x0)"), (2, 1, sigma, 0.4, 0.3), strict=True))
 
@@ -185,7 +189,7 @@ def test_groups_with_doses_costs_and_covariates():
     names = [e.name for e in design.experiments]
     assert sum(n.startswith("adults") for n in names) <= 9
     assert len(set(names)) == len(names)
-    default_weight, child_weight = (design.known.question.covariates[i, 0] for i in (1, 2))
+    default_weight, child_weight = (design.information.question.covariates[i, 0] for i in (1, 2))
     assert (default_weight, child_weight) == (70.0, 20.0)
     limited_design = designed(adults, children, budget={"adults": 4, "all": 20}, population=population)
     assert sum(e.name.startswith("adults") for e in limited_design.experiments) <= 2
@@ -224,10 +228,10 @@ def test_a_fit_is_what_is_known_before():
     [
         ({}, {"worst": True}, "worst=True is unsupported for populations"),
         ({}, {"criterion": cf.variance_of("k3")}, "of a population give a name"),
-        ({"together": "time"}, {}, "a subject is measured as a whole"),
+        ({"cost_unit": "time"}, {}, "a subject is measured as a whole"),
         ({"cost": {"conc": 1}}, {}, "a subject has one cost"),
         ({"spacing": 1.0}, {}, "a subject without per_subject is measured at all times"),
-        ({"same": True}, {}, "remove same=True"),
+        ({"repeats": True}, {}, "remove repeats=True"),
         ({"per_subject": 2}, {"population": None}, "per_subject is for populations"),
         ({}, {"population": 3}, "takes a Problem and population=cf.Population"),
         ({}, {"problem": warfarin("unknown")}, "sigma of 'conc' is unknown"),

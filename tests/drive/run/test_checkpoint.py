@@ -133,7 +133,7 @@ DRIVERS = {
     "scatter_search": lambda **o: cf.scatter_search(
         pole(), "single", dim_refset=4, n_diverse=12, max_eval=80, rng=0, **o
     ),
-    "estimate": lambda **o: cf.estimate(pole(), rng=0, finds=1, ways=["box"], **o),
+    "estimate": lambda **o: cf.estimate(pole(), rng=0, finds=1, strategies=["box"], **o),
     "bootstrap": lambda **o: cf.bootstrap(cf.fit(pole(), "single"), samples=2, rng=0, **o),
     "leave_out": lambda **o: cf.leave_out(cf.fit(pole(), "single"), "value", **o),
     "profile": lambda **o: cf.profile(cf.fit(pole(), "single"), **o),

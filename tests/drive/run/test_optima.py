@@ -174,7 +174,7 @@ def test_every_text_tells_the_same_number_of_one_optimum(measure, capsys):
         problem, "single", starts=2, callback=lambda progress: sentences.append(progress.sentence)
     )
     estimate = cf.estimate(
-        problem, finds=1, ways=["box"], callback=lambda progress: sentences.append(progress.sentence)
+        problem, finds=1, strategies=["box"], callback=lambda progress: sentences.append(progress.sentence)
     )
     comparison = cf.compare(problem, ["single"], starts=2, callback=lambda trial: sentences.append(trial.sentence))
     search = cf.scatter_search(

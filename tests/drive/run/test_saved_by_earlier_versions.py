@@ -62,7 +62,7 @@ def test_a_search_by_all_means_that_had_ended(problem, tmp_path):
     file = tmp_path / "run.jsonl"
     file.write_bytes(_header_of_today("portfolio_0.2.jsonl"))
     result = cf.estimate(problem, max_time=20, rng=1, limits=LIMITS, checkpoint=file, resume=True)
-    assert result.sure
+    assert result.stopping_rule_met
     assert [c.way for c in result.candidates] == ["fit", "box", "growing", "exchanged"]
     assert result.best.chi2 == pytest.approx(21.86671, abs=1e-4)
 

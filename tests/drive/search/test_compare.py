@@ -48,7 +48,7 @@ def test_a_row_says_what_its_trials_took(comparison):
     for row in comparison.rows:
         trials = [t for t in comparison.trials if t.method == row.method]
         assert row.starts == 4
-        assert row.converged == row.correct + row.wrong
+        assert row.converged == row.correct + row.n_other_optimum
         assert row.success_rate == row.correct / 4
         assert row.iterations == np.median([t.iterations for t in trials])
         assert row.evaluations == np.median([sum(t.evaluations.values()) for t in trials])
@@ -148,7 +148,7 @@ def test_time_limits(problem, clock):
     def slow(problem, *, start, max_time):
         clock.sleep(min(max_time, 15.0))
         status = Status.MAX_TIME if max_time < 15.0 else Status.CONVERGED
-        return cf.fit(problem, *SINGLE, start=start).ended(status, status.sentence)
+        return cf.fit(problem, *SINGLE, start=start).with_status(status, status.message)
 
     comparison = cf.compare(problem, {"slow": slow}, starts=[{"k": 0.4}] * 20, max_time=50.0)
     assert clock.now == pytest.approx(50.0, abs=1.0)

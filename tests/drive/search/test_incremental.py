@@ -289,7 +289,7 @@ def test_points_around_lie_on_both_sides_and_within_the_bounds():
     inside = ((points > lower) & (points < upper)).all(axis=1)
     sides = np.sign(shift[inside][:, 0])
     assert (sides[0::2] == -sides[1::2]).all()
-    unknown = result.ended(Status.MAX_ITERATIONS, "")
+    unknown = result.with_status(Status.MAX_ITERATIONS, "")
     unknown.jacobian[...] = np.nan
     assert not list(neighbour_points(problem, unknown))
 

@@ -78,16 +78,16 @@ def chain_with_spread() -> cf.Problem:
 def test_the_answer_is_found_again_and_the_story_says_so():
     result = cf.estimate(chain(), rng=1, max_time=120)
     assert result.success
-    assert result.sure
-    assert result.finds >= 3
-    assert result.described
+    assert result.stopping_rule_met
+    assert result.hits >= 3
+    assert result.is_adequate
     values = result.best.parameters
     # Rates may be exchanged: the slow and the fast one make the same curve on another scale.
     assert sorted((values["k1"], values["k2"])) == pytest.approx([0.4, 1.0], rel=0.2)
     assert result.best.transcription
     assert result.candidates[-1].way == EXCHANGED
     first_sentence, second_sentence = result.story[:2]
-    number = f"The lowest optimum (-2 log L = {result.best.neg2loglik:.6g}) was found {result.finds} times"
+    number = f"The lowest optimum (-2 log L = {result.best.neg2loglik:.6g}) was found {result.hits} times"
     assert first_sentence.startswith(f"{number} from independent starting points {100 * result.spread:.0f} % of the ")
     assert first_sentence.endswith(f"{len(result.candidates)} candidates in {result.time:.1f} s found none lower.")
     assert second_sentence == f"Stopping criterion met: {result.reason}"
@@ -95,12 +95,12 @@ def test_the_answer_is_found_again_and_the_story_says_so():
     assert "box" not in first_sentence + second_sentence  # ways stand in the table
     assert "two quantities of the best point exchanged" in str(result.sheet())
     start_points = np.array([c.start_theta for c in result.candidates if c.best and c.start_theta])
-    assert len(start_points) == result.finds
+    assert len(start_points) == result.hits
     assert result.spread == pytest.approx(
         np.median(np.ptp(start_points, axis=0) / np.log(1e6))
     )  # six decades of the rates
-    assert sum(way.n_tried for way in result.ways) == len(result.candidates)
-    assert sum(c.best for c in result.candidates) == sum(way.finds for way in result.ways) >= result.finds
+    assert sum(way.n_tried for way in result.strategies) == len(result.candidates)
+    assert sum(c.best for c in result.candidates) == sum(way.finds for way in result.strategies) >= result.hits
     assert "best:" in result.summary()
     assert result.optima[0].objective == min(c.objective for c in result.candidates if c.success)
 
@@ -109,7 +109,7 @@ def test_the_numbers_depend_on_the_seed_alone_not_on_workers_nor_on_interruption
     def ends(result):
         return [(c.way, c.cost, c.success) for c in result.candidates]
 
-    options = {"rng": 5, "ways": ["box", "growing"], "max_time": 300}
+    options = {"rng": 5, "strategies": ["box", "growing"], "max_time": 300}
     serial_result = cf.estimate(chain(), **options)
     parallel_result = cf.estimate(chain(), workers=two_workers, **options)
     assert ends(serial_result) == ends(parallel_result)
@@ -118,7 +118,7 @@ def test_the_numbers_depend_on_the_seed_alone_not_on_workers_nor_on_interruption
         chain(), checkpoint=file, callback=lambda progress: progress.candidates >= 1, **options
     )
     assert "callback" in stopped_result.reason
-    assert not stopped_result.sure
+    assert not stopped_result.stopping_rule_met
     resumed_result = cf.estimate(chain(), checkpoint=file, resume=True, **options)
     assert ends(resumed_result) == ends(serial_result)
     with pytest.raises(cf.InputError, match="resume=True"):
@@ -128,7 +128,7 @@ def test_the_numbers_depend_on_the_seed_alone_not_on_workers_nor_on_interruption
 def test_the_time_limit_is_kept_and_said():
     result = cf.estimate(chain(), max_time=0.05, finds=50)
     assert "time limit" in result.reason
-    assert not result.sure
+    assert not result.stopping_rule_met
     assert (
         any(line.startswith("Stopping criterion not met: ") and "max_time" in line for line in result.story)
         == result.success
@@ -144,15 +144,15 @@ def test_a_model_that_cannot_describe_the_data_is_no_success_story(clock):
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log")})
     clock.step = 1.0
     result = cf.estimate(problem, rng=0, max_time=1000.0)
-    assert not result.described
-    assert not result.sure  # a wide valley that holds nothing is found often, too
+    assert not result.is_adequate
+    assert not result.stopping_rule_met  # a wide valley that holds nothing is found often, too
     assert any("does not fit the data" in line for line in result.story)
 
 
 def test_mistakes_are_listed_at_once():
     with pytest.raises(cf.InputError) as caught:
         cf.estimate(
-            chain(), max_time=-1, finds=0, screen=0, race="yes", ways=["boxes"],
+            chain(), max_time=-1, finds=0, screen=0, race="yes", strategies=["boxes"],
             limits={"k1": (0, 1), "k3": (1, 2), "k2": (1, np.inf)},
         )  # fmt: skip
     text = str(caught.value)
@@ -164,7 +164,11 @@ def test_mistakes_are_listed_at_once():
 
 def test_quantities_without_bounds_are_drawn_about_their_guess():
     result = cf.estimate(
-        chain(scale=cf.Parameter(1.0, scale="log"), k1=cf.Parameter(0.8)), rng=0, max_time=60, ways=["box"], finds=1
+        chain(scale=cf.Parameter(1.0, scale="log"), k1=cf.Parameter(0.8)),
+        rng=0,
+        max_time=60,
+        strategies=["box"],
+        finds=1,
     )
     assert result.best is not None
 
@@ -471,7 +475,7 @@ def test_screened_starts_of_a_multistart_are_the_best_of_their_draws():
 
 def test_bench_switches_ingredients_off_and_counts_what_it_costs(tmp_path, capsys):
     file = tmp_path / "ablation.json"
-    command = ["bench", "ablation", "--starts=1", "--problems=lorenz", "--methods=default,no race", "--seed=1"]
+    command = ["bench", "ablation", "--starts=1", "--problems=lorenz", "--methods=default,no race", "--rng=1"]
     assert cli.main([*command, f"--json={file}"]) == 0
     assert "no candidate is dropped" in capsys.readouterr().out
     rows = json.loads(file.read_text())["rows"]
@@ -565,7 +569,7 @@ def test_a_search_that_is_ended_has_the_valley_that_was_checked_and_says_that_it
         reports.append(report)
         return np.isfinite(report.lowest)
 
-    result = cf.estimate(chain(), ways=["box"], rng=1, callback=stop)
+    result = cf.estimate(chain(), strategies=["box"], rng=1, callback=stop)
     assert result.best is not None
     assert not result.success
     assert np.isfinite(reports[-1].objective)
@@ -574,7 +578,7 @@ def test_a_search_that_is_ended_has_the_valley_that_was_checked_and_says_that_it
 
 
 def test_a_search_that_is_ended_before_anything_was_fitted_has_its_best_point():
-    result = cf.estimate(chain(), ways=["box"], rng=1, callback=lambda progress: True)
+    result = cf.estimate(chain(), strategies=["box"], rng=1, callback=lambda progress: True)
     (only,) = result.candidates
     assert result.best is not None
     assert not result.success
@@ -687,7 +691,7 @@ def test_a_point_that_has_a_cost_but_no_derivatives_holds_and_is_no_solution(mon
 
 def test_what_is_compared_is_called_what_it_is():
     result = cf.estimate(chain_with_spread(), rng=1, max_time=60)
-    assert result.sure
+    assert result.stopping_rule_met
     assert result.value == result.objective == result.best.neg2loglik == pytest.approx(result.optima[0].objective)
     assert f"-2 log L = {result.objective:.6g}" in result.story[0]
     assert result.objective != pytest.approx(result.best.chi2)
@@ -717,13 +721,13 @@ def test_what_explains_hardly_anything_is_never_believed(monkeypatch, clock):
         return cf.estimate(cf.Problem(model, experiment, parameters=parameters), rng=0, max_time=1000.0)
 
     nearly = run_search(np.exp(-t) + 0.1 * np.sin(3 * t))
-    assert not nearly.described
-    assert nearly.sure
+    assert not nearly.is_adequate
+    assert nearly.stopping_rule_met
     assert "a better one is unlikely" in nearly.reason
     clock.step = 1.0
     hardly = run_search(np.sin(3 * t))
-    assert not hardly.described
-    assert not hardly.sure
+    assert not hardly.is_adequate
+    assert not hardly.stopping_rule_met
     assert "time limit" in hardly.reason
 
 
@@ -797,13 +801,13 @@ def test_what_holds_is_fitted_to_its_optimum_before_the_search_ends(monkeypatch)
 
     original = strategies._confirm
     monkeypatch.setattr(strategies, "_confirm", confirmed)
-    full_result = cf.estimate(problem, rng=1, ways=["box"])
-    assert full_result.sure
+    full_result = cf.estimate(problem, rng=1, strategies=["box"])
+    assert full_result.stopping_rule_met
     assert not any(accuracy_flags)
     monkeypatch.setattr(strategies, "_MAX_CONFIRMING_ITERATIONS", 0)
-    confirmed_result = cf.estimate(problem, rng=1, ways=["box"])
+    confirmed_result = cf.estimate(problem, rng=1, strategies=["box"])
     assert accuracy_flags[-1]
-    assert confirmed_result.sure
+    assert confirmed_result.stopping_rule_met
     assert confirmed_result.best.success
     assert confirmed_result.value == pytest.approx(full_result.value, abs=1e-6)
 

@@ -140,7 +140,7 @@ def test_every_driver_says_where_starts_were_drawn(clock):
     many = cf.multistart(free, "single", starts=2)
     assert note in str(many)
     assert note in str(cf.compare(free, ["single"], starts=2))
-    assert note in "\n".join(cf.estimate(free, max_time=60, finds=1, ways=["box"]).story)
+    assert note in "\n".join(cf.estimate(free, max_time=60, finds=1, strategies=["box"]).story)
 
 
 def test_a_guess_of_zero_needs_limits_or_a_distribution_where_a_bound_is_missing():

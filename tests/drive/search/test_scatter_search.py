@@ -79,7 +79,7 @@ def test_the_global_optimum_is_found_among_many():
 def test_what_is_done_is_counted():
     result = undisturbed()
     assert result.simulations >= 200
-    assert 0 < result.sweeps < result.simulations
+    assert 0 < result.n_sensitivity_evaluations < result.simulations
     assert sum(s.simulations for s in result.searches) < result.simulations
     best = [m.objective for m in result.history]
     assert best == sorted(best, reverse=True)

@@ -166,7 +166,7 @@ def test_what_is_suggested_does_what_it_promises() -> None:
     extra = washout(np.array([advice.time])).experiments[0].called("more")
     extended_result = cf.fit(problem.replace(experiments=[*problem.experiments, extra]))
     error_before, error_after = (r.standard_errors["k1"] / r.values["k1"] for r in (result, extended_result))
-    assert error_before / error_after == pytest.approx(advice.before / advice.after, rel=0.3)
+    assert error_before / error_after == pytest.approx(advice.error_before / advice.error_after, rel=0.3)
     assert error_before / error_after > 2
 
 
@@ -180,8 +180,8 @@ def test_a_suggested_output_determines_what_was_open() -> None:
     study = cf.identifiability(cf.fit(cf.Problem(model, experiment, parameters={"k": 0.5, "s": 1.5})), rng=0)
     (advice,) = study.suggestions
     assert (advice.output, advice.measured) == ("x", False)
-    assert np.isinf(advice.before)
-    assert np.isfinite(advice.after)
+    assert np.isinf(advice.error_before)
+    assert np.isfinite(advice.error_after)
     assert "not determined" in advice.sentence
 
 

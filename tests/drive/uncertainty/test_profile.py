@@ -91,7 +91,7 @@ def test_limits_of_a_linear_model_are_the_linear_ones(transcription, sigma):
     expected = parabola if sigma is not None else 9 * np.log1p(parabola / 9)
     np.testing.assert_allclose(one.objective, expected, rtol=1e-4, atol=1e-4)
     assert profiles.complete
-    assert profiles.by == ("F" if sigma is None else "chi2")
+    assert profiles.statistic == ("F" if sigma is None else "chi2")
 
 
 def test_a_parabola_has_the_thresholds_of_chi_square():
@@ -122,8 +122,8 @@ def test_limits_of_a_banana_agree_with_a_scan(banana_fit, transcription):
 def test_others_are_fitted_anew_along_a_profile(banana_fit):
     profile = cf.profile(banana_fit, "k")["k"]
     shape = 1.0 - np.exp(-np.outer(profile.values, TIMES))
-    np.testing.assert_allclose(profile.others["A"], shape @ VALUES / np.sum(shape**2, axis=1), rtol=2e-3)
-    np.testing.assert_allclose(profile.others["k"], profile.values, rtol=1e-12)
+    np.testing.assert_allclose(profile.nuisance["A"], shape @ VALUES / np.sum(shape**2, axis=1), rtol=2e-3)
+    np.testing.assert_allclose(profile.nuisance["k"], profile.values, rtol=1e-12)
 
 
 def test_expressions_are_profiled_as_what_they_are(banana_fit):

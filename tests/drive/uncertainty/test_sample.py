@@ -26,7 +26,7 @@ def line_sample():
 def test_the_posterior_of_a_line_is_normal(line_sample):
     result = line_sample.result
     values = np.array(list(line_sample.values.values()))
-    effective = min(line_sample.effective.values())
+    effective = min(line_sample.ess.values())
     assert effective > 400
     assert line_sample.converged, line_sample.sentence
     error = np.array(list(result.standard_errors.values()))
@@ -92,7 +92,7 @@ def test_without_information_the_posterior_is_the_prior_on_any_scale(name, scale
     parameters = {"k": cf.Parameter(1.0, lower=1e-6, upper=50.0, scale=scale, prior=prior)}
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters=parameters), SINGLE)
     sample = cf.sample(result, draws=1500, chains=2, walkers=10, rng=2)
-    effective = min(sample.effective.values())
+    effective = min(sample.ess.values())
     assert effective > 120
     p = exact.cdf(sample.values["k"])  # evenly spread if the draws are right
     assert np.mean(p) == pytest.approx(0.5, abs=4 / np.sqrt(12 * effective))
@@ -224,7 +224,7 @@ def test_ten_walkers_do_for_twelve_quantities():
     result = cf.fit(cf.Problem(model, experiment, parameters={p.name(): 1.0 for p in k}), SINGLE)
     sample = cf.sample(result, rng=4)
     assert sample.converged, sample.sentence
-    effective = min(sample.effective.values())
+    effective = min(sample.ess.values())
     error = np.array(list(result.standard_errors.values()))
     spread = sample.thetas.std(axis=0) / error
     assert spread == pytest.approx(1.0, abs=4 / np.sqrt(2 * effective))

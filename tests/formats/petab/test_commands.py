@@ -55,4 +55,4 @@ def test_parameters_of_the_noise_are_no_twins(tmp_path):
     problem = cf.petab.load(write(tmp_path, observables=observables, measurements=rows, parameters=parameters))
     report = cf.doctor(problem, "single", max_time=30, starts=2)
     (line,) = (n for n in report.lines if n.name == "symmetric parameters")
-    assert line.fine, line.sentence
+    assert line.ok, line.sentence

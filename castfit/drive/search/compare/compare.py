@@ -148,7 +148,7 @@ def compare(
         rows=tuple(MethodRow.from_trials(name, trials, optimum, merit=merit) for name in chosen_methods),
         trials=tuple(trials),
         drawn=initial_starts,
-        best=None if best is None else best.answering(problem),
+        best=None if best is None else best.with_known_problem(problem),
         best_objective=optimum,
         merit=merit,
         descriptions={name: method.description for name, method in chosen_methods.items()},

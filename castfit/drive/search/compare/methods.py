@@ -109,7 +109,10 @@ class ScatterSearch(DriverCall):
         result = scatter_search(compiled, self.transcription, self.solver, rng=seed, max_time=max_time)
         if result.best is None:
             return result
-        evaluations = {"values": result.simulations - result.sweeps, "jacobians": result.sweeps}
+        evaluations = {
+            "values": result.simulations - result.n_sensitivity_evaluations,
+            "jacobians": result.n_sensitivity_evaluations,
+        }
         return FitAnswer(result.best, result.generations, evaluations)
 
 

@@ -4,7 +4,7 @@ A trial, which is one method from one start, ends in one of the categories of Mi
 Sec. 4.3):
 
     correct              converged at the best optimum known: the objective is that optimum's, mean squares within 0.1 %
-    wrong                converged elsewhere
+    wrong                converged at another optimum
     integration_error    the model could not be integrated
     optimization_error   anything else: limits of iterations or time, steps that became too small, a worker that died
 
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from castfit._support.json_codec import replace_nonfinite
 from castfit._support.public_names import public
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr, join_limited, one_line
 from castfit._support.status import Status
 from castfit._support.text_tables import Column, TextTable, format_or_never
@@ -75,6 +76,7 @@ class MethodTrial(Trial):
         return "integration_error" if self.status in _NOT_INTEGRATED else "optimization_error"
 
 
+@with_old_names(wrong="n_other_optimum")
 @add_brief_repr
 @dataclass(frozen=True)
 class MethodRow:
@@ -94,7 +96,7 @@ class MethodRow:
     starts: int
     converged: int
     correct: int
-    wrong: int
+    n_other_optimum: int
     integration_error: int
     optimization_error: int
     success_rate: float
@@ -118,13 +120,15 @@ class MethodRow:
         finished_trials = [t for t in trials if t.method == method and t.finished]
         categories = [t.category(best, merit) for t in finished_trials]
         count = {category: categories.count(category) for category in CATEGORIES}
+        n_other_optimum = count.pop("wrong")
         seconds = [t.time for t in finished_trials if np.isfinite(t.time)]
         rate = count["correct"] / len(finished_trials) if finished_trials else np.nan
         return cls(
             method=method,
             case=case or {},
             starts=len(finished_trials),
-            converged=count["correct"] + count["wrong"],
+            converged=count["correct"] + n_other_optimum,
+            n_other_optimum=n_other_optimum,
             **count,
             success_rate=rate,
             median_time=_median(seconds),
@@ -273,7 +277,7 @@ COUNTS: Columns = (
     (">starts", lambda row: f"{row.starts}"),
     (">converged", lambda row: f"{row.converged}"),
     (">correct", lambda row: f"{row.correct}" + (f" ({100 * row.success_rate:.0f} %)" if row.starts else "")),
-    (">wrong", lambda row: f"{row.wrong}"),
+    (">wrong", lambda row: f"{row.n_other_optimum}"),
     (">integration", lambda row: f"{row.integration_error}"),
     (">other", lambda row: f"{row.optimization_error}"),
     (">median", lambda row: _seconds(row.median_time)),

@@ -288,7 +288,7 @@ class _IncrementalDriver:
                     is_cut_off = attempt.result.status.cut_off
             horizons = (*horizons, self.record(attempt, report))
             if target >= end(self.compiled_problem):
-                return attempt.result.answering(self.problem), horizons
+                return attempt.result.with_known_problem(self.problem), horizons
             if is_cut_off:
                 return self.unfinished(attempt.result), horizons
             estimate = self.learn(attempt, estimate)
@@ -435,7 +435,7 @@ class _IncrementalDriver:
             point_result = fit(
                 full_problem, self.transcription, GaussNewton(homotopy="never", max_iter=0), retry=False, **options
             )
-        return point_result.ended(result.status, result.message).answering(self.problem)
+        return point_result.with_status(result.status, result.message).with_known_problem(self.problem)
 
     def record(self, attempt: _HorizonAttempt, report: Callable[..., None]) -> Horizon:
         """Build the record of a horizon, and report it."""

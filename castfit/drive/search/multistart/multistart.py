@@ -249,7 +249,7 @@ class StartLog:
             return new_start
         self.rows[i] = row
         if isinstance(outcome, FitAnswer) and (self.best_row is None or row.rank < self.best_row.rank):
-            self.best_row, self.best = row, outcome.result.answering(self._problem)
+            self.best_row, self.best = row, outcome.result.with_known_problem(self._problem)
         return None
 
     def resume(self, file: Checkpoint, labels: Mapping[str, str]) -> None:

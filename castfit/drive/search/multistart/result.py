@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from castfit._support.json_codec import rebuild_value
 from castfit._support.progress_line import duration
 from castfit._support.public_names import public
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import SOLVED
 from castfit._support.views import views
@@ -88,6 +89,7 @@ class StartRow(Trial):
         )
 
 
+@with_old_names(last="last_row", found="n_found")
 @add_brief_repr
 @dataclass(frozen=True)
 class MultistartProgress:
@@ -120,6 +122,7 @@ class MultistartProgress:
         return f"{self.finished} of {self.total} starts: {best}{failed}; {pace}"
 
 
+@with_old_names(described="is_adequate")
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class MultistartResult(SearchResult, SavedResult):
@@ -206,9 +209,9 @@ class MultistartResult(SearchResult, SavedResult):
         return objective_measure(self.starts)
 
     @property
-    def described(self) -> bool:
+    def is_adequate(self) -> bool:
         """Whether the best fit is a solution that describes the data, as far as was tested."""
-        return self.best is not None and self.best.described
+        return self.best is not None and self.best.is_adequate
 
     @property
     def floor(self) -> float:

@@ -25,6 +25,7 @@ from castfit._support.arguments import (
     shorten_repr,
     within_reason,
 )
+from castfit._support.renamed import accept_old_names
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit.drive.run.checkpoint import read_seed, run_header
 from castfit.drive.run.options import RunOptions, require_problem
@@ -41,6 +42,7 @@ from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.trajectory import every_state_measured
 
 
+@accept_old_names(ways="strategies")
 def estimate(
     problem: Posable,
     *,
@@ -48,7 +50,7 @@ def estimate(
     rng: int | np.random.Generator = 0,
     finds: int = 3,
     limits: Mapping[str, Any] | None = None,
-    ways: Sequence[str] | None = None,
+    strategies: Sequence[str] | None = None,
     screen: int = 8,
     race: bool = True,
     workers: int | Executor = 1,
@@ -78,7 +80,7 @@ def estimate(
         else between the bounds; where there are
         none, a factor of a thousand about the guess of what is on logarithmic scale, else ten times the guess to either
         side.
-    ways : sequence of {"fit", "box", "growing", "soft", "incremental", "decomposed", "moved"}, optional
+    strategies : sequence of {"fit", "box", "growing", "soft", "incremental", "decomposed", "moved"}, optional
         The ways to search, by default all that suit the problem: the default fit from random starts; single shooting in
         a box from the best of several draws; the same on ever longer horizons; where not all states are measured, after
         soft equations from constant states; where they are, `castfit.incremental`, and fits after equations that share
@@ -125,17 +127,17 @@ def estimate(
         ("finds", finds, is_count(finds, 1), "give at least 1"),
         within_reason("screen", screen, 1000),
     )
-    chosen_ways = _read_strategies(ways, mistakes)
+    chosen_ways = _read_strategies(strategies, mistakes)
     require_problem("estimate", problem, mistakes)
     mistakes += limits_mistakes(problem, limits)
     raise_if_mistakes("estimate", mistakes)
     run = run.with_plain_numbers()
-    if ways is None:
+    if strategies is None:
         chosen_ways = applicable_strategies(problem.posed)
     options = PortfolioOptions(chosen_ways, int(screen), race=bool(race))
     region = build_search_region(problem.posed, limits)
     header = run_header(
-        "estimate", problem, Collocation(), GaussNewton(), seed=read_seed(rng), ways=list(chosen_ways), screen=int(screen),
+        "estimate", problem, Collocation(), GaussNewton(), seed=read_seed(rng), strategies=list(chosen_ways), screen=int(screen),
         race=bool(race), limits=[region.lower.tolist(), region.upper.tolist()],
     )  # fmt: skip
     return run_portfolio(problem, options, region, run, header, rng=rng, finds=int(finds))
@@ -158,12 +160,14 @@ def applicable_strategies(compiled: CompiledProblem) -> tuple[str, ...]:
     return tuple(way for way in WAYS if not is_unsuitable.get(way, False))
 
 
-def _read_strategies(ways: Any, mistakes: list[str]) -> tuple[str, ...]:
-    if ways is None:
+def _read_strategies(strategies: Any, mistakes: list[str]) -> tuple[str, ...]:
+    if strategies is None:
         return tuple(WAYS)
-    names = read_sequence(ways)
-    if not names or isinstance(ways, str):
-        mistakes.append(f"ways is {shorten_repr(ways)}; expected a list of names from {', '.join(WAYS)}")
+    names = read_sequence(strategies)
+    if not names or isinstance(strategies, str):
+        mistakes.append(f"strategies is {shorten_repr(strategies)}; expected a list of names from {', '.join(WAYS)}")
         return ()
-    mistakes += [f"ways contains {shorten_repr(w)}: {suggest(str(w), WAYS)}" for w in names if not is_one_of(w, *WAYS)]
+    mistakes += [
+        f"strategies contains {shorten_repr(w)}: {suggest(str(w), WAYS)}" for w in names if not is_one_of(w, *WAYS)
+    ]
     return tuple(dict.fromkeys(str(w) for w in names))

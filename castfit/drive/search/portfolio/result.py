@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from castfit._support.public_names import public
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr, one_line
 from castfit._support.text_tables import Column, TextTable
 from castfit.drive.run.optima import ObjectiveMeasure, Optimum, group_optima
@@ -17,6 +18,7 @@ from castfit.drive.search.portfolio.strategies import WAY_DESCRIPTIONS
 from castfit.problem.compiled_problem import CHI2
 
 
+@with_old_names(tried="n_tried")
 @add_brief_repr
 @dataclass(frozen=True)
 class StrategySummary:
@@ -41,6 +43,7 @@ class StrategySummary:
         return WAY_DESCRIPTIONS[self.name]
 
 
+@with_old_names(begun="start_theta")
 @add_brief_repr
 @dataclass(frozen=True)
 class SearchCandidate:
@@ -98,6 +101,7 @@ class PortfolioProgress:
         )
 
 
+@with_old_names(sure="stopping_rule_met", ways="strategies", finds="hits", described="is_adequate")
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class PortfolioResult(SearchResult):
@@ -134,16 +138,16 @@ class PortfolioResult(SearchResult):
     --------
     >>> import castfit as cf
     >>> found = cf.estimate(cf.problems.load("bellman").problem, rng=0)
-    >>> found.success, found.sure, found.finds
+    >>> found.success, found.stopping_rule_met, found.hits
     (True, True, 3)
     """
 
     reason: str
     candidates: tuple[SearchCandidate, ...]
-    ways: tuple[StrategySummary, ...]
-    sure: bool
-    finds: int
-    described: bool
+    strategies: tuple[StrategySummary, ...]
+    stopping_rule_met: bool
+    hits: int
+    is_adequate: bool
     time: float
     merit: ObjectiveMeasure
     warnings: tuple[str, ...] = ()
@@ -191,13 +195,11 @@ class PortfolioResult(SearchResult):
             if lower:
                 return f"{floor}. After {count_text} it is not confirmed as an optimum; continue the fit from there."
             return f"None of {count_text} converged to a solution."
-        times = {0: "only from points of other candidates", 1: "once", 2: "twice"}.get(
-            self.finds, f"{self.finds} times"
-        )
-        ways = sum(way.finds > 0 for way in self.ways)
-        ways_text = f", by {ways} ways" if self.finds > 1 and ways > 1 else ""
+        times = {0: "only from points of other candidates", 1: "once", 2: "twice"}.get(self.hits, f"{self.hits} times")
+        ways = sum(way.finds > 0 for way in self.strategies)
+        ways_text = f", by {ways} ways" if self.hits > 1 and ways > 1 else ""
         distance_text = f" {100 * self.spread:.0f} % of the search range apart" if np.isfinite(self.spread) else ""
-        starts_text = f" from independent starting points{distance_text}" if self.finds > 1 else ""
+        starts_text = f" from independent starting points{distance_text}" if self.hits > 1 else ""
         return (
             f"The lowest optimum ({number}) was found {times}{starts_text}{ways_text}; {count_text} found none lower."
         )
@@ -205,7 +207,7 @@ class PortfolioResult(SearchResult):
     @property
     def _sure(self) -> str:
         """Sentence about the certainty of the result, and the reason why the search ended."""
-        if self.sure:
+        if self.stopping_rule_met:
             return f"Stopping criterion met: {self.reason}"
         if not self.success:
             return self.reason
@@ -221,7 +223,7 @@ class PortfolioResult(SearchResult):
             (">best", lambda w: f"{w.finds}"),
             (">seconds", lambda w: f"{w.seconds:.1f}"),
         ]
-        return TextTable.from_items([way for way in self.ways if way.n_tried], *columns)
+        return TextTable.from_items([way for way in self.strategies if way.n_tried], *columns)
 
     def __repr__(self) -> str:
         return one_line(f"{type(self).__name__}({' '.join(self.story)})")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.public_names import public
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
 from castfit._support.views import views
 from castfit.drive.run.optima import ObjectiveMeasure, Optimum, group_optima
@@ -87,6 +88,7 @@ class Generation:
         return f"generation {self.generation}: {best_text}; {work}, {self.seconds:.1f} s"
 
 
+@with_old_names(sweeps="n_sensitivity_evaluations")
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class ScatterResult(SearchResult):
@@ -137,7 +139,7 @@ class ScatterResult(SearchResult):
     history: tuple[BestSoFar, ...]
     searches: tuple[LocalSearch, ...]
     simulations: int
-    sweeps: int
+    n_sensitivity_evaluations: int
     generations: int
     failures: Mapping[str, int]
     time: float
@@ -204,7 +206,7 @@ class ScatterResult(SearchResult):
         """Return the text that `print` shows."""
         local = f"{len(self.searches)} local searches ({self.transcription}, {self.solver})"
         lines = [
-            f"scatter search: {self.generations} generations, {self.simulations} simulations ({self.sweeps} with "
+            f"scatter search: {self.generations} generations, {self.simulations} simulations ({self.n_sensitivity_evaluations} with "
             f"sensitivities), {local}: {self.time:.1f} s",
             self.message,
             "",

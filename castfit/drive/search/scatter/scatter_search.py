@@ -255,7 +255,7 @@ def scatter_search(
         history=tuple(replace(m, objective=merit.at_height(m.objective)) for m in log.moments),
         searches=tuple(replace(s, start=merit.at_height(s.start), end=merit.at_height(s.end)) for s in log.searches),
         simulations=log.simulations,
-        sweeps=log.sweeps,
+        n_sensitivity_evaluations=log.sweeps,
         generations=_count_generations(state),
         failures=dict(log.failures),
         time=log.elapsed,
@@ -318,7 +318,7 @@ def _build_best_result(
         )
     if is_over:
         status = Status.INTERRUPTED if is_interrupted else Status.MAX_TIME
-        result = result.ended(status, status.sentence)
+        result = result.with_status(status, status.message)
     log.simulations += sum(result.evaluations.values())
     log.sweeps += result.evaluations.get("jacobians", 0)
     return result

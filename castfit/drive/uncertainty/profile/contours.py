@@ -233,9 +233,7 @@ def contours(
             line, closed[level] = _line(below, above)
             lines[level] = _natural(targets, line)
             n_missed += int(np.isnan(line).any(axis=1).sum())
-    message = (
-        "All contour lines were computed." if stop_reason is None else STOPS.get(stop_reason, stop_reason.sentence)
-    )
+    message = "All contour lines were computed." if stop_reason is None else STOPS.get(stop_reason, stop_reason.message)
     if n_missed:
         message += f" Integration with error control gives another objective at {n_missed} points: use finer elements."
     is_finite = bool(np.isfinite(centre).all())

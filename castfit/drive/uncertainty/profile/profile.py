@@ -29,7 +29,7 @@ from castfit._support.arguments import as_reusable, flag_mistakes, is_one_of, le
 from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuild_value
 from castfit._support.process_pool import LostTask
-from castfit._support.renamed import accept_old_names
+from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.status import InputError, Status, raise_if_mistakes
 from castfit.drive.run.checkpoint import run_header
 from castfit.drive.run.loop import ProgressReport, run_tasks
@@ -67,6 +67,7 @@ _OPEN = (FAR, ZERO, BOUND)  # ends of a branch beyond which values are not exclu
 _SAME_OPTIMUM_DELTA = 1e-2  # of -2 log L: optima with a smaller difference are the same
 
 
+@with_old_names(last="last_label")
 @dataclass(frozen=True)
 class ProfileProgress:
     """Progress after each side, for callbacks: finished and total sides, label of the last one, elapsed seconds."""
@@ -274,7 +275,7 @@ class _Session:
                 if "side" in record:
                     self.stored_sides[record["side"]] = rebuild_value(ContinuationResult, record["followed"])
                 elif "fit" in record:
-                    self.fits[record["fit"]] = rebuild_value(Result, record["result"]).answering(self.problem)
+                    self.fits[record["fit"]] = rebuild_value(Result, record["result"]).with_known_problem(self.problem)
 
     def best_of(self, result: Result, names: Any) -> tuple[Result, dict[int, ContinuationResult | None], Status | None]:
         """Follow all sides, and again from any better fit; return the best fit, the sides, and the stop status."""

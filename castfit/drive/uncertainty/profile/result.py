@@ -15,7 +15,7 @@ from castfit._support.arguments import read_real, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuild_fields, rebuild_value
 from castfit._support.public_names import public
-from castfit._support.renamed import accept_old_names, renamed_attribute
+from castfit._support.renamed import accept_old_names, renamed_attribute, with_old_names
 from castfit._support.status import InputError, suggest
 from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.views import views
@@ -68,6 +68,7 @@ class Side:
     sentence: str
 
 
+@with_old_names(others="nuisance")
 @public("castfit")
 @dataclass(frozen=True, eq=False)
 class Profile:
@@ -137,7 +138,7 @@ class Profile:
         return self._envelope[3].astype(np.intp)
 
     @property
-    def others(self) -> dict[str, Array]:
+    def nuisance(self) -> dict[str, Array]:
         """The other quantities along the profile, by name, (n,) each, natural scale."""
         theta, log = self._envelope[2], np.array(self.log)
         with np.errstate(over="ignore"):
@@ -291,6 +292,7 @@ class Other:
     objective: float
 
 
+@with_old_names(by="statistic")
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
@@ -327,7 +329,7 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
     >>> import castfit as cf
     >>> result = cf.fit(cf.problems.load("bellman").problem)
     >>> profiles = cf.profile(result, "k1")
-    >>> profiles.complete, profiles.by
+    >>> profiles.complete, profiles.statistic
     (True, 'F')
     """
 
@@ -337,7 +339,7 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
     best: Result
     improved: float
     optima: tuple[Other, ...]
-    by: str
+    statistic: str
     message: str
     complete: bool
     time: float
@@ -391,7 +393,7 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
             "objective": np.concatenate([np.empty(0), *(p.objective for p in rows)]),
             "optimum": np.concatenate([np.empty(0, dtype=np.intp), *(p.optimum for p in rows)]),
         }
-        return columns | {n: np.concatenate([np.empty(0), *(p.others[n] for p in rows)]) for n in self.best.names}
+        return columns | {n: np.concatenate([np.empty(0), *(p.nuisance[n] for p in rows)]) for n in self.best.names}
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot every profile with its thresholds and the quadratic approximation; also write the figure to `path`."""
@@ -452,7 +454,7 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
             lines.append(f"Other optimum {k}: -2 log L higher by {other.objective:.4g}, at {listed}.")
         lines.append(
             f"{self.message} {self.transcription}, {self.solver}: {self.solves} fits, {self.time:.2f} s; limits by "
-            f"{'chi-square (sigma is known)' if self.by == 'chi2' else 'F (sigma is estimated)'}."
+            f"{'chi-square (sigma is known)' if self.statistic == 'chi2' else 'F (sigma is estimated)'}."
         )
         return lines
 

@@ -21,6 +21,7 @@ from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuild_value
 from castfit._support.process_pool import LOST
 from castfit._support.progress_line import duration
+from castfit._support.renamed import with_old_names
 from castfit._support.status import Status
 from castfit._support.text_tables import TextTable
 from castfit._support.time_limit import with_deadline
@@ -78,6 +79,7 @@ class RefitPlan:
         )
 
 
+@with_old_names(found="requested_pairs", elsewhere="has_other_optimum")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Refit(FitRecord):
     """A fit to other data.
@@ -149,6 +151,7 @@ class RefitsResult(RunResult):
         )
 
 
+@with_old_names(last="last_refit")
 @dataclass(frozen=True)
 class RefitProgress:
     """Progress of a run, for callbacks: numbers of fits, the fit that ended last, and seconds."""
@@ -308,7 +311,7 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
                     row = _fast_refit(plan, compiled_problem, index, start_time)
                     interrupted = watch.cause is Status.INTERRUPTED
                 if interrupted:
-                    return Refit(index=index, status=Status.INTERRUPTED.value, message=Status.INTERRUPTED.sentence)
+                    return Refit(index=index, status=Status.INTERRUPTED.value, message=Status.INTERRUPTED.message)
                 if row is not None:
                     best, reference = row, row.cost
                     continue
@@ -355,7 +358,7 @@ def _fast_refit(plan: RefitPlan, compiled_problem: CompiledProblem, index: int, 
     return Refit(
         index=index,
         status=Status.CONVERGED.value,
-        message=Status.CONVERGED.sentence,
+        message=Status.CONVERGED.message,
         theta=end.theta,
         cost=rows.cost,
         chi2=rows.chi2,

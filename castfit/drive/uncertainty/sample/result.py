@@ -13,7 +13,7 @@ import numpy as np
 from castfit._support.arguments import read_level
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
-from castfit._support.renamed import accept_old_names
+from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.status import Status
 from castfit._support.text_tables import align_columns, format_interval, format_to_error
 from castfit.drive.run.run_result import STOPS
@@ -30,6 +30,7 @@ _LONGER = "increase draws or max_time"
 _MIN_STEPS_FOR_R_HAT = 4  # steps, below which R-hat is undefined
 
 
+@with_old_names(effective="ess")
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class SampleResult(DrawsResult):
@@ -153,7 +154,7 @@ class SampleResult(DrawsResult):
         return self._diagnosed(self.chain, "rhat")
 
     @cached_property
-    def effective(self) -> dict[str, float]:
+    def ess(self) -> dict[str, float]:
         """Effective sample size of each quantity: the smaller of bulk and tail, at most the number of draws.
 
         With few steps, ArviZ's number may exceed the number of draws; this one is limited to it.
@@ -174,7 +175,7 @@ class SampleResult(DrawsResult):
         """Whether ensembles agree, walkers have left their starting points, and the effective draws suffice."""
         is_consistent = all(r <= _MAX_R_HAT for r in self.r_hat.values())
         has_moved = all(r <= _MAX_WALKER_R_HAT for r in self.r_hat_of_walkers.values())
-        return is_consistent and has_moved and all(e >= _MIN_EFFECTIVE_DRAWS for e in self.effective.values())
+        return is_consistent and has_moved and all(e >= _MIN_EFFECTIVE_DRAWS for e in self.ess.values())
 
     @property
     def sentence(self) -> str:
@@ -184,9 +185,9 @@ class SampleResult(DrawsResult):
         if not np.isfinite(list(self.r_hat.values())).all():
             return f"Too few steps to assess convergence; {_LONGER}."
         worst_name, slowest_name = (max(r, key=lambda n: r[n]) for r in (self.r_hat, self.r_hat_of_walkers))
-        least_effective = min(self.effective, key=lambda n: self.effective[n])
+        least_effective = min(self.ess, key=lambda n: self.ess[n])
         r_hat_text = f"largest R-hat {self.r_hat[worst_name]:.3f}"
-        draws_text = f"smallest effective sample size {self.effective[least_effective]:.0f}"
+        draws_text = f"smallest effective sample size {self.ess[least_effective]:.0f}"
         if self.converged:
             return f"Converged: {r_hat_text} ({worst_name}), {draws_text} ({least_effective})."
         if self.r_hat[worst_name] > _MAX_R_HAT:
@@ -198,7 +199,7 @@ class SampleResult(DrawsResult):
             return (
                 f"{finding}, above {_MAX_WALKER_R_HAT}: walkers may still depend on their starting points; {_LONGER}."
             )
-        size_text = f"{self.effective[least_effective]:.0f}, below {_MIN_EFFECTIVE_DRAWS}"
+        size_text = f"{self.ess[least_effective]:.0f}, below {_MIN_EFFECTIVE_DRAWS}"
         finding = f"the effective sample size of {least_effective} is only {size_text}"
         return f"NOT converged: the chains agree, but {finding}; {_LONGER}."
 
@@ -239,7 +240,7 @@ class SampleResult(DrawsResult):
                 "-" if not np.isfinite(p).all() else format_interval(p, mean) for p in (intervals[name], linear[name])
             ]
             value = format_to_error(self.result.values[name], spread)
-            figures = (f"{self.r_hat[name]:.3f}", f"{self.effective[name]:.0f}")
+            figures = (f"{self.r_hat[name]:.3f}", f"{self.ess[name]:.0f}")
             rows.append((name, value, format_to_error(mean, spread), f"{spread:.3g}", *cells, *figures))
         return "\n".join([*lines, *align_columns(rows, "<>>><<>>"), *hint_lines])
 
