@@ -84,9 +84,9 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "said"), REFUSED, ids=range(len(REFUSED)))
-def test_argument_without_effect_is_refused(call: Callable[[], Any], said: str) -> None:
-    with pytest.raises(cf.InputError, match=said):
+@pytest.mark.parametrize(("call", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_argument_without_effect_is_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(cf.InputError, match=message):
         call()
 
 

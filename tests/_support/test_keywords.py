@@ -33,9 +33,11 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("function", "options", "said"), CALLS, ids=[said.partition(";")[0] for *_, said in CALLS])
-def test_unknown_keyword_message_suggests_the_right_one(function, options, said):
-    with refused(said):
+@pytest.mark.parametrize(
+    ("function", "options", "message"), CALLS, ids=[message.partition(";")[0] for *_, message in CALLS]
+)
+def test_unknown_keyword_message_suggests_the_right_one(function, options, message):
+    with refused(message):
         function(**options)
 
 

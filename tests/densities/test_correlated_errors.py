@@ -363,9 +363,9 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("sigma", "said"), MISTAKES)
-def test_invalid_correlated_errors_are_refused(sigma, said):
-    with pytest.raises(cf.InputError, match=said):
+@pytest.mark.parametrize(("sigma", "message"), MISTAKES)
+def test_invalid_correlated_errors_are_refused(sigma, message):
+    with pytest.raises(cf.InputError, match=message):
         chain(measured(), sigma)
 
 

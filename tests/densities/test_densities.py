@@ -259,10 +259,10 @@ def test_robust_rows_are_those_of_reweighted_least_squares():
 
 @pytest.mark.parametrize("name", [*CONTINUOUS, *POSITIVE])
 @pytest.mark.parametrize("s", [1e-3, 0.5, 1.0])
-@pytest.mark.parametrize("away", [0.4, 1.0, -2.5])
-def test_the_row_of_a_spread_leads_to_the_one_that_the_datum_alone_would_have(name, s, away):
+@pytest.mark.parametrize("distance", [0.4, 1.0, -2.5])
+def test_the_row_of_a_spread_leads_to_the_one_that_the_datum_alone_would_have(name, s, distance):
     density = density_of(ALL[name])
-    mu = np.exp(away) if name in POSITIVE else 1.0 + away
+    mu = np.exp(distance) if name in POSITIVE else 1.0 + distance
     factor, rows = evaluate(density, "factor", "rows", mu=mu, s=s, m=1.0)
     step = -rows[0, 1, 0] / (factor[0, 1, 1] * s)  # of log s
     score = evaluate(density, "gradient", mu=mu, s=s * np.exp(step), m=1.0)

@@ -73,32 +73,32 @@ def best_of(log_density, bounds=(1e-6, 5.0)) -> np.ndarray:
     return np.array([k, x @ DATA / (x @ x)])
 
 
-@pytest.mark.parametrize(("prior", "known"), PRIORS, ids=shown)
-def test_costs_are_densities_and_rows_have_their_slope(prior, known):
+@pytest.mark.parametrize(("prior", "distribution"), PRIORS, ids=shown)
+def test_costs_are_densities_and_rows_have_their_slope(prior, distribution):
     """cost + constant = -log p;  r j = cost';  cost >= 0, and 0 at the mode."""
-    points = known.ppf([0.001, 0.1, 0.35, 0.6, 0.99])
+    points = distribution.ppf([0.001, 0.1, 0.35, 0.6, 0.99])
     costs = np.array([prior.row(x).cost for x in points])
-    np.testing.assert_allclose(costs + prior.constant, -known.logpdf(points), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(costs + prior.constant, -distribution.logpdf(points), rtol=1e-10, atol=1e-10)
     assert (costs >= 0.0).all()
     for x in points:
         h, row = 1e-5 * x, prior.row(x)
         slope = (prior.row(x + h).cost - prior.row(x - h).cost) / (2 * h)
         assert row.r * row.j == pytest.approx(slope, rel=1e-6, abs=1e-6)
-        assert prior.cdf(x) == pytest.approx(known.cdf(x), rel=1e-9)
+        assert prior.cdf(x) == pytest.approx(distribution.cdf(x), rel=1e-9)
         assert prior.ppf(prior.cdf(x)) == pytest.approx(x, rel=1e-9)
     assert (prior.cdf(-np.inf), prior.cdf(np.inf)) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(("prior", "known", "unit"), ON_LOGARITHMS, ids=shown)
-def test_a_prior_on_the_logarithm_is_its_density(prior, known, unit):
-    for z in known.ppf([0.02, 0.4, 0.9]):
+@pytest.mark.parametrize(("prior", "distribution", "unit"), ON_LOGARITHMS, ids=shown)
+def test_a_prior_on_the_logarithm_is_its_density(prior, distribution, unit):
+    for z in distribution.ppf([0.02, 0.4, 0.9]):
         x = np.exp(unit * z)
         row, h = prior.row(x), 1e-5 * x
-        assert row.cost + prior.constant == pytest.approx(-known.logpdf(z), rel=1e-10)
+        assert row.cost + prior.constant == pytest.approx(-distribution.logpdf(z), rel=1e-10)
         slope = (prior.row(x + h).cost - prior.row(x - h).cost) / (2 * h)
         assert row.r * row.j == pytest.approx(slope, rel=1e-6, abs=1e-6)
-        assert prior.ppf(known.cdf(z)) == pytest.approx(x, rel=1e-9)
-        assert prior.cdf(x) == pytest.approx(known.cdf(z), rel=1e-9)
+        assert prior.ppf(distribution.cdf(z)) == pytest.approx(x, rel=1e-9)
+        assert prior.cdf(x) == pytest.approx(distribution.cdf(z), rel=1e-9)
     assert prior.cdf(0.0) == 0.0
 
 
@@ -114,27 +114,29 @@ def test_full_steps_lead_to_the_mode_of_a_gamma_prior_from_anywhere(shape, scale
 
 
 @pytest.mark.parametrize(("transcription", "solver"), FITS, ids=shown)
-@pytest.mark.parametrize(("prior", "known"), PRIORS, ids=shown)
-def test_the_posterior_mode_is_found(prior, known, transcription, solver):
-    expected = best_of(known.logpdf, prior.support)
+@pytest.mark.parametrize(("prior", "distribution"), PRIORS, ids=shown)
+def test_the_posterior_mode_is_found(prior, distribution, transcription, solver):
+    expected = best_of(distribution.logpdf, prior.support)
     result = cf.fit(decay(prior), transcription, solver)
     assert result.success, result.message
     np.testing.assert_allclose(list(result.parameters.values()), expected, rtol=1e-6)
     constant = TIMES.size * np.log(2 * np.pi * 0.01)
-    assert result.neg2loglik == pytest.approx(2 * (misfit(expected) - known.logpdf(expected[0])) + constant, abs=1e-5)
+    assert result.neg2loglik == pytest.approx(
+        2 * (misfit(expected) - distribution.logpdf(expected[0])) + constant, abs=1e-5
+    )
     assert result.chi2 == pytest.approx(2 * result.cost)
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
-@pytest.mark.parametrize(("prior", "known", "unit"), ON_LOGARITHMS, ids=shown)
-def test_the_posterior_mode_of_logarithms_is_found(prior, known, unit, scale):
-    expected = best_of(lambda k: known.logpdf(np.log(k) / unit))
+@pytest.mark.parametrize(("prior", "distribution", "unit"), ON_LOGARITHMS, ids=shown)
+def test_the_posterior_mode_of_logarithms_is_found(prior, distribution, unit, scale):
+    expected = best_of(lambda k: distribution.logpdf(np.log(k) / unit))
     result = cf.fit(decay(prior, scale=scale), "single", cf.GaussNewton(tolerance=1e-13))
     np.testing.assert_allclose(list(result.parameters.values()), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("prior", "known"), PRIORS, ids=shown)
-def test_the_mode_does_not_depend_on_the_scale_of_the_search(prior, known):
+@pytest.mark.parametrize(("prior", "distribution"), PRIORS, ids=shown)
+def test_the_mode_does_not_depend_on_the_scale_of_the_search(prior, distribution):
     """A density of the natural value: no factor of the transformation is added."""
     linear_result, log_result = (
         cf.fit(decay(prior, scale=s), "single", cf.GaussNewton(tolerance=1e-13)) for s in ("linear", "log")

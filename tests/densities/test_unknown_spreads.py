@@ -83,9 +83,9 @@ def test_exactly_fitted_output_converges_and_is_named(transcription, solver, unk
     assert "reproduced" not in noisy.message
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["known sigma", "unknown sigma"])
+@pytest.mark.parametrize("is_sigma_known", [True, False], ids=["known sigma", "unknown sigma"])
 @pytest.mark.parametrize("kind", [cf.Huber, cf.StudentT, cf.SoftL1], ids=lambda kind: kind.__name__)
-def test_an_outlier_of_20_sigma_is_named_and_moves_little(kind, known):
+def test_an_outlier_of_20_sigma_is_named_and_moves_little(kind, is_sigma_known):
     gasoil = cf.problems.load("gasoil").problem
     (experiment,) = gasoil.experiments
     clean = cf.fit(gasoil, cf.MultipleShooting(4))
@@ -94,7 +94,7 @@ def test_an_outlier_of_20_sigma_is_named_and_moves_little(kind, known):
     values = {n: series[1].copy() for n, series in experiment.data.items()}
     index = times.size // 3
     values[name][index] += 20 * clean.noise
-    noise = kind(clean.noise) if known else kind()
+    noise = kind(clean.noise) if is_sigma_known else kind()
     corrupted_experiment = cf.Experiment(values, time=times, noise=noise, initial=experiment.initial)
     result = cf.fit(
         cf.Problem(gasoil.model, corrupted_experiment, parameters=gasoil.parameters), cf.MultipleShooting(4)

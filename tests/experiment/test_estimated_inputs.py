@@ -149,18 +149,18 @@ def restricted(log_weight: float, E, y, R, variance: float | None) -> float:
     return total / variance + spread if variance else free * np.log(total) + spread
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_the_weight_is_that_of_the_largest_restricted_likelihood(known):
+@pytest.mark.parametrize("is_sigma_known", [True, False])
+def test_the_weight_is_that_of_the_largest_restricted_likelihood(is_sigma_known):
     estimated_input = cf.Input.estimated(knots_of("linear", 20), guess=1.0)
-    result = cf.fit(asked(estimated_input, sigma=0.03 if known else None))
+    result = cf.fit(asked(estimated_input, sigma=0.03 if is_sigma_known else None))
     decay, A = design(estimated_input)
-    unit, variance = (0.03, 1.0) if known else (1.0, None)
+    unit, variance = (0.03, 1.0) if is_sigma_known else (1.0, None)
     E, y = A / unit, (measured() - decay) / unit
     grid = np.linspace(-25, 15, 4001)
     values = [restricted(g, E, y, estimated_input.roughness, variance) for g in grid]
     best = float(np.exp(grid[int(np.argmin(values))]))
     weight = result.smoothness["u"]
-    if not known:  # there the penalty is relative to the variance of the data
+    if not is_sigma_known:  # there the penalty is relative to the variance of the data
         weight = weight * result.sigmas["sigma"] ** 2
     assert_allclose(np.log(weight), np.log(best), atol=0.05)
 

@@ -328,7 +328,7 @@ def test_refused(changes, phrases):
         (pd.DataFrame(), None, "data is empty"),
         (pd.DataFrame({"t": TIMES, "x": ["a", "b", "c"]}), "t", "'x' contains a value that is not a real number"),
         (pd.DataFrame({"t": ["a", "b", "c"], "x": [1, 2, 3]}), "t", "time is"),
-        (pd.DataFrame({"t": TIMES, "x": ["1.2", "<1", "3"]}), "t", "no real number: '<1' at index 1"),
+        (pd.DataFrame({"t": TIMES, "x": ["1.2", "<1", "3"]}), "t", "not a real number: '<1' at index 1"),
         (
             pd.DataFrame({"x": [1]}, index=pd.to_datetime(["2020-01-01"])),
             None,
@@ -350,7 +350,7 @@ def test_experiment_message_names_only_non_numeric_entries():
         "time is '0,5' at index 4; give real numbers, for instance hours since the start, or dates, which "
         "pandas.to_datetime makes of text",
         "'x' contains a value that is not a real number: '1,5' at index 4, '1,5' at index 5; give numbers, and NaN for "
-        "what was not measured",
+        "missing values",
     )
 
 

@@ -107,12 +107,12 @@ KINDS = {  # sigma, whether on the logarithm, whether with an offset; whether si
 ALIKE = {"alike in time": ("alike", False, True, None), "logarithms alike in time": ("alike", True, False, None)}
 
 
-@pytest.mark.parametrize("what", KINDS)
+@pytest.mark.parametrize("case", KINDS)
 @pytest.mark.parametrize("solver", SOLVERS, ids=label)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
-def test_the_same_as_explicit_parameters_begun_at_their_optimum(transcription, solver, what):
+def test_the_same_as_explicit_parameters_begun_at_their_optimum(transcription, solver, case):
     """Nodes begin on the simulation: explicit parameters that are known would make the protein a measured state."""
-    kind, log, offset, absolute = KINDS[what]
+    kind, log, offset, absolute = KINDS[case]
     if not isinstance(transcription, cf.SingleShooting):
         transcription = replace(transcription, states="simulation")
     chosen = (replace(transcription, integrator=TIGHT), solver)
@@ -135,19 +135,19 @@ def test_it_makes_no_difference_where_a_search_begins(transcription, solver):
         assert other.iterations == results[0].iterations
 
 
-@pytest.mark.parametrize("what", ALIKE)
+@pytest.mark.parametrize("case", ALIKE)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
-def test_scaled_output_with_correlated_errors_agrees_with_explicit_parameters(transcription, what):
-    kind, log, offset, _ = ALIKE[what]
+def test_scaled_output_with_correlated_errors_agrees_with_explicit_parameters(transcription, case):
+    kind, log, offset, _ = ALIKE[case]
     problem = implicit(kind, log=log, offset=offset)
     assert eliminated(problem) == (["offset(p)"] if offset else []) + ["scale(p)"]
     agree(cf.fit(problem, transcription), cf.fit(explicit(kind, log=log, offset=offset, s=30.0), transcription), 1e-5)
 
 
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
-@pytest.mark.parametrize("what", [*KINDS, *ALIKE])
-def test_rows_have_the_gradient_of_the_cost_and_none_by_what_is_eliminated(transcription, what):
-    kind, log, offset, absolute = (KINDS | ALIKE)[what]
+@pytest.mark.parametrize("case", [*KINDS, *ALIKE])
+def test_rows_have_the_gradient_of_the_cost_and_none_by_what_is_eliminated(transcription, case):
+    kind, log, offset, absolute = (KINDS | ALIKE)[case]
     problem = implicit(kind, log=log, offset=offset).posed.with_absolute_sigma(absolute_sigma=absolute)
     staged = replace(transcription, integrator=TIGHT).transcribe(problem, problem.guess)
     assert sorted(staged.layout.names[j] for j in staged.eliminated) == eliminated(problem)
@@ -262,7 +262,7 @@ PRIOR = cf.Normal(30.0, 10.0)
 
 
 @pytest.mark.parametrize(
-    ("what", "left"),
+    ("settings", "left"),
     [
         ({"lower": 0.0}, ["offset(p)"]),
         ({"bounds": (1.0, 1e3)}, ["offset(p)"]),
@@ -270,12 +270,12 @@ PRIOR = cf.Normal(30.0, 10.0)
     ],
     ids=["lower bound", "bounds", "prior"],
 )
-def test_a_scale_of_which_something_is_known_is_a_parameter(what, left):
-    problem = implicit(**what)
+def test_a_scale_of_which_something_is_known_is_a_parameter(settings, left):
+    problem = implicit(**settings)
     assert eliminated(problem) == left
     result = cf.fit(problem, "single")
     a, b = cf.symbols("a b")
-    options = {"value": 20.0, **{n: v for n, v in what.items() if n != "guess"}}
+    options = {"value": 20.0, **{n: v for n, v in settings.items() if n != "guess"}}
     explicit_outputs = {"p": lambda x, y: a * y + b, "q": lambda x, y: x}
     guesses = {"a": cf.Parameter(**options), "b": 5.0}
     explicit_problem = pose(explicit_outputs, data_of(True), [a, b], guesses=guesses, **noise_of("known", log=False))

@@ -224,14 +224,14 @@ def tried(kind: str, interruption: str, max_count: int) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["max_time", "Ctrl-C"])
+@pytest.mark.parametrize("interruption", ["max_time", "Ctrl-C"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_run_stopped_at_any_check_returns_result(kind, what):
-    tried(kind, what, 12 if kind == "contours" else 60)
+def test_run_stopped_at_any_check_returns_result(kind, interruption):
+    tried(kind, interruption, 12 if kind == "contours" else 60)
 
 
 @pytest.mark.parametrize(
-    ("kind", "what"),
+    ("kind", "interruption"),
     [
         ("event times, multiple", "max_time"),
         ("event times, collocation", "Ctrl-C"),
@@ -242,8 +242,8 @@ def test_run_stopped_at_any_check_returns_result(kind, what):
         ("mixed_effects", "Ctrl-C"),
     ],
 )
-def test_run_stopped_at_some_checks_returns_result(kind, what):
-    tried(kind, what, 6)
+def test_run_stopped_at_some_checks_returns_result(kind, interruption):
+    tried(kind, interruption, 6)
 
 
 HUGE = {

@@ -105,8 +105,8 @@ def test_a_condition_sets_the_size_of_a_compartment(tmp_path):
     assert nllh(cf.petab.load(path)) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("within", [False, True], ids=["between experiments", "within an experiment"])
-def test_placeholders_are_replaced_per_measurement(tmp_path, within):
+@pytest.mark.parametrize("is_within", [False, True], ids=["between experiments", "within an experiment"])
+def test_placeholders_are_replaced_per_measurement(tmp_path, is_within):
     observable = {
         "observableId": "y",
         "observableFormula": "observableParameter1_y * A + observableParameter2_y",
@@ -118,7 +118,7 @@ def test_placeholders_are_replaced_per_measurement(tmp_path, within):
         VALUES,
         observableParameters="2.5;offset",
         noiseParameters="noise;0",
-        simulationConditionId="c" if within else "d",
+        simulationConditionId="c" if is_within else "d",
     )
     path = write(
         tmp_path,
@@ -139,7 +139,7 @@ def test_placeholders_are_replaced_per_measurement(tmp_path, within):
         a = 2 * exp(-0.4 * t)
         y1, y2 = 1.5 * a + 0.1, 2.5 * a + 0.2
         expected += normal(m, y1, 0.1 + 0.05 * y1) + normal(m, y2, 0.3)
-    assert len(problem.outputs) == (2 if within else 1)
+    assert len(problem.outputs) == (2 if is_within else 1)
     assert nllh(problem) == pytest.approx(expected, abs=1e-6)
     assert gradient_agrees(problem)
 

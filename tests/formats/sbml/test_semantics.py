@@ -643,12 +643,12 @@ def test_delayed_jumps_move_with_parameters():
     )
 
 
-@pytest.mark.parametrize(("sign", "there"), [(">", 0.0), (">=", 1.0)])
+@pytest.mark.parametrize(("sign", "expected_value"), [(">", 0.0), (">=", 1.0)])
 @pytest.mark.parametrize("second", [">", ">="])
 @pytest.mark.parametrize("delay", ["", "0.5 after "])
-def test_value_at_time_of_event_cascade_follows_its_cause(sign, there, second, delay):
+def test_value_at_time_of_event_cascade_follows_its_cause(sign, expected_value, second, delay):
     out = of(f"x' = 1; x = 0; a = 0; b = 0; at {delay}x {sign} 2: a = 1; at a {second} 0.5: b = 1", times=[2.0, 2.5])
-    np.testing.assert_allclose(out["b"], [there, 1.0] if not delay else [0.0, there])
+    np.testing.assert_allclose(out["b"], [expected_value, 1.0] if not delay else [0.0, expected_value])
 
 
 @pytest.mark.parametrize(
