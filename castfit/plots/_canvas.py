@@ -196,7 +196,7 @@ def log_spaced(values: Iterable[ArrayLike]) -> bool:
 def save_or_show(figure: Canvas, path: str | Path | None) -> Figure:
     """Write the figure if a path is given, else let pyplot show it; return it.
 
-    What was written is at hand already: pyplot is not given it, so that a loop that writes many need not close them.
+    A written figure is not registered with pyplot, so a loop that writes many figures need not close them.
     """
     if path is not None:
         target = cast("Any", path)

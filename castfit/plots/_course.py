@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from castfit.solve.homotopy import GaussNewtonState
     from castfit.solve.staged import Array
 
-_SHARES = (0.0, 0.2, 0.5, 1.0)  # of all iterations, where snapshots are taken: the first ones change most
+_SHARES = (
+    0.0,
+    0.2,
+    0.5,
+    1.0,
+)  # Fractions of all iterations at which snapshots are taken: the first iterations change most.
 _MOST_ROWS, _MOST_SNAPSHOTS = 6, 8
 # Margin about the range of the data within which trajectories are drawn, as a fraction of the range.
 _RANGE_MARGIN = 0.5
@@ -70,7 +75,7 @@ class SolveHistory:
     def from_states(
         cls, states: Iterable[GaussNewtonState], problem: Posable, transcription: Transcription | StagedProblem
     ) -> SolveHistory:
-        """Collect the states; one that only says how the solve ended replaces the one before it."""
+        """Collect the states; a final state that only reports the status replaces the state before it."""
         all_states = tuple(states)
         staged = (
             transcription
@@ -80,7 +85,8 @@ class SolveHistory:
         layout = staged.layout
         mistakes = [] if all_states else ["states is empty; pass list(GaussNewton().iterate(...))"]
         mistakes += [
-            f"states have {size} variables, the transcription has {layout.n_v}; pass the transcription that was iterated"
+            f"states have {size} variables, the transcription has {layout.n_v}; "
+            "pass the transcription that was iterated"
             for size in sorted({state.v.size for state in all_states} - {layout.n_v})
         ]
         raise_if_mistakes("plots", mistakes)

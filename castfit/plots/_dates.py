@@ -1,6 +1,6 @@
-"""Ticks of an axis of time that stand at round dates, where an experiment's times were given as dates.
+"""Ticks of a time axis at round dates, for an experiment whose times were given as dates.
 
-What is drawn stays in numbers, of the unit in which the model counts time.  Imported when it is needed: it needs
+The plotted times stay numbers in the time unit of the model.  Imported when it is needed: it needs
 matplotlib.
 """
 

@@ -37,8 +37,7 @@ class ManagedFigure(Figure):
     def give_to_pyplot(self) -> None:
         """Register the figure with pyplot, so that ``plt.show()`` shows it and ``plt.close()`` closes it.
 
-        Windows belong to the main thread.  Where there are none, as on a machine without a display whose settings want
-        one, the figure stays what it is.
+        Windows belong to the main thread.  Without windows, as on a machine without a display, the figure is unchanged.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -69,7 +68,7 @@ class ManagedFigure(Figure):
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None and "inline" in pyplot.get_backend():
             pyplot.close(self)
-        raise NotImplementedError  # IPython goes on by the representations below
+        raise NotImplementedError  # IPython then uses the representations below.
 
     def _repr_png_(self) -> bytes:
         return self._render_png()

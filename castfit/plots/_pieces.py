@@ -1,6 +1,6 @@
 """Trajectories in pieces: the outputs over every stage, integrated from the stage's own node.
 
-`castfit.simulate.predict` passes through the nodes and tells one value at each.  Here a node has two, the end of the
+`castfit.simulate.predict` passes through the nodes and has one value at each.  Here a node has two, the end of the
 stage before it and the state that the next one starts from, so that the gap between them can be seen.
 """
 
@@ -101,9 +101,7 @@ class StageIntegrator:
     def _leap(
         self, course: IntegrationCase, table: NumericSchedule, stretches: Sequence[NodeTrajectory], k: int, end: float
     ) -> list[StagePiece]:
-        """Return the state after an event at the end of a stage, as a further piece, so that only the remaining jump
-        is a gap.
-        """
+        """Return the state after an event at the end of a stage as a piece, so only the remaining jump is a gap."""
         last_stretch = [stretch for stretch in stretches if stretch.node == k][-1]
         slack = float(time_rounding(np.array([end]), table.start)[0])
         event_indices = [

@@ -51,7 +51,7 @@ def arrange_on_points(result: Result, values: Array) -> dict[str, Array]:
 
 
 def curves(result: Result, conditions: Sequence[Condition]) -> tuple[Prediction, list[str]]:
-    """Evaluate some experiments densely; where one cannot be integrated to the end, as far as it goes, and say so."""
+    """Evaluate some experiments densely, up to the time where an integration stops; also return the messages."""
     times = curve_times(result, conditions, CURVE_POINTS)
     try:
         return result.predict(times), []
@@ -70,7 +70,7 @@ def curves(result: Result, conditions: Sequence[Condition]) -> tuple[Prediction,
 
 
 def curve_times(result: Result, conditions: Sequence[Condition], count: int) -> dict[str, Array]:
-    """Return times of curves by experiment, measured ones among them where anything is known of intervals only."""
+    """Return times of curves by experiment, including measured times if an output refers to intervals."""
     times_by_name = {c.name: dense(c, count) for c in conditions}
     if not owner(result).posed.model.memories:
         return times_by_name
@@ -80,7 +80,7 @@ def curve_times(result: Result, conditions: Sequence[Condition], count: int) -> 
 def intervals(result: Result, condition: Condition, output: int, times: Array, *columns: Array) -> list[Array] | None:
     """Return times (n,) and columns (n,) of a count or mean per interval, to be held to the left; None of others.
 
-    Between measurements a prediction is what has come together so far, which nobody measures.
+    Between measurements, a prediction is the accumulated part of an interval, which is not measured.
     """
     name = owner(result).outputs[output]
     kinds = {m.output: m.kind for m in owner(result).posed.model.memories}

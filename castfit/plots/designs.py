@@ -61,7 +61,9 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     figure: Any = new_figure(columns * _WIDTH, rows * _HEIGHT)
     cells = figure.add_gridspec(rows, columns)
     for place, (k, j) in enumerate(panels):
-        cell = cells[0, place:] if place == len(panels) - 1 else cells[0, place]  # the last one takes what is left
+        cell = (
+            cells[0, place:] if place == len(panels) - 1 else cells[0, place]
+        )  # The last panel takes the remaining columns.
         _prediction(_panel(figure, cell), found, k, j)
     if not is_single_line:
         _certificate(_panel(figure, cells[1, 0]), found)
@@ -199,7 +201,7 @@ def _certificate(axes: Any, proposal: Design) -> None:
         _schedules(axes, proposal)
         return
     with np.errstate(divide="ignore", invalid="ignore"):
-        price = bought.pool.price  # of which the sensitivity is what is left
+        price = bought.pool.price  # The sensitivity is net of the price.
         share = (proposal.relaxed.sensitivity + price) / (proposal.relaxed.y @ bought.pool.A + price)
     free = share[~np.isfinite(bought.pool.u) & np.isfinite(share)]
     share = share / max(1.0, float(free.max(initial=0.0)))  # prices are as high as the certificate takes them

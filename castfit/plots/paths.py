@@ -106,8 +106,8 @@ def paths(
             axes = panels[-1, column]
             shade_band(axes, _INNOVATION_BAND_SD)
             for j, output in enumerate(innovation_series.outputs):
-                axes.plot(innovation_series.times, innovation_series.standardised[:, j], MARKERS[j % len(MARKERS)], markersize=2.5, color=BLUE,
-                          label=escape_text(output))  # fmt: skip
+                axes.plot(innovation_series.times, innovation_series.standardised[:, j], MARKERS[j % len(MARKERS)],
+                          markersize=2.5, color=BLUE, label=escape_text(output))  # fmt: skip
             if len(innovation_series.outputs) > 1 and column == 0:
                 legend(axes, size=7, ncols=len(innovation_series.outputs))
             if column == 0:

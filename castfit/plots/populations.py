@@ -25,7 +25,7 @@ _N_CURVE_POINTS = 120  # Points of a curve.
 def individuals(
     result: MixedEffectsResult, path: str | Path | None = None, *, individuals: Sequence[str] | None = None
 ) -> Figure:
-    """Plot data with the prediction of each individual and that of somebody typical, a panel for each.
+    """Plot data with the predictions of each individual and of a typical individual, a panel for each.
 
     Parameters
     ----------

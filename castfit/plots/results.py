@@ -209,7 +209,7 @@ class Style:
 
     @classmethod
     def series(cls, count: int) -> list[Style]:
-        """Return styles that can be told apart where curves coincide."""
+        """Return styles that are distinguishable if curves coincide."""
         widths, sizes = np.linspace(1.4, 5.0, max(count, 2))[:count], np.linspace(2.8, 7.0, max(count, 2))[:count]
         colours = [BEHIND[i % len(BEHIND)] for i in range(count - 1)] + [BLUE]
         markers = [MARKERS[(count - 1 - i) % len(MARKERS)] for i in range(count)]

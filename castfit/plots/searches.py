@@ -108,8 +108,8 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
 def parameters(result: MultistartResult, path: str | Path | None = None) -> Figure:
     """Plot the estimates of all successful starts: one line per start across all quantities, coloured by optimum.
 
-    Each quantity is scaled to the range that the starts found for it, which is written at its ends; what is positive
-    and spans several decades is drawn on a logarithmic scale.  Lines that agree in one quantity and fan out in another
+    Each quantity is scaled to its range over the starts, which is written at its ends.  A positive quantity that spans
+    several decades is drawn on a logarithmic scale.  Lines that agree in one quantity and fan out in another
     show what an optimum leaves open.
 
     Parameters
@@ -207,7 +207,8 @@ def _title(axes: Axes, result: MultistartResult, missing: int, missing_reason: s
     total = len(result.starts)
     best_text = "none succeeded"
     if best_optimum is not None:
-        best_text = f"best {objective_symbol(result.measure)} = {best_optimum.objective:.6g} found {len(best_optimum.starts)} times"
+        symbol, count = objective_symbol(result.measure), len(best_optimum.starts)
+        best_text = f"best {symbol} = {best_optimum.objective:.6g} found {count} times"
     missing_text = f", {missing} {missing_reason}" if missing else ""
     width = axes.figure.get_figure(root=True).get_size_inches()[0]  # which is narrow where quantities are few
     add_title(

@@ -1,6 +1,4 @@
-"""Figure of a model selection: criteria against the number of estimated quantities, search path, importances,
-weights.
-"""
+"""Figure of a model selection: criteria by number of estimated quantities, search path, importances, weights."""
 
 from __future__ import annotations
 

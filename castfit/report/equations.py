@@ -90,7 +90,7 @@ class Typesetter:
         self, expressions: Sequence[ca.SX], symbols: Mapping[int, Markup] | None = None, spell: Spelling = name
     ) -> None:
         self.definitions: list[Equation] = []
-        """What was named, in the order in which it is needed."""
+        """Named subexpressions, in the order in which they are needed."""
         self._nodes, self._ends = _read(expressions, symbols or {}, spell)
         self._named: dict[int, Markup] = {}
         uses, sizes = [0] * len(self._nodes), [1.0] * len(self._nodes)
@@ -301,7 +301,7 @@ def _read(
 ) -> tuple[list[_GraphNode], list[int]]:
     """Return the operations of expressions, arguments first, and the positions at which the expressions end.
 
-    What was written twice is one node; some of what comes out may not be needed by any end.
+    A repeated subexpression is one node.  Some nodes may not be needed by any end.
     """
     column = ca.cse(ca.densify(ca.vertcat(*expressions))) if expressions else ca.SX(0, 1)
     free = ca.symvar(column)

@@ -31,7 +31,7 @@ def figure(picture: Figure, number: int, caption: Content) -> Markup:
     picture : Figure
         One of castfit.plots, whose parts have names.
     number : int
-        Its number in the page; what is inside is told apart from that of other figures by it.
+        Number of the figure in the page, which makes identifiers of its elements unique.
     caption : str or Markup
     """
     matplotlib_figure: Any = picture
@@ -73,7 +73,7 @@ def is_picture(candidate: object) -> bool:
 
 
 def _names(picture: Any) -> dict[str, str]:
-    """Return the parts of a figure that have names; those of others have none."""
+    """Return the named parts of a figure; a figure of matplotlib has none."""
     return picture.series if hasattr(picture, "series") else {}
 
 

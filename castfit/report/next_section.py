@@ -31,17 +31,17 @@ def measured_next(result: Result, figures: Figures) -> Markup:
     """Propose the most informative further values of the first experiment, or give the reason why none are proposed."""
     problem = result.problem
     if not isinstance(problem, Problem):
-        return tag("p", "It cannot be said here: the fit does not know its problem.")
+        return tag("p", "No suggestion: the result has no problem.")
     large = len(result.names) * len(problem.original_model.states) > _MOST_SLOPES
     if large or len(problem.experiments) > _MOST_EXPERIMENTS:
         call_markup = tag("code", "cf.design(result, cf.Candidate(times), budget=...)")
-        return tag("p", "Of a problem of this size it is not worked out for a page; ask ", call_markup, ".")
+        return tag("p", "The problem is too large for a suggestion on this page; call ", call_markup, ".")
     try:
         proposal = _proposal(result, problem)
     except InputError as reason:
-        return tag("p", f"It cannot be said here: {'; '.join(reason.problems)}.")
+        return tag("p", f"No suggestion: {'; '.join(reason.problems)}.")
     except (SimulationError, CastfitError) as reason:
-        return tag("p", f"It cannot be said here: {reason}")
+        return tag("p", f"No suggestion: {reason}")
 
     caption = (
         "The model's curve with its bands of 95 % before (light) and after; the marks are where to measure, with how "
@@ -100,8 +100,10 @@ def _describe_proposal(result: Result, problem: Problem, proposal: Design) -> st
     ]
     experiment_text = f" of {problem.experiments[0].name}" if len(problem.experiments) > 1 else ""
     sentences = [
-        f"If {_N_PROPOSED_VALUES} more values{experiment_text} could be measured, as accurate as those that were and within their times, "
-        f"these would tell most of all quantities together (D): {instruction[0].lower()}{instruction[1:]}",
+        f"If {_N_PROPOSED_VALUES} more values{experiment_text} could be measured, with the accuracy and within the "
+        "times of the existing measurements, these would reduce the joint uncertainty of all "
+        "quantities most (criterion D): "
+        f"{instruction[0].lower()}{instruction[1:]}",
         f"The standard deviations would change as follows: {join_limited(changes)}." if changes else "",
         f"The efficiency of this design is at least {np.floor(1000 * proposal.efficiency) / 10:g} %.",
         *proposal.remarks,

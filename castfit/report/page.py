@@ -59,7 +59,7 @@ def frame(title: str, style: str, body: Markup) -> str:
         tag("meta", name="generator", content=f"castfit {__version__}"),
         tag("title", title),
         tag("style", Markup(style)),
-        tag("link", rel="icon", href="data:,"),  # so that a browser asks nobody for one
+        tag("link", rel="icon", href="data:,"),  # The browser then requests no icon.
     ]
     document = joined(tag("head", head_elements), "\n", tag("body", body))
     return f'<!DOCTYPE html>\n<html lang="en">\n{document}\n</html>\n'

@@ -69,8 +69,8 @@ def _summary(compiled_problem: CompiledProblem) -> str:
     experiments = f"{count} experiment{'' if count == 1 else 's'}"
     estimated = f"{len(compiled_problem.names)} quantit{'y is' if len(compiled_problem.names) == 1 else 'ies are'}"
     return (
-        f"{estimated} estimated from {compiled_problem.n_data} measured values of {some(compiled_problem.outputs)} in {experiments}, "
-        f"with a model of {len(model.own_states)} {kind}."
+        f"{estimated} estimated from {compiled_problem.n_data} measured values of {some(compiled_problem.outputs)} in "
+        f"{experiments}, with a model of {len(model.own_states)} {kind}."
     ).replace("a model of 1 ordinary differential equations", "a model of one ordinary differential equation")
 
 

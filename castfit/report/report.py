@@ -56,7 +56,7 @@ def report(
         Above the page.
     notes : str
         What the reader should know beforehand; an empty line begins a paragraph.
-    further : mapping from str to anything that can be told, optional
+    further : mapping from str to text, figure or object, optional
         Chapters of their own, by title, before the last ones: text, a figure, or something with a summary and a plot,
         such as profiles: ``{"Profiles": cf.profile(result)}``.
     command, source : str
@@ -114,10 +114,10 @@ def report(
 def _collecting_what_is_new() -> Generator[None, None, None]:
     """Restrict garbage collection to objects created within this context.
 
-    Figures are full of cycles.  On their account it would go through all modules and models as well, again and again: a
+    Figures contain many reference cycles.  Each collection would also visit all modules and models, which takes a
     seventh of the time of a page.
     """
-    if gc.get_freeze_count():  # somebody does so already
+    if gc.get_freeze_count():  # The caller has already frozen the collector.
         yield
         return
     gc.freeze()
@@ -132,12 +132,12 @@ def _is_text(value: Any) -> bool:
 
 
 def _tells(candidate: Any) -> bool:
-    """Whether something tells of itself in words and in a picture."""
+    """Check whether an object has a summary and a plot."""
     return hasattr(candidate, "summary") and hasattr(candidate, "plot")
 
 
 def _chapter(k: int, name: str, subject: Any, figures: Figures) -> Section:
-    """Return a chapter of something else that is to be told."""
+    """Return the section of a further text, figure or object."""
     if is_picture(subject):
         content = figures.add(lambda: subject, name)
     elif _is_text(subject):
@@ -180,7 +180,7 @@ def _select_sections(
 
 
 def _of_best(result: SearchResult, figures: Figures) -> list[Section]:
-    """Return the sections of the best fit, under titles that say so."""
+    """Return the sections of the best fit, under titles that name it."""
     if result.best is None:
         return []
     titles = {"fit": "The best fit", "solution": "How the best fit was solved"}

@@ -38,7 +38,7 @@ _MOST_CORRELATED = 40  # quantities in a picture of correlations
 
 
 class Figures:
-    """Numbers the figures of a page, and says in a sentence why one is missing."""
+    """Numbered figures of a page, with a sentence for a figure that is missing."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -99,7 +99,7 @@ def _suspicions(result: Result) -> tuple[str, ...]:
 
 
 def sections(result: Result, figures: Figures, bands: str | None = "linear") -> list[Section]:
-    """Return the story of a fit in its order; a loaded result without its problem tells less."""
+    """Return the sections of a fit in order; a loaded result without its problem has fewer."""
     has_problem = result.problem is not None
     chapters: list[Section] = []
     if result.problem is not None:
@@ -188,9 +188,7 @@ def _whisker(value: float, low: float, high: float) -> Markup:
 
 
 def joint_precision_section(result: Result, figures: Figures) -> Markup:
-    """Return the section on the joint uncertainty of the estimates: combinations, pairs, correlations,
-    sensitivities.
-    """
+    """Return the section on the joint uncertainty of the estimates."""
     if not result.names:
         return joined(tag("p", result.determination))
     region = result.confidence_region()
@@ -299,7 +297,10 @@ def _tests(diagnostics: Diagnostics, order: Mapping[str, Any]) -> Markup:
     ]
     test_table = table(("output", "experiment", "test", ">number", ">p", ">p of all together", "in words"), rows)
     tests = test_table if len(shown_checks) <= 4 else tag("details", tag("summary", f"{len(rows)} tests"), test_table)
-    omission_text = f"Of {len(single)} outputs of single experiments {len(shown_series)} are shown: those in which something was found."
+    omission_text = (
+        f"{len(shown_series)} of {len(single)} outputs of single experiments have a shown or suspected "
+        "deviation; only these are listed."
+    )
     return joined(tests, tag("p", omission_text) if len(shown_series) < len(single) else None)
 
 
@@ -353,9 +354,7 @@ def repeat(result: Result, command: str = "", source: str = "") -> Section:
         load = "result = cf.Result.load('result.json').with_problem(problem)"
         parts.append(tag("p", "Save ", link, " and read it with ", tag("code", load), ".", class_="screen"))
     if result.problem is not None:
-        parts.append(
-            tag("p", "The data with what the model says of them: ", _residual_file(result), ".", class_="screen")
-        )
+        parts.append(tag("p", "Data and predictions of the model: ", _residual_file(result), ".", class_="screen"))
     return Section("repeat", "Reproducing this page", joined(*parts))
 
 

@@ -67,15 +67,15 @@ def multistart(result: MultistartResult, figures: Figures) -> list[Section]:
     """Return the sections on the starts: objectives, optima, estimates, and a table of all starts."""
     waterfall = figures.add(
         lambda: plots.waterfall(result),
-        f"{objective_symbol(result.measure)} of all starts, the lowest first: a flat step is an optimum that many starts found; "
-        "crosses ended without success.",
+        f"{objective_symbol(result.measure)} of all starts, the lowest first: a flat step is an optimum that many "
+        "starts found; crosses ended without success.",
     )
     estimates = None
     if result.optima:
         estimates = figures.add(
             lambda: plots.parameters(result),
-            "The estimates of all successful starts, one line each, by optimum. Where lines of one optimum fan out, "
-            "the data leave the quantity open.",
+            "The estimates of all successful starts, one line each, by optimum. If the lines of one optimum fan out, "
+            "the data do not determine the quantity.",
         )
     trouble = [("ended without success", counts(result.statuses)), ("failed evaluations", counts(result.failures))]
     optima_table = optima(result.optima, len(result.starts), result.measure)
@@ -107,8 +107,8 @@ def selection(result: SelectionResult, figures: Figures) -> list[Section]:
     """Return the sections on the candidates: criteria, weights, messages, and a table of all candidates."""
     picture = figures.add(
         lambda: plots.selection(result),
-        f"{result.criterion} of all candidates against what they estimate, with those that were best so far; the weight "
-        "of the candidates that estimate a quantity; the weights of candidates.",
+        f"{result.criterion} of all candidates against their number of estimates, with the best candidates so far; the "
+        "weight of the candidates that estimate a quantity; the weights of candidates.",
     )
     paragraphs = joined(*(tag("p", sentence) for sentence in result.sentences))
     content = joined(tag("p", result.message), sheet(result.sheet), paragraphs, picture)
@@ -169,7 +169,10 @@ def comparison_lead(result: ComparisonResult, title: str, notes: str) -> ReportH
     fastest = min(tested_rows, key=lambda row: row.expected_time, default=None)
     verdict = result.message
     if most_reliable is not None and fastest is not None and most_reliable.correct:
-        verdict = f"{most_reliable.method} found the best optimum most often, from {most_reliable.correct} of {most_reliable.starts} starts"
+        verdict = (
+            f"{most_reliable.method} found the best optimum most often, from {most_reliable.correct} of "
+            f"{most_reliable.starts} starts"
+        )
         fastest_text = f"{fastest.expected_time:.2g} s expected until it is found"
         verdict += (
             f"; it is also the fastest: {fastest_text}."
@@ -192,7 +195,8 @@ def comparison(result: ComparisonResult, figures: Figures) -> list[Section]:
         sheet(result.sheet()),
         tag(
             "p",
-            f"Correct: {objective_symbol(result.measure)} = {result.best_objective:.6g} within {objective_tolerance(result.merit)}. "
+            f"Correct: {objective_symbol(result.measure)} = {result.best_objective:.6g} within "
+            f"{objective_tolerance(result.merit)}. "
             "Wrong: converged elsewhere. "
             "Integration: the model could not be integrated. Expected: the mean time per start divided by the success "
             "rate, which is how long one waits for the optimum.",
@@ -290,7 +294,7 @@ def horizons(result: IncrementalResult) -> Section:
     )
     effort = f"{result.iterations} iterations, equivalent to {result.equivalent_iterations:.2f} on the whole horizon."
     explanation = (
-        "The fit began with the first measurements and went on to longer horizons, each from the estimates before."
+        "The fit began with the first measurements and extended the horizon, each time from the previous estimates."
     )
     return Section(
         "horizons", "Horizon by horizon", joined(tag("p", f"{explanation} {effort}"), table(heads, rows)), "Horizons"

@@ -65,12 +65,15 @@ class SketchPanel:
                       tag("text", f"{tick:.6g}", x=position, y=bottom + 16, text_anchor="middle")]  # fmt: skip
         for tick in ticks(low, high):
             position = float(down(tick))
-            parts += [tag("line", x1=left_edge - 4, x2=left_edge, y1=f"{position:.1f}", y2=f"{position:.1f}", stroke=_DARK),
-                      tag("text", f"{tick:.4g}", x=left_edge - 7, y=f"{position + 4:.1f}", text_anchor="end")]  # fmt: skip
+            y = f"{position:.1f}"
+            parts += [tag("line", x1=left_edge - 4, x2=left_edge, y1=y, y2=y, stroke=_DARK),
+                      tag("text", f"{tick:.4g}", x=left_edge - 7, y=f"{position + 4:.1f}",
+                          text_anchor="end")]  # fmt: skip
         frame = f"{left_edge},{_TOP} {left_edge},{bottom} {left_edge + plot_width},{bottom}"
         parts += [tag("polyline", points=frame, fill="none", stroke=_DARK),
                   tag("text", self.title, x=left_edge, y=_TOP - 10, font_size=13),
-                  tag("text", self.axis, x=left_edge + plot_width / 2, y=_HEIGHT - 6, text_anchor="middle")]  # fmt: skip
+                  tag("text", self.axis, x=left_edge + plot_width / 2, y=_HEIGHT - 6,
+                      text_anchor="middle")]  # fmt: skip
         return parts
 
 

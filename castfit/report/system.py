@@ -84,9 +84,7 @@ def _delays(delayed: Sequence[DelayedValue], time: str, spell: Spelling) -> dict
 
 
 def _remembered(kind: str | None, terms: Sequence[Markup], time: str) -> tuple[Markup, ...]:
-    """Typeset an output that is measured over the interval since the previous measurement, or relative to the first
-    one.
-    """
+    """Typeset an output over the interval since the previous measurement, or relative to the first value."""
     if kind is None:
         return tuple(terms)
     if kind == "relative":

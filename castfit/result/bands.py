@@ -47,7 +47,7 @@ _MAX_SIMULATION_DEVIATION = 1e-3
 _N_INPUT_POINTS = 200  # Intervals of the time grid of an estimated input.
 
 Columns = Mapping[str, Any]
-"""What is predicted of an experiment: ``{"time": (n,), output: (n,), ...}``."""
+"""Predictions of one experiment: ``{"time": (n,), output: (n,), ...}``."""
 
 
 def bands_mistakes(bands: Any, names: Sequence[str]) -> list[str]:
@@ -124,16 +124,18 @@ def _variance(
     """Return the variances of all outputs at times, (n, n_outputs), by the covariance of the estimates."""
     n_outputs = len(compiled_problem.model.output_names)
     G = sensitivities(theta, compiled_problem, condition, times, options).reshape(times.size * n_outputs, theta.size)
-    indices = np.flatnonzero((G != 0.0).any(axis=0))  # the others, as those of other experiments, move nothing
+    indices = np.flatnonzero(
+        (G != 0.0).any(axis=0)
+    )  # The other quantities, such as those of other experiments, have no effect.
     return _propagated(G[:, indices], covariance, indices, compiled_problem.natural_slope(theta)[indices]).reshape(
         times.size, n_outputs
     )
 
 
 def _propagated(slopes: Array, covariance: Array, indices: Index, unit: Array) -> Array:
-    """Return the variances (r,) of what moves by slopes (r, k) with the estimates at k positions.
+    """Return the variances (r,) of functions of the estimates, given their slopes (r, k) by k estimates.
 
-    unit (k,) : of the covariance, in that by which the slopes are
+    unit (k,) : units of the covariance in units of the slopes
     """
     variances = covariance.diagonal()[indices]
     is_finite = np.isfinite(variances)
@@ -227,7 +229,7 @@ def quantile_bands(
     unbiased : for bands of new measured values the unbiased estimates of unknown sigmas, in units of the most likely
         ones; such bands are NaN for outputs whose noise is not known
 
-    Raises InputError: if the model is so unstable that simulations from the initial states say nothing.
+    Raises InputError: if the model is too unstable for simulations from the initial states.
     """
     times = {name: columns["time"] for name, columns in prediction.items()}
     _require_stable(compiled_problem, theta, prediction, times, options)
@@ -367,7 +369,8 @@ def _times(condition: Condition, inputs: list[Placeholder], requested_times: Any
     t = np.atleast_1d(t)
     if t.min() < first_time or t.max() > last_time:
         mistakes.append(
-            f"{label} range from {t.min():g} to {t.max():g}, but the knots from {first_time:g} to {last_time:g}; pass times within the knots"
+            f"{label} range from {t.min():g} to {t.max():g}, but the knots from {first_time:g} to {last_time:g}; "
+            "pass times within the knots"
         )
     return t
 

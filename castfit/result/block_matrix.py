@@ -126,7 +126,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
         return in_common, in_own
 
     def _sides(self, indices: Index) -> tuple[Array, Array]:
-        """Return L and X of any quantities, (k, n_b); of a shared one the row of the identity, and zero."""
+        """Return the rows (k, n_b) of L and X; a shared quantity has a row of the identity in L and zeros in X."""
         in_common, in_own = self._places
         L_rows, X_rows = np.zeros((indices.size, self.common.size)), np.zeros((indices.size, self.common.size))
         is_local = in_own[indices] >= 0
@@ -224,10 +224,10 @@ class BlockMatrix(NDArrayOperatorsMixin):
             yield k, rows[valid], partners[valid]
 
     def half(self, rows: Any) -> tuple[Array, Array]:
-        """Return (k, n_b) and (k, w) that are half of  rows M rows^T  of sparse rows (k, n), each of one experiment.
+        """Return factors A (k, n_b) and B (k, w) of  rows M rows^T  for sparse rows (k, n), each of one experiment.
 
-        The first times their transpose, and the second times theirs where two rows are of the same experiment, add up
-        to it; what is held or open is left out, and so are X and what is further, which errors of integration cause.
+        The product is A A^T, plus B B^T for two rows of the same experiment.  The factors ignore quantities that are
+        held or open, and the integration errors in X and `further`.
         """
         finite_factor = np.where(self.held | self.open, 0.0, np.nan_to_num(self.factor))
         scaled = rows.multiply(finite_factor).tocsc()
@@ -245,7 +245,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
     def strongest(self) -> tuple[Index, Array]:
         """Return per row the other column with the entry of largest magnitude, and that entry, (n,) each.
 
-        Looked for among shared quantities and those of the same experiment; what is not finite counts as zero.
+        The search covers shared quantities and quantities of the same experiment; an infinite entry counts as zero.
         """
         n, n_o, n_b = len(self), self.own.size, self.common.size
         factor = np.where(self.held | self.open, 0.0, np.nan_to_num(self.factor))

@@ -70,8 +70,9 @@ def most_collinear(information: Array, size: int, count: int) -> list[tuple[Inde
 
 
 def largest_subset(information: Array, magnitudes: Array) -> Index:
-    """Return the largest subset (k,) with gamma <= MAX_COLLINEARITY_INDEX; among several, the one with the largest rho_K.
+    """Return the largest subset (k,) of quantities whose collinearity index is acceptable.
 
+    Among several subsets, the subset with the largest rho_K is returned.
     If rho_K agrees to rounding, the first subset in the order of the quantities is returned.
     rho_K counts changes in units of `magnitudes` (n,).  Among more than 20,000 subsets of a size not all are tried:
     quantities are then added one by one, the one that is farthest from what the others do first.
@@ -101,9 +102,9 @@ def _all(S: Array, sensitive_indices: Index, size: int) -> tuple[Index, Array]:
 
 
 def _greedy(S: Array, sensitive_indices: Index) -> Index:
-    """Add the most orthogonal quantity to the subset repeatedly, while gamma does not exceed MAX_COLLINEARITY_INDEX (Yao et al. 2003).
+    """Add the most orthogonal quantity repeatedly, while the collinearity index is acceptable (Yao et al. 2003).
 
-    The first of `sensitive_indices` is where it begins.
+    The subset begins with the first of `sensitive_indices`.
     """
     order: list[int] = [int(j) for j in sensitive_indices]
     selected_indices: list[int] = order[:1]

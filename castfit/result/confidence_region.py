@@ -11,9 +11,9 @@ rho             radius:  sqrt(r F(r, dof)),  or sqrt(chi2(r)) where standard dev
     axes              rho s_i v_i  of the singular value decomposition  R_u = V S W^T
     dependent limits  rho / sqrt(M_jj): all other quantities known            [Hemker1972, Eq. 3.19]
     independent       rho sqrt(C_jj): the box about the region                [Hemker1972, Eq. 3.20]
-    marginal          t sqrt(C_jj): of one quantity, whatever the others are
+    marginal          t sqrt(C_jj): the interval of one quantity by itself
 
-Along N the region is a cylinder; its other axes are those of its cross section.
+Along N the region is a cylinder; the other axes are the axes of its cross section.
 """
 
 from __future__ import annotations
@@ -222,14 +222,17 @@ class ConfidenceRegion:
         is_at_bound = np.isnan(self.standard_errors)
         if not np.isfinite(changes).all() or (np.abs(changes[is_at_bound]) > _ZERO_TOLERANCE).any():
             return False
-        components = [(np.array([a.weights.get(n, 0.0) for n in self.names]) @ changes, a.standard_error) for a in self.axes
-                 if np.isfinite(a.standard_error)]  # fmt: skip
+        components = [
+            (np.array([a.weights.get(n, 0.0) for n in self.names]) @ changes, a.standard_error)
+            for a in self.axes
+            if np.isfinite(a.standard_error)
+        ]
         return bool(sum((component / error) ** 2 for component, error in components) <= self.radius**2)
 
     def pair(self, first: str, second: str) -> tuple[Axis, Axis]:
         """Return the axes of the marginal ellipse of two quantities: the best and the worst determined direction.
 
-        Their lengths are those of an ellipse of two directions, at the region's level.
+        The lengths of the axes belong to a region of two directions at the region's level.
 
         Raises
         ------
@@ -382,7 +385,7 @@ def confidence_region(result: Result, confidence_level: float) -> ConfidenceRegi
     is_inflated = result.errors is not None and bool(
         result.errors.times
     )  # by time constants of errors, unlike the root
-    if values.size and (root.size == 0 or is_inflated):  # of many experiments, or saved by an earlier version
+    if values.size and (root.size == 0 or is_inflated):  # Many experiments, or a file of an earlier version.
         root, undetermined = _from_covariance(np.asarray(result.covariance), slope)
     rank = int(np.count_nonzero(~is_at_bound)) - undetermined.shape[0] if result.rank < 0 else result.rank
     radius, factor = _radius(confidence_level, rank, dof), quantile(confidence_level, dof)
@@ -491,7 +494,7 @@ def _axes(
     for g in [*reversed(determined), *open_directions]:
         clean = np.where(np.abs(g) > _ZERO_TOLERANCE, g, 0.0)
         axis_error = error(clean)
-        linear = not logarithmic[clean != 0.0].any()  # then what is written are sums in the quantities' own units
+        linear = not logarithmic[clean != 0.0].any()  # Then the combination is a sum in the units of the quantities.
         h = rounded_direction(clean, error, magnitudes if linear else np.ones(n))
         if h is None:
             g = h = clean * np.sign(clean[np.argmax(np.abs(clean))])

@@ -4,9 +4,9 @@ At a solution the gradient of the cost is balanced by bounds and constraints,
 
     grad cost + sum mu_i grad c_i + (bounds) = 0,        d cost* / d bound_i = -mu_i
 
-mu > 0 at an upper bound, mu < 0 at a lower one, of either sign in an equation.  What is reported is how -2 log
-likelihood (chi2 where all sigmas are known), which is twice the cost, moves with the bound.  The mu are those of the
-linearized problem at the solution, so that they do not depend on the solver.
+mu > 0 at an upper bound, mu < 0 at a lower one, and mu of either sign in an equation.  The table reports the derivative
+of -2 log likelihood (chi2 if all sigmas are known), which is twice the cost, by the bound.  The mu solve the linearized
+problem at the solution, so they do not depend on the solver.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ConstraintTable:
     """Constraints of a fit: ``print`` shows a table, ``table["name"]`` selects one.
 
     rows : tuple of HeldConstraint
-    what : str
-        What multipliers are derivatives of: "chi2" or "-2 log likelihood".
+    objective_name : str
+        Objective whose derivatives are the multipliers: "chi2" or "-2 log likelihood".
     """
 
     rows: tuple[HeldConstraint, ...] = ()
@@ -157,16 +157,16 @@ def _collect_rows(
         c, lower, upper, unit, m, s = (
             array.reshape(shape)
             for array in (
-                values.c, chain.constraint_lower, chain.constraint_upper, chain.constraint_unit, mu[row_range], sides[row_range]
+                values.c, chain.constraint_lower, chain.constraint_upper, chain.constraint_unit,
+                mu[row_range], sides[row_range],
             )
         )  # fmt: skip
         times = chain.point_times.ravel()
         for j, constraint in enumerate(compiled_problem.path):
             indices = np.flatnonzero(np.isfinite(lower[:, j]) | np.isfinite(upper[:, j]))
             if indices.size:
-                needs_label = has_many_experiments and constraint.experiments != (
-                    chain.name,
-                )  # one that is about this one alone says so
+                # The name of a constraint of this experiment alone already contains the experiment.
+                needs_label = has_many_experiments and constraint.experiments != (chain.name,)
                 name = f"{constraint.name} ({chain.name})" if needs_label else constraint.name
                 at_rows = (indices, np.full(indices.size, j))
                 yield _ConstraintRows(

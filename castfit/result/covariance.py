@@ -3,15 +3,15 @@
 Everything follows from the reduced Jacobian E: nodes and inner variables are eliminated by the linearised
 constraints, so that the figures depend neither on the transcription nor on the solver that found the solution.
 
-Rank, inverse and leverages are those of `castfit.result.fisher_information`, whose notation is used here; of many
-experiments with own quantities those of `castfit.result.fisher_information_arrow`, which has no matrix over all of
-theta.
+`castfit.result.fisher_information` computes rank, inverse and leverages, and defines the notation.  For many
+experiments with local quantities, `castfit.result.fisher_information_arrow` computes them without a matrix over theta.
 
-Rows have variance 1.  Those of an unknown sigma are divided by its unbiased estimate,  s2 = SSE / (n - tr H),  where
+Rows have variance 1.  Rows of an unknown sigma are divided by its unbiased estimate,  s2 = SSE / (n - tr H),  where
 tr H is what the n data of the group contribute to the estimates, the sum of their leverages |U_i|^2: the number of
 quantities where there are no priors.  Rows of a spread that is computed from estimated quantities are corrected by the
-same factor, n / (n - tr H), so that it makes no difference whether a sigma is eliminated or a parameter.  With limits
-of detection it may: rows tell of sigma, too, then, tr H can count it, and dof is lower by up to one.
+same factor, n / (n - tr H), so eliminating a sigma or estimating it as a parameter gives the same result.  With limits
+of detection the results may differ: the rows then contain information on sigma, tr H can count it, and dof is lower by
+up to one.
 """
 
 from __future__ import annotations
@@ -323,9 +323,9 @@ class _BlockCovariance:
 class _RankFinder:
     """Inputs of the rank decision: rows, equations, and unknowns fixed by bounds.
 
-    held : (n_x,) unknowns that a bound holds
+    is_at_bound : (n_x,) unknowns at an active bound
     bounded, path : active bounds of eliminated variables, in v, and active path constraints
-    of : the rows as an arrow, if own quantities are eliminated chain by chain
+    arrow_matrix : the rows as an arrow, if own quantities are eliminated chain by chain
     equations : (k, n_x) or, of an arrow, (k, n_b)
     d : (n_x,)
     """
@@ -343,7 +343,7 @@ class _RankFinder:
     def of_solution(
         cls, condensed: Condensed, informing: Condensed, rows: BlockRows, active: NDArray[np.int8]
     ) -> _RankFinder:
-        """Find out what holds as equations; own quantities of chains with such are not eliminated."""
+        """Collect the active equations; local quantities of chains with such equations are not eliminated."""
         d = _effects(informing)
         is_at_bound = active[condensed.positions] != 0
         bounds = _bound_rows(condensed, active, d)
@@ -567,8 +567,8 @@ def response_to_gaps(
     """Return d theta / d(initial and matching conditions), per chain (K, n_s, n).
 
     The estimate moves by  response du + closure_response de, where u and e depend on the gaps through the nodes: their
-    multipliers, with theta in the place of the cost, are the derivatives.  The rows of e are those of the closure, of
-    active bounds of v[bounded], and of active path constraints.
+    multipliers, with theta in the place of the cost, are the derivatives.  The rows of e are the closure, the
+    active bounds of v[bounded], and the active path constraints.
     """
     n, n_e = fisher_information.inverse.shape[0], condensed.e.size
     closure, bound, constraint = np.split(fisher_information.closure_response.T, [n_e, n_e + bounded.size])

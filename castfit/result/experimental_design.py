@@ -85,8 +85,9 @@ def suggestions(
 ) -> tuple[MeasurementSuggestion, ...]:
     """Suggest one more value for the combination with the largest uncertainty.
 
-    That is the best value of what is measured already, and the best of all if another output is better; none where
-    nothing helps.  The table has columns ``experiment``, ``output``, ``time``, ``prediction`` and ``deviation``.
+    The suggestions are the best value of a measured output, and the best value of all outputs if another output is
+    better.  They are empty if no value helps.  The table has columns ``experiment``, ``output``, ``time``,
+    ``prediction`` and ``deviation``.
     """
     if not region.axes:
         return ()
@@ -136,7 +137,7 @@ def suggestions(
 
 
 def _internal(compiled_problem: CompiledProblem) -> set[str]:
-    """Return outputs that nobody can measure: spreads of the noise, and what states remember."""
+    """Return outputs that cannot be measured: spreads of the noise, and outputs over intervals."""
     remembered = {state for memory in compiled_problem.model.memories for state in memory.states}
     return {*compiled_problem.spreads, *remembered, *(memory.value for memory in compiled_problem.model.memories)}
 
@@ -195,7 +196,8 @@ def _suggestion(
         current_text = (
             half_width(axis.known_to, relative=axis.relative) if np.isfinite(axis.known_to) else "not determined"
         )
-        sentence += f": one additional measurement reduces the half-width to {half_width(width_after, relative=axis.relative)} (now {current_text})"
+        new_text = half_width(width_after, relative=axis.relative)
+        sentence += f": one additional measurement reduces the half-width to {new_text} (now {current_text})"
     if np.isfinite(axis.known_to) and 1.5 < candidate.to_halve < 1e4:
         sentence += f", {int(np.ceil(candidate.to_halve))} halve it"
     measurement = (candidate.output, candidate.experiment, candidate.time, measured)

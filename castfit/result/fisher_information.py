@@ -86,7 +86,7 @@ def information(
 
     E (m, n_x) : derivative of the residuals
     F (n_f, n_x) : derivative of the equations
-    held (n_x,) : unknowns that a bound holds; they are excluded
+    is_at_bound (n_x,) : unknowns at an active bound; they are excluded
     n_theta : only the first n_theta unknowns are reported; by default all
     scale (n_x,) : d; by default the column norms of E
     rank_tolerance : singular values of the column-scaled Jacobian below this fraction of the largest count as zero
@@ -143,7 +143,10 @@ def positive(lengths: Array) -> Array:
 
 
 def free_basis(F: Array, is_at_bound: Mask) -> tuple[Array, Array]:
-    """Return an orthonormal basis (n, f) of what F x = 0 and `is_at_bound` leave free, and the pseudo-inverse of F there."""
+    """Return an orthonormal basis (n, f) of the free directions, and the pseudo-inverse of F on them.
+
+    Free directions x satisfy F x = 0 and are zero for unknowns that are at a bound.
+    """
     free_columns = np.eye(is_at_bound.size)[:, ~is_at_bound]
     if not len(F):
         return free_columns, np.empty((is_at_bound.size, 0))
@@ -158,7 +161,7 @@ def free_basis(F: Array, is_at_bound: Mask) -> tuple[Array, Array]:
 
 def sparse_basis(N: Array) -> Array:
     """Return vectors (k, n) that span the columns of N, each of length 1 and concentrated on few entries."""
-    if N.shape[1] > N.shape[0]:  # as where data say nothing of many nodes
+    if N.shape[1] > N.shape[0]:  # For instance, the data do not constrain many nodes.
         U, S, _ = np.linalg.svd(N, full_matrices=False)
         return sparse_basis(U[:, NEGLIGIBLE_EFFECT_RTOL * S[0] < S])
     k = N.shape[1]

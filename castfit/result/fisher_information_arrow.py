@@ -1,11 +1,11 @@
 """Fisher information of a condensed problem if own quantities of many experiments are eliminated chain by chain.
 
-The same figures as those of `castfit.result.fisher_information`, without any matrix over all of theta.  In scaled
+The results agree with `castfit.result.fisher_information`, but no matrix over all of theta is built.  In scaled
 unknowns (castfit.solve.arrow has the arrow and its notation), with the pseudo-inverse R^+ of a chain's triangle,
 
-    L_i = -R_i^+ B_i                               how own unknowns answer to the border
-    T   = rows of the border, those that chains leave to it, and (1 - R_i R_i^+) B_i
-    M   = I + sum_i L_i^T L_i                      square lengths of the border's directions, with what follows
+    L_i = -R_i^+ B_i                               response of local unknowns to the border
+    T   = rows of the border, rows left by the chains, and (1 - R_i R_i^+) B_i
+    M   = I + sum_i L_i^T L_i                      square lengths of the border's directions with their responses
 
     information on the border = T^T T, directions in the metric M;   C its inverse
     covariance of own_i       = R_i^+ R_i^+T + L_i C L_i^T            (castfit.result.block_matrix)
@@ -91,7 +91,7 @@ class BlockFisherInformation:
                 local_root[indices[:, None], offset + np.arange(batch.o)] = block
                 offset += batch.o
         full_root = np.hstack([_followed(self.border.root, raw), local_root])
-        if self.border.null.size:  # nothing along what is undetermined
+        if self.border.null.size:  # No response along undetermined directions.
             N = _followed(self.border.null, raw)
             full_root = full_root - N @ (N.T @ full_root)
         return (full_root * self.arrow.scale[:, None])[:n]
@@ -171,7 +171,7 @@ def own_information(
     rows : derivatives of the residuals
     arrow : the same, in unknowns scaled by 1/d
     equations (k, n_b) : derivatives of equations by the scaled border
-    held (n_x,) : unknowns that a bound holds
+    is_at_bound (n_x,) : unknowns at an active bound
     """
     largest, n_b, n_x = arrow.largest, arrow.n_b, arrow.scale.size
     limit = rank_tolerance * largest

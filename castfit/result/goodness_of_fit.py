@@ -1,21 +1,21 @@
-"""Whether the model describes the data, in figures and in a sentence.
+"""Goodness of fit: whether the model describes the data, in numbers and in a sentence.
 
-Where standard deviations are known, chi2 has a distribution of its own.  Where they are not, two things remain: how
-much of the data's variance the model leaves, and whether what it leaves is shown to be more than noise, which is judged
-by castfit.result.diagnostics and nowhere else (`Goodness.with_dependence`).
+If standard deviations are known, chi2 has a known distribution.  If they are unknown, the fit is assessed by the
+unexplained part of the variance of the data, and by the residual tests of castfit.result.diagnostics
+(`Goodness.with_dependence`).
 
-Data without a time course, one time in each experiment, may differ little more than their errors do: there a model that
-leaves more than a constant would is refuted only if the ratio of their variances is (Fisher's F).
+Data without a time course, one time in each experiment, may differ little more than their errors.  A model that leaves
+more variance than a constant is then rejected only if the ratio of the variances is significant (Fisher's F).
 
-Information criteria say what a better fit is worth, given what the model estimates.  With
+Information criteria weigh the likelihood against the number of estimated quantities.  With
 
 L   likelihood of the data alone, with all constants: priors are left out
 n   number of measured values
-k   number of what is estimated: directions of theta that the data determine, unknown deviations of the noise included
+k   number of estimated directions: directions of theta that the data determine, and unknown deviations of the noise
 
     AIC = -2 log L + 2 k,   AICc = AIC + 2 k (k + 1) / (n - k - 1),   BIC = -2 log L + k log n
 
-A quantity at its bound is not counted, nor is one that the data leave open.  Where priors share in determining theta,
+A quantity at its bound is not counted, nor is a quantity that the data leave open.  If priors also determine theta,
 k is the sum of the leverages of the data, between 0 and n_theta: the effective number of parameters (Moody 1992).
 """
 
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 _MAX_RMS_RESIDUAL = 2.0  # root of chi2 per degree of freedom above which the model does not describe the data
 LARGE_UNEXPLAINED_VARIANCE = 0.1  # unexplained variance beyond which residuals with a pattern are no detail
 _REPORTED_UNEXPLAINED_VARIANCE = 0.5  # unexplained variance that deserves a word even without any pattern
-EXACT_UNEXPLAINED_VARIANCE = 1e-12  # unexplained variance of an exact fit: what is left is rounding
+EXACT_UNEXPLAINED_VARIANCE = (
+    1e-12  # Unexplained variance up to which a fit is exact: the residuals are rounding errors.
+)
 
 
 @dataclass(frozen=True)
@@ -72,16 +74,15 @@ class Goodness:
 
     @property
     def grade(self) -> str:
-        """Grade of chi2 as evidence against the model, or against sigma if chi2 is too small: shown, suspected or
-        nothing.
+        """Grade of chi2 as evidence against the model, or against sigma if chi2 is too small.
 
-        Sigmas that may be too large are not suspected, only shown.
+        A sigma that is too large is never only suspected.
         """
         return SIGNIFICANT if grade(1.0 - self.p_value) == SIGNIFICANT else grade(self.p_value)
 
     @property
     def amiss(self) -> bool:
-        """Whether something is shown: that the data are not described, or that chi2 is no chance."""
+        """Whether the data are not described, or chi2 deviates significantly from its expectation."""
         return not self.described or self.grade == SIGNIFICANT
 
     @property
@@ -137,10 +138,8 @@ def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolut
         described, sentence = _assess_by_variance(unexplained, n, dof if is_constant_in_time else 0)
         n_set_aside = sum(s.residuals.size - np.count_nonzero(s.counted) for s in series)
         if n_set_aside:
-            sentence += (
-                f" {n_set_aside} outlier{' is' if n_set_aside == 1 else 's are'} excluded here, because the noise model "
-                "gives outliers little weight."
-            )
+            count = "1 outlier is" if n_set_aside == 1 else f"{n_set_aside} outliers are"
+            sentence += f" {count} excluded here, because the noise model gives outliers little weight."
     return Goodness(described, p_value, mean_square, unexplained, runs, sentence)
 
 
@@ -188,8 +187,8 @@ def _assess_by_variance(unexplained: dict[str, float], n: dict[str, int], dof: i
         if dof and grade(float(scipy.special.fdtrc(model_dof, constant_dof, F))) != SIGNIFICANT:
             return True, f"The measurements of {worst_output} differ too little between experiments to test the fit."
         return False, _no_fit_sentence(remainder_text)
-    most = ", most of it" if finite_parts[worst_output] > _REPORTED_UNEXPLAINED_VARIANCE else ""
-    return True, f"The model leaves {remainder_text}{most}."
+    majority_text = ", most of it" if finite_parts[worst_output] > _REPORTED_UNEXPLAINED_VARIANCE else ""
+    return True, f"The model leaves {remainder_text}{majority_text}."
 
 
 def _no_fit_sentence(remainder_text: str) -> str:
@@ -223,7 +222,7 @@ class Criteria:
     """Information criteria of a fit; only differences between fits of the same data mean something.
 
     neg2loglik : -2 log likelihood of the data, without priors
-    n, k : numbers of data and of what is estimated; k is whole where there are no priors
+    n, k : numbers of data and of estimated directions; k is an integer if there are no priors
     """
 
     neg2loglik: float
@@ -250,7 +249,8 @@ class Criteria:
 
     def __str__(self) -> str:
         if np.isnan(self.k):
-            return f"2 loss = {self.neg2loglik:.6g} for {self.n} measurements. The loss is not a likelihood, so information criteria are not defined."
+            reason = "The loss is not a likelihood, so information criteria are not defined."
+            return f"2 loss = {self.neg2loglik:.6g} for {self.n} measurements. {reason}"
         k = f"{self.k:.3g}" if self.k != round(self.k) else f"{self.k:.0f}"
         return (
             f"-2 log L = {self.neg2loglik:.6g} for {self.n} measurements and {k} estimated quantities: AIC "

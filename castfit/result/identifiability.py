@@ -2,8 +2,8 @@
 
 Undetermined directions that share quantities form a group.  A group of g quantities with r directions leaves g - r
 combinations determined, whose gradients are orthogonal to the directions: in relative changes a gradient of small
-integers is a product of powers (k1*k2), in absolute changes one of +-1 a sum (k1 + k2).  All of this is local: it says
-what the data determine near the estimate.
+integers is a product of powers (k1*k2), in absolute changes one of +-1 a sum (k1 + k2).  All of this is local: it holds
+near the estimate.
 """
 
 from __future__ import annotations

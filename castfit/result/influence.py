@@ -59,11 +59,14 @@ class InfluentialValue:
     shift: float
 
     def describe(self, *, experiment: bool = True) -> str:
-        """Name it by output, experiment and time, and say what it does."""
+        """Name the value by output, experiment and time, and describe its influence."""
         place = f" in {self.experiment}" if experiment else ""
         value = f"{self.output}{place} at t = {self.time:g}"
         if np.isnan(self.shift):
-            return f"{value} is the only measurement that determines some combination of the estimates, so its residual carries no information"
+            return (
+                f"{value} is the only measurement that determines some combination of the estimates, so its residual "
+                "carries no information"
+            )
         return f"removing {value} would change {self.quantity} by {self.shift:+.2g} standard errors"
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
 """Residuals at jumps of an input: a value and the row of a log that was written with it may see two sides of a jump.
 
-A value that the input enters directly has then a residual in proportion to the height of a jump at its time.  Told by
-the partial correlation of residuals and heights, given the input that was seen and the residual before: neither a
-model that errs in what the input does, nor residuals that drift, show one.
+The residual of a value that the input enters directly is then proportional to the height of a jump at its time.  The
+test is the partial correlation of residuals and heights, given the measured input and the previous residual.  A model
+with a wrong effect of the input, or residuals that drift, do not show such a correlation.
 """
 
 from __future__ import annotations

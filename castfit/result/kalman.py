@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class KalmanResult:
     """Result of filter and smoother: means (N, n) and covariances (N, n, n) of the states at nodes `times` (N,).
 
-    log_likelihood : of the data, by the errors of prediction
+    log_likelihood : log likelihood of the data, from the prediction errors
 
     Examples
     --------
@@ -141,8 +141,8 @@ def kalman(result: PathResult, experiment: str | None = None) -> KalmanResult:
         tuple(np.array(part) for part in zip(*pairs, strict=True)) for pairs in (filtered, smoothed[::-1])
     )
     return KalmanResult(
-        experiment_name, problem.model.states, chain_likelihood.chain.times, filtered_moments[0], filtered_moments[1], smoothed_moments[0], smoothed_moments[1], log_l,
-        result.confidence_level,
+        experiment_name, problem.model.states, chain_likelihood.chain.times, *filtered_moments[:2],
+        *smoothed_moments[:2], log_l, result.confidence_level,
     )  # fmt: skip
 
 

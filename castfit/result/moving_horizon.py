@@ -9,7 +9,7 @@ linear models with normal errors the newest node is that of the Kalman filter, w
 Mayne 2003).
 
 A step is one or a few of Newton's method on the window, by a Riccati factor (castfit.solve.riccati).  Bounds hold up to
-a part in 1e8 of a standard deviation: what is held has so large a weight, and is held as long as it pushes outwards.
+a part in 1e8 of a standard deviation: an active bound gets a large weight, as long as its multiplier pushes outwards.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from castfit.transcribe.path_likelihood import PathLikelihood, marginal, positiv
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
-_STEP_TOLERANCE_SD = 1e-3  # of a step, in deviations of the noise: the next one would be of the order of its square
-_BOUND_WEIGHT_FACTOR = 1e8  # times what is known of a state otherwise: the weight that holds it at a bound
-_MAX_ACTIVE_SET_CHANGES = 12  # of what is held, in one step
+_STEP_TOLERANCE_SD = 1e-3  # Step length, in deviations of the noise, at which Newton's method stops.
+_BOUND_WEIGHT_FACTOR = 1e8  # Weight of an active bound relative to the other information on a state.
+_MAX_ACTIVE_SET_CHANGES = 12  # Changes of the set of active bounds in one step at most.
 _MIN_EIGENVALUE_RATIO = 1e-14  # Eigenvalues of a covariance below this fraction of the largest count as zero.
 
 
@@ -177,7 +177,7 @@ class MovingHorizon:
         Raises
         ------
         InputError
-            For a step back in time, unknown names, values that are no numbers, inputs that nobody has said.
+            For a step back in time, unknown names, values that are no numbers, inputs without a value.
         """
         new_time, u = self._checked(time, measured, inputs)
         value = np.ones(len(self._outputs))
@@ -320,7 +320,7 @@ class MovingHorizon:
         self, factor: RiccatiFactor, F: Array, H: Array, end: Array, g: Array, g_end: Array, d: Array, x: Array,
         c: Array, h: Array,
     ) -> tuple[RiccatiFactor, Any]:  # fmt: skip
-        """Hold at their bounds what would leave them, and release what comes back."""
+        """Activate bounds that a step would violate, and release bounds whose multiplier points inwards."""
         w, n = self._window, x.shape[1]
         weight = _BOUND_WEIGHT_FACTOR * np.maximum(
             np.abs(np.diagonal(factor.V, axis1=1, axis2=2)).max(axis=0), 1.0 / (1.0 + x[-1] ** 2)
@@ -387,7 +387,7 @@ class MovingHorizon:
         w.root = vectors * sizes
         for part in (w.t, w.x, w.z, w.u, w.data, w.c, w.lam):
             del part[0]
-        # Where the new prior has no spread, the path cannot deviate from its mean either.
+        # If the new prior has no spread, the path cannot deviate from its mean either.
         w.initial_deviations = np.divide(vectors.T @ (w.x[0] - w.mean), sizes, out=np.zeros(n), where=sizes > 0.0)
         self._held = {(kind, k - 1, j): b for (kind, k, j), b in self._held.items() if k > 0}
 

@@ -6,7 +6,7 @@ g  (n,)    a direction of unit length in relative changes,  u = d p / |p|,  whic
 h  (n,)    the same with few and round entries:  the combination  sum h_j log |p_j|,  a product of powers of the p_j
 C  (n, n)  covariance of u;  h has the standard error  sqrt(h C h)
 
-What is written down is h, so that its error is h's: a sentence is right as it stands.
+Sentences contain h together with the standard error of h, so they are exact statements about h.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ _DIGITS = (1, 2, 3)
 
 
 def rounded_direction(g: Array, error: Callable[[Array], float], units: Array) -> Array | None:
-    """Return the simplest combination h (n,) that says what a direction g does; None if that takes too many terms.
+    """Return the simplest combination h (n,) that represents a direction g; None if that takes too many terms.
 
     Its first entry that is not zero is positive.
 
     g (n,) : of length 1
     error : returns the standard error of a combination; infinite, too
-    units (n,) : what is rounded are the weights of what is written, h / units
+    units (n,) : the weights h / units are rounded
     """
     target_error = error(g)
-    weights = g * units if np.isinf(target_error) else g / units  # what is moved along the direction, or what is known
+    weights = (
+        g * units if np.isinf(target_error) else g / units
+    )  # Changes along the direction, or weights of a determined combination.
     candidates: list[tuple[Array, float]] = []
     for simple_weights in _simpler(g, weights):
         h = simple_weights * units

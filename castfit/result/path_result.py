@@ -44,7 +44,8 @@ _MAY_BE_ZERO_RELATIVE_SE = 3.0  # Relative standard error from which on a positi
 _INSTEAD = {
     **dict.fromkeys(("diagnostics", "residuals", "residual_table", "normalised_residuals", "goodness"),
                     "residuals depend on the smoothed path; use innovations and white"),
-    **dict.fromkeys(("chi2", "cost", "objective", "dof"), "the fit maximises log_likelihood; use log_likelihood, aic and bic"),
+    **dict.fromkeys(("chi2", "cost", "objective", "dof"),
+                    "the fit maximises log_likelihood; use log_likelihood, aic and bic"),
     **dict.fromkeys(("initial_states", "trajectories", "simulate"), "the states are a smoothed path; use path(name)"),
     **dict.fromkeys(("identifiability", "correlation", "information", "influence", "confidence_region"),
                     "use covariance, standard_errors and confidence_intervals()"),
@@ -56,7 +57,7 @@ _MIN_ACCURATE_SHARE, _MIN_TESTABLE_SHARE = 0.5, 0.05  # effective shares of draw
 class PathBand:
     """A state or output along the path: its most probable values, and where it lies with some probability.
 
-    times, values, deviations, lower, upper (n,) : at all nodes: those of data, and those between them
+    times, values, deviations, lower, upper (n,) : at all nodes, at times of data and between them
 
     Examples
     --------
@@ -102,8 +103,8 @@ class Innovations:
 
     Times (n,), the rest (n, n_o).
 
-    expected, deviation : of each value, given the data before it; NaN where nothing is measured, or the noise of the
-        data has no deviation
+    expected, deviation : moments of each value given the data before it; NaN if there is no value, or if the noise of
+        the data has no deviation
     standardised : (value - expected) / deviation: independent, of mean 0 and variance 1, if the model is right
     """
 
@@ -152,7 +153,8 @@ class LaplaceCheck:
             return f"{share}: too few to test the Laplace approximation. Do not rely on it."
         sentence = f"{shift}, which is {self.correction:+.3f}; {share}"
         if self.effective_share < _MIN_ACCURATE_SHARE:
-            return f"{sentence}: the path distribution is not normal, so estimates and confidence intervals are approximate."
+            consequence = "so estimates and confidence intervals are approximate"
+            return f"{sentence}: the path distribution is not normal, {consequence}."
         return f"{sentence}: no evidence against the Laplace approximation."
 
 
@@ -255,7 +257,7 @@ class PathResult(TabularReport):
         return dict(zip(self.names, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
 
     def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
-        """Return normal intervals by name; of quantities on a logarithmic scale those of the logarithm.
+        """Return normal intervals by name, symmetric in the logarithm for quantities on a logarithmic scale.
 
         Parameters
         ----------
@@ -314,7 +316,7 @@ class PathResult(TabularReport):
     def path(self, name: str, experiment: str | None = None, *, confidence_level: float | None = None) -> PathBand:
         """Return a state or output along the path, smoothed: given all data, at the estimated quantities.
 
-        The band holds what is uncertain about the quantities, too; fix them, and it is that of the estimates alone.
+        The band includes the uncertainty of the quantities; to exclude it, fix the quantities at their estimates.
 
         Parameters
         ----------
@@ -389,8 +391,8 @@ class PathResult(TabularReport):
     def whiteness(self) -> tuple[tuple[str, float, float], ...]:
         """Tests of the innovations: subject, statistic, and p-value adjusted for all tests.
 
-        Of each output the correlation of neighbours, and of all values their mean square and Anderson and Darling's
-        figure for a normal distribution.
+        The tests are the correlation of neighbours of each output, and of all values the mean square and the Anderson
+        and Darling test of a normal distribution.
         """
         tests: list[tuple[str, float, float]] = []
         all_series: list[Array] = []
@@ -429,7 +431,8 @@ class PathResult(TabularReport):
         if not suspect_labels:
             return f"Innovations: {test_texts}; no evidence against white noise of variance 1."
         certainty = "shown" if min(p for _, _, p in tested) < SHOWN_P_VALUE else "suspected"
-        return f"Innovations: {test_texts}; deviation from white noise of variance 1 is {certainty}: {', '.join(suspect_labels)}."
+        deviation = f"deviation from white noise of variance 1 is {certainty}"
+        return f"Innovations: {test_texts}; {deviation}: {', '.join(suspect_labels)}."
 
     # Files, pictures and text
 
@@ -451,7 +454,7 @@ class PathResult(TabularReport):
         Parameters
         ----------
         times : (n,) array, optional
-            Within the data; by default the nodes.  What comes later is told by `castfit.moving_horizon`.
+            Within the data; by default the nodes.  `castfit.moving_horizon` estimates later times.
         confidence_level : float, optional
             Of the bands ``"x lower"`` and ``"x upper"``.
 
@@ -465,7 +468,10 @@ class PathResult(TabularReport):
             t = track.times if times is None else np.atleast_1d(np.asarray(times, dtype=float))
             first_time, last_time = float(track.times[0]), float(track.times[-1])
             is_outside = not (t.size and np.isfinite(t).all() and t.min() >= first_time and t.max() <= last_time)
-            message = f"times of '{name}' must be between {first_time:g} and {last_time:g}; for later times use cf.moving_horizon"
+            message = (
+                f"times of '{name}' must be between {first_time:g} and {last_time:g}; "
+                "for later times use cf.moving_horizon"
+            )
             raise_if_mistakes("predict", [message] if is_outside else [])
             predictions[name] = {"time": t}
             for output in track.names:

@@ -1,4 +1,4 @@
-"""Tests of residuals: a number that says how much, and the probability of as much if the residuals are noise.
+"""Residual tests: a statistic, and the probability of so large a statistic if the residuals are noise.
 
 All are of residuals about zero, given as series in the order of time, one per experiment: neighbours in time are
 neighbours in a series.  None needs the standard deviation of the residuals.
@@ -13,11 +13,11 @@ correlation of neighbours r = e^T A e / e^T e, with 1/2 in A for each pair of ne
 an integral of Imhof's (1961, equation 3.2).  Of more than a hundred values it is the beta distribution on [-1, 1]
 with the mean and the variance of r (Durbin and Watson 1951), which differs by a few per cent of p.
 
-What is found has one of three grades, given to all tests of a fit together.  Nothing is ever shown to be right: a test
-that finds nothing says how much it looked at.  Of many tests some find something by chance, so that probabilities are
-adjusted: the rate of false findings among all findings is what a grade promises (Benjamini and Hochberg 1995), with a
-weight for each test, higher where more is to be expected of it (Genovese, Roeder and Wasserman 2006).  Where nothing at
-all is wrong, a fit is suspected with at most the probability `SUSPICION`.
+Each finding has one of three grades, given to all tests of a fit together.  A test without a finding does not show that
+the model is correct; its sentence gives the number of residuals.  The p-values are adjusted for the number of tests:
+the grades control the rate of false findings among all findings (Benjamini and Hochberg 1995), with a weight for
+each test, higher for tests with more power (Genovese, Roeder and Wasserman 2006).  For a correct model, a fit is
+suspected with a probability of at most `SUSPECTED_P_VALUE`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _FEWEST_NORMAL = 8  # values for the test of normality, for which Stephens's cor
 _MAX_N_EXACT_DISTRIBUTION = 100  # values up to which the distribution of the correlation is integrated
 _MAX_N_PERMUTATIONS = 8  # values up to which all permutations are counted
 _ALTERNATING_TAIL_SHARE = 0.05  # Share of the significance level for negative correlation of neighbours.
-_LOG_U = np.linspace(-16.0, 16.0, 513)  # of Imhof's integral, whose integrand is smooth in log u
+_LOG_U = np.linspace(-16.0, 16.0, 513)  # Nodes of Imhof's integral, whose integrand is smooth in log u.
 
 
 def lag1_test(series: Sequence[Array], hat: Sequence[Array] | None = None, shared: int | None = None) -> TestStatistic:
     """Return the correlation of neighbours, and the probability of one so far from what the fit leaves of noise.
 
-    Nearly all of the probability is for neighbours that are alike, as where a model misses something.
+    Nearly all of the significance level is for positive correlation, the sign of an incomplete model.
 
     series : (n_s,) each
     hat : rows of Q of each series, (n_s, k); none if nothing is known of the fit
@@ -148,8 +148,8 @@ def normality(r: Array) -> TestStatistic:
 def trend(r: Array, covariate: Array) -> TestStatistic:
     """Return the rank correlation of the residuals' sizes with a quantity, and its probability (Spearman 1904).
 
-    Positive if residuals grow with the quantity.  Ranks are not moved by outliers.  Of few values all permutations are
-    counted, of more a symmetric beta distribution has their variance and kurtosis (Kendall 1948, section 5.9).
+    Positive if residuals grow with the quantity.  Ranks are not moved by outliers.  For few values all permutations
+    are counted; for more, a symmetric beta distribution has their variance and kurtosis (Kendall 1948, section 5.9).
     """
     n = r.size
     a, b = _ranks(np.abs(r)), _ranks(covariate)
@@ -171,13 +171,15 @@ def _permutations(n: int) -> NDArray[np.int8]:
 
 
 def outliers(r: Array, dof: float, error_probability: float, *, is_sigma_known: bool) -> NDArray[np.bool_]:
-    """Return a mask of residuals that are larger than the largest of n should be, at significance level `error_probability`.
+    """Return a mask of residuals that are larger than the largest of n should be.
 
-    Residuals of known deviation 1 are compared with it, or with the others where these are larger altogether.  Where
-    the deviation is estimated from the residuals themselves, outliers included, they are taken away one by one, the
-    largest first, and compared with those that remain (generalised extreme Studentised deviate, Rosner 1983).
+    Residuals of known deviation 1 are compared with it, or with the other residuals if these are larger altogether.  If
+    the deviation is estimated from the residuals, outliers included, residuals are removed one by one, the largest
+    first, and compared with the remaining residuals (generalised extreme Studentised deviate, Rosner 1983).
 
-    r (n,), of which `dof` degrees of freedom are left; `is_sigma_known` if their deviation is known to be 1.
+    r : (n,) residuals with `dof` degrees of freedom
+    error_probability : significance level of the test of all residuals
+    is_sigma_known : whether their deviation is known to be 1
     """
     n = r.size
     is_outlier = np.zeros(n, dtype=np.bool_)
@@ -209,8 +211,8 @@ def _ranks(x: Array) -> Array:
 def adjust_p_values(p_values: Array, weights: Array) -> Array:
     """Adjust p-values (n,) for all tests; compare the results with the unadjusted levels.
 
-    Of the probabilities p_i with weights w_i of mean 1, q_i = p_i / w_i in increasing order become the smallest
-    n q_j / j of all j >= i.  What was not tested (NaN) does not count.
+    The probabilities p_i have weights w_i of mean 1.  In increasing order, q_i = p_i / w_i becomes the smallest
+    n q_j / j of all j >= i.  Missing tests (NaN) do not count.
     """
     q_values = np.full(p_values.shape, np.nan)
     tested = np.flatnonzero(np.isfinite(p_values))

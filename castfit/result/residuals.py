@@ -134,7 +134,7 @@ def residual_table(problem: Posable, residual_values: ResidualTable) -> dict[str
 
 
 def scores(problem: CompiledProblem, table: dict[str, NDArray[Any]]) -> Array:
-    """Return normalised residuals (n_data,) as probable as standard normal ones, as far as noise models say how."""
+    """Convert normalised residuals (n_data,) to normal scores of equal probability if the noise model has them."""
     normal_scores: Array = table["normalised"].copy()
     offset = 0
     for condition in problem.conditions:
@@ -174,7 +174,7 @@ def unbiased_sigmas(problem: CompiledProblem, residuals: Array, normalised: Arra
 def whiten_residuals(problem: CompiledProblem, normalised: Array, *, undo: bool = False) -> Array:
     """Whiten normalised residuals (n_data,) of dependent errors: only the new part of each value remains.
 
-    With `undo` what is new becomes such residuals.
+    With `undo`, convert the new parts back to residuals.
     """
     if not problem.correlations:
         return normalised
@@ -204,7 +204,7 @@ def along_values(problem: CompiledProblem, normalised: Array, rows: Array) -> tu
 
 
 def series(problem: CompiledProblem, residual_values: ResidualTable) -> list[ResidualSeries]:
-    """Divide residuals by experiment and output; they are those of the values themselves, in units of a deviation.
+    """Divide the residuals of the values, in units of a deviation, by experiment and output.
 
     Values beyond a limit of detection have none.
     """
@@ -221,7 +221,7 @@ def series(problem: CompiledProblem, residual_values: ResidualTable) -> list[Res
             if observed is None or not rows.size:
                 continue
             value, sigma, residual = table["value"][rows], table["sigma"][rows], table["residual"][rows]
-            if not observed.is_weighted:  # of a logarithm, or of a count: in units of the value's own deviation
+            if not observed.is_weighted:  # A residual of a logarithm or count is in units of the deviation of the value.
                 deviations = table["prediction"][rows] - value
                 with np.errstate(invalid="ignore", divide="ignore"):
                     sigma = np.where(residual == 0.0, 1.0, np.abs(deviations / residual))
@@ -256,8 +256,8 @@ UNTESTED = TestStatistic(np.nan, np.nan)
 def runs(series: Sequence[Array]) -> TestStatistic:
     """Return the fraction of neighbours whose signs differ, and the probability of so few (Wald and Wolfowitz 1940).
 
-    Of m pairs of neighbours half differ, by the binomial distribution.  This explains what `neighbours` finds by using
-    sizes, too: as a second test of the same thing it would only cost power.
+    The number of differing pairs has a binomial distribution with probability 1/2.  The fraction explains the
+    correlation of neighbours; as a second test of the same deviation it would only cost power.
     """
     pairs = sum(max(r.size - 1, 0) for r in series)
     if pairs < MIN_TEST_RESIDUALS - 1:

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 _CHI2_RTOL = 1e-9  # Relative difference up to which the cost and chi2 are the same number.
 _MAX_EXPERIMENT_ROWS = 12  # experiments up to which each has a row of its own in tables
-_MAX_FAMILY_ROWS = 3  # of more, in tables without a row for all of them
+_MAX_FAMILY_ROWS = 3  # Rows of a family in a table that omits some experiments.
 FORMAT = 3  # of saved results; format 1 has no goodness of fit, format 2 other names of fields; both are read
 
 
@@ -318,14 +318,14 @@ class Result:
 
     @property
     def is_adequate(self) -> bool:
-        """False where the model is far from the data, or the fit failed; `goodness` says what else is against it."""
+        """Whether the fit succeeded and the model describes the data; see `goodness`."""
         return self.success and self.goodness.described
 
     @cached_property  # every estimate asks for it
     def is_contradicted(self) -> bool:
-        """Whether this solution shows that the model is wrong, so that its intervals are not to be believed.
+        """Whether this solution shows that the model is wrong, so that its intervals are not valid.
 
-        Either it does not describe the data, or neighbouring residuals are shown to be alike; see `diagnostics`.
+        Either the model does not describe the data, or residuals have a shown autocorrelation; see `diagnostics`.
         """
         return _refuted(self, _summary(self))
 
@@ -349,9 +349,9 @@ class Result:
 
     @property
     def has_criteria(self) -> bool:
-        """Whether information criteria say something: of an optimum, of a likelihood, of data that leave some noise.
+        """Whether information criteria are defined: the fit is an optimum of a likelihood and leaves some noise.
 
-        As many quantities as data with unknown sigma reproduce the data; the likelihood is that of rounding then.
+        With unknown sigma, as many quantities as data reproduce the data, and the likelihood is undefined.
         """
         return self.measure != LOSS and self.success and (self.absolute_sigma or self.dof > 0)
 
@@ -423,9 +423,9 @@ class Result:
     def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
         """Return the interval of each estimate.
 
-        Intervals are symmetric in search scale, so that those of a quantity on a logarithmic scale stay positive; they
-        are not clipped at bounds.  Where the noise is estimated they use Student's t with `dof` degrees of freedom,
-        where it is known the normal distribution.
+        Intervals are symmetric in search scale, so the interval of a quantity on a logarithmic scale stays positive.
+        Intervals are not clipped at bounds.  They use Student's t with `dof` degrees of freedom if the noise is
+        estimated, and the normal distribution if it is known.
 
         Parameters
         ----------
@@ -684,9 +684,7 @@ class Result:
 
     @cached_property  # a report asks for it five times
     def diagnostics(self) -> Diagnostics:
-        """Shown or suspected deviations of the residuals:
-
-        `Diagnostics` per output and experiment, and outliers by name.
+        """Shown or suspected deviations of the residuals per output and experiment, and outliers by name.
 
         Raises
         ------
@@ -1114,13 +1112,13 @@ def _hat(result: Result) -> tuple[Array | None, int | None]:
     else:
         parts = (np.asarray(rows @ root),)
     hat_root = np.concatenate(parts, axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):  # of normalised residuals, whatever their sigma
+    with np.errstate(invalid="ignore", divide="ignore"):  # Each row gets the leverage of its normalised residual.
         scaled = hat_root * np.sqrt(result.leverage / np.sum(hat_root**2, axis=1))[:, None]
     return np.nan_to_num(scaled, posinf=0.0, neginf=0.0), parts[0].shape[1] if blocks else None
 
 
 def with_dependence(result: Result, compiled_problem: CompiledProblem) -> Result:
-    """Return the result, whose goodness of fit knows now where residuals are shown to be no noise."""
+    """Return the result with a goodness of fit that includes shown autocorrelation of the residuals."""
     diagnostics = _residual_diagnostics(result, compiled_problem, by_experiment=False)
     return replace(result, goodness=result.goodness.with_dependence(diagnostics.dependent))
 

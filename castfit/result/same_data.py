@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def data_mistakes(first_result: Result, second_result: Result, names: tuple[str, str]) -> list[str]:
     """List the differences between the data of two fits, which are called by `names`.
 
-    Noise models and standard deviations may differ, for likelihoods know of them; times and values may not.  A loss
-    that is no likelihood cannot be compared at all.
+    Noise models and standard deviations may differ, because likelihoods include them; times and values must agree.  A
+    loss that is not a likelihood cannot be compared.
     """
     names_without_likelihood = [
         name for name, r in zip(names, (first_result, second_result), strict=True) if r.measure == LOSS

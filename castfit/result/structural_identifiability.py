@@ -9,9 +9,9 @@ Notation
 J  (m, n)   derivative of the outputs, each divided by its largest value, at one draw;  d (n,) its column norms
 e  (m, n)   how much J changes if it is integrated ten times less accurately
 
-    rank of J diag(1/d):  singular values above  SAFETY |e diag(1/d)|;  a column with d_j < SAFETY |e_j| is zero
+    rank of J diag(1/d):  singular values above  s |e diag(1/d)|;  a column with d_j < s |e_j| is zero
 
-so that what is rounding follows from the integration itself, not from a constant.
+with the safety factor s, so the rank tolerance follows from the measured integration error, not from a constant.
 """
 
 from __future__ import annotations
@@ -128,7 +128,10 @@ def structure(
             )
         )
     if not draw_results:
-        sentence = "Structural identifiability: not tested, because the model could not be integrated at random parameter values."
+        sentence = (
+            "Structural identifiability: not tested, because the model could not be integrated at random parameter "
+            "values."
+        )
         return StructuralRank(names, -1, (), np.nan, 0, np.nan, sentence)
     rank = max(f.rank for f in draw_results)
     best_draws = [f for f in draw_results if f.rank == rank]
@@ -146,9 +149,15 @@ def _sentence(rank_result: StructuralRank) -> str:
     points = f"{rank_result.draws} random point{'' if rank_result.draws == 1 else 's'}"
     where = f"(rank {rank_result.rank} of {len(rank_result.names)} at {points}, tolerance {rank_result.resolution:.0e})"
     if not rank_result.combinations:
-        return f"Structurally identifiable: dense, error-free measurements of these outputs would determine every quantity {where}."
+        return (
+            "Structurally identifiable: dense, error-free measurements of these outputs would determine every quantity "
+            f"{where}."
+        )
     combination_texts = "; ".join(c.sentence for c in rank_result.combinations)
-    return f"Structurally not identifiable from these outputs, regardless of the amount of data: {combination_texts} {where}."
+    return (
+        "Structurally not identifiable from these outputs, regardless of the amount of data: "
+        f"{combination_texts} {where}."
+    )
 
 
 def _rank(
@@ -191,7 +200,7 @@ def random_values(
     values = np.clip(
         np.where((shifted_values < lower) | (shifted_values > upper), mirrored_values, shifted_values), lower, upper
     )
-    # Where both lie outside, a place between the bounds.
+    # If both values are outside, use a value between the bounds.
     stuck = ((values <= lower) | (values >= upper)) & np.isfinite(upper - lower)
     part = 0.5 + 0.4 * np.clip(log_changes, -1.0, 1.0)
     return np.where(stuck, (1 - part) * np.where(stuck, lower, 0.0) + part * np.where(stuck, upper, 0.0), values)
@@ -216,9 +225,8 @@ def dense_times(condition: Condition) -> Array:
     if condition.is_steady_state:
         return measured
     span = condition.end - condition.start
-    early = condition.start + span * np.geomspace(
-        _FIRST_TIME_FRACTION, 1.0, N_DENSE_TIMES
-    )  # what is fast at these values shows early
+    # Fast dynamics are visible at early times only.
+    early = condition.start + span * np.geomspace(_FIRST_TIME_FRACTION, 1.0, N_DENSE_TIMES)
     even = np.append(np.linspace(condition.start, condition.end, N_DENSE_TIMES), early[:-1])
     anchor_times = np.unique(np.append(condition.start, measured))
     between = 0.5 * (anchor_times[1:] + anchor_times[:-1])

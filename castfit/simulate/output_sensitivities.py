@@ -66,7 +66,7 @@ class ResponseFunction:
         options: IntegratorOptions,
         outputs: Sequence[str] | None = None,
     ) -> ResponseFunction:
-        """Pose one experiment; theta (n_theta,) says how large states are, and outputs are by default all there are."""
+        """Pose one experiment; theta (n_theta,) gives the magnitudes of states; outputs are all outputs by default."""
         names = compiled_problem.model.output_names if outputs is None else tuple(outputs)
         return cls(names, times, simulated(compiled_problem, condition, times, theta, options, names))
 
@@ -166,9 +166,7 @@ def simulated(
 
 
 def output_derivatives(staged: StagedProblem, linear: Linearization, theta: Array) -> Array:
-    """Return the derivatives of the `simulated` outputs with respect to theta, (n n_outputs, n_theta), point by
-    point.
-    """
+    """Return the derivatives of the `simulated` outputs by theta, (n n_outputs, n_theta), point by point."""
     rows = linear.jacobians[0].R_q[0]
     slopes = np.zeros((len(rows), theta.size))
     slopes[:, staged.layout.chains[0].theta] = rows

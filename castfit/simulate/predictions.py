@@ -10,7 +10,7 @@ from castfit._support.status import suggest
 class Prediction(dict[str, Any]):
     """Predictions of a problem, ``{experiment: {"time": (n,), output: (n,), ...}}``.
 
-    Where there is but one experiment, ``found[output]`` is ``found[experiment][output]``.
+    For a single experiment, ``prediction[output]`` is ``prediction[experiment][output]``.
     """
 
     def __missing__(self, name: str) -> Any:

@@ -97,7 +97,7 @@ class SimulationError(CastfitError):
 
 
 class EventLimitError(SimulationError):
-    """More happened than may: a simulation of a loaded file goes on with larger limits."""
+    """Too many events: a simulation of a loaded file is repeated with a larger limit."""
 
 
 @runtime_checkable
@@ -464,10 +464,10 @@ def read_model(
 ) -> tuple[tuple[Input, ...], Array, Array, Array]:
     """Return a model's inputs, parameters p (n_p,), initial states (n_x,) and guess of algebraic states (n_z,).
 
-    Raises InputError: listing these mistakes, after those that were found before.
+    Raises InputError with these mistakes and the mistakes found before.
     """
     values = parameter_values(model, parameters, mistakes)
-    values |= {n: values.get(n, 0.0) for n in model.noises}  # nothing disturbs what is simulated
+    values |= {n: values.get(n, 0.0) for n in model.noises}  # A simulation has no process noise.
     p = np.array([_number(f"parameter '{n}'", values.get(n), mistakes) for n in model.parameters])
     signals = {n: as_input(n, u, mistakes) for n, u in read_mapping("inputs", inputs, mistakes).items()}
     mistakes += [f"unknown input '{n}': {suggest(n, model.inputs)}" for n in signals if n not in model.inputs]
@@ -589,7 +589,7 @@ def trace(
 class SimulationCase:
     """One experiment, from nodes through output times (n,).
 
-    p (n_p,) parameters, z_guess (n_z,) guess of the algebraic states, timetable: what happens at certain times
+    p (n_p,) parameters, z_guess (n_z,) guess of the algebraic states, timetable: events at given times
     """
 
     name: str
@@ -644,9 +644,15 @@ def _observed(model: Model, times: Array, x: Array, z: Array, p: Array, u: Array
 
 
 def states_at(
-    problem: CompiledProblem, condition: Condition, theta: Array, nodes: TrajectoryNodes, times: Array, options: IntegratorOptions,
-    *, free: bool = False,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    problem: CompiledProblem,
+    condition: Condition,
+    theta: Array,
+    nodes: TrajectoryNodes,
+    times: Array,
+    options: IntegratorOptions,
+    *,
+    free: bool = False,
+) -> tuple[Array, Array, Array, Array]:
     """Return states (n, n_x), (n, n_z), parameters (n, n_p) and inputs (n, n_u) of an experiment, from node to node.
 
     `free` as of a `SimulationCase`.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @public("castfit")
 class SteadyStateError(CastfitError):
-    """There is no steady state, or none was found; the message says what the model does instead.
+    """No steady state exists or was found; the message describes the behaviour of the model.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def steady_state(
 
     The model is integrated from its initial state until Newton's method takes over.  Sums of states that it conserves,
     such as all of an enzyme, are found and kept at their initial values.  A steady state counts only if it is stable
-    and integration had come near it.  Derivatives are those of the implicit function theorem.
+    and integration had come near it.  Derivatives follow from the implicit function theorem.
 
     Parameters
     ----------
@@ -214,7 +214,8 @@ def _read_conditions_before(
         number = read_real(value)
         if isinstance(value, Free):
             mistakes.append(
-                f"initial state '{name}' is free; pass a parameter instead, and set its guess in the problem's parameters"
+                f"initial state '{name}' is free; pass a parameter instead, and set its guess in the problem's "
+                "parameters"
             )
         elif isinstance(value, ca.SX) and value.numel() == 1:
             states[name] = float(value) if value.is_constant() else value

@@ -213,7 +213,7 @@ def test_of_many_experiments_some_are_predicted_for_a_picture_and_residuals_are_
     result.report(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     suspected = sum(any(c.is_finding for c in s.checks.values()) for s in result.diagnostics.series.values())
-    assert f"Of 60 outputs of single experiments {suspected} are shown" in page
+    assert f"{suspected} of 60 outputs of single experiments have a shown or suspected deviation" in page
 
 
 def test_what_is_drawn_has_names_for_a_page(result):

@@ -138,7 +138,7 @@ def test_it_says_why_nothing_is_said_of_what_to_measure_next(result):
     model = cf.Model({x: -k * m * x}, parameters=[k, m], initial={x: 1})
     data = cf.Experiment({"x": [0.6, 0.4, 0.2]}, [1, 2, 3], sigma=0.03)
     product = cf.fit(cf.Problem(model, data, parameters={"k": 0.5, "m": 1.0}))
-    assert "It cannot be said here: " in measured_next(product, Figures())
+    assert "No suggestion: " in measured_next(product, Figures())
     several = cf.fit(problem(several=(1.0, 1.5, 2.0, 2.5, 3.0)))
     assert "Of a problem of this size" in measured_next(several, Figures())
 

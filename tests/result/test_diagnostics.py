@@ -346,8 +346,8 @@ def test_the_picture_rings_outliers(tmp_path):
 def test_the_fit_of_the_front_page_is_not_called_noise():
     result = cf.fit(problems.load("bellman").problem)
     message = (
-        "Neighbouring residuals of z are autocorrelated (correlation 0.64, p = 0.0002). The model is probably incomplete, "
-        "and the confidence intervals are too narrow by a factor of about 2.1."
+        "Neighbouring residuals of z are autocorrelated (correlation 0.64, p = 0.0002). The model is probably "
+        "incomplete, and the confidence intervals are too narrow by a factor of about 2.1."
     )
     assert result.diagnostics.sentence == message
     assert message in str(result).splitlines()

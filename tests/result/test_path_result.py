@@ -34,7 +34,7 @@ def test_predictions_are_the_path_with_its_band(walk):
     assert prediction["x"] == pytest.approx(np.interp([3.0, 7.5], band.times, band.values))
     assert prediction["x lower"] == pytest.approx(np.interp([3.0, 7.5], band.times, band.lower))
     assert result.predict()["experiment 1"]["time"] == pytest.approx(band.times)
-    with pytest.raises(cf.InputError, match="must be between 0 and 12; for later times use cf.moving_horizon"):
+    with pytest.raises(cf.InputError, match=r"must be between 0 and 12; for later times use cf.moving_horizon"):
         result.predict([20.0])
 
 
@@ -80,7 +80,7 @@ def test_what_needs_another_result_says_what_there_is(walk, name):
 
 def test_attributes_of_other_results_are_refused_in_words(walk):
     _, result = walk
-    with pytest.raises(AttributeError, match="have no diagnostics: .*; use innovations and white"):
+    with pytest.raises(AttributeError, match=r"have no diagnostics: .*; use innovations and white"):
         _ = result.diagnostics
     with pytest.raises(AttributeError, match="have no chi2: the fit maximises log_likelihood"):
         _ = result.chi2

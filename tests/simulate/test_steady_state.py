@@ -200,8 +200,8 @@ def test_a_state_that_never_begins_is_at_rest_though_nothing_would_hold_it():
     times = np.linspace(0.5, 6.0, 8)
     exact = cf.simulate(model, {**values, "dose": 1.0}, times, initial={"free": 4.0, "bound": 0.0, "sink": 0.0})
     initial_steady_state = cf.steady_state(parameters={"dose": 0.0})
-    experiment = cf.Experiment({"bound": exact["bound"], "sink": exact["sink"]}, time=times, sigma=0.01, initial=initial_steady_state,
-                               parameters={"dose": 1.0})  # fmt: skip
+    experiment = cf.Experiment({"bound": exact["bound"], "sink": exact["sink"]}, time=times, sigma=0.01,
+                               initial=initial_steady_state, parameters={"dose": 1.0})  # fmt: skip
     problem = cf.Problem(model, experiment, parameters={n: cf.Parameter(1.3 * v, 0.01, 10) for n, v in values.items()})
     result = cf.fit(problem, "single")
     assert result.values == pytest.approx(values, rel=1e-4)
@@ -215,8 +215,8 @@ def test_a_state_that_never_begins_is_at_rest_though_nothing_would_hold_it():
 def test_mistakes_are_listed_at_once():
     x, k, t = cf.symbols("x k t")
     moving = cf.Model({x: -k * x + t}, parameters=[k], time=t)
-    with refused("replace has an effect only for experiments that start at steady state", "equations depend on time", "'k' has no value",
-                 "unknown state 'y'", "'x' has no value"):  # fmt: skip
+    with refused("replace has an effect only for experiments that start at steady state", "equations depend on time",
+                 "'k' has no value", "unknown state 'y'", "'x' has no value"):  # fmt: skip
         cf.steady_state(moving, initial={"y": 1}, replace={"x": 2})
     with refused("input 'u' changes in time"):
         cf.steady_state(cascade(), VALUES, inputs={"u": cf.Input.linear([0, 1], [0, 1])})
