@@ -207,8 +207,10 @@ def _title(axes: Axes, result: MultistartResult, missing: int, missing_reason: s
     total = len(result.starts)
     best_text = "none succeeded"
     if best_optimum is not None:
-        symbol, count = objective_symbol(result.measure), len(best_optimum.starts)
-        best_text = f"best {symbol} = {best_optimum.objective:.6g} found {count} times"
+        best_text = (
+            f"best {objective_symbol(result.measure)} = {best_optimum.objective:.6g} found "
+            f"{len(best_optimum.starts)} times"
+        )
     missing_text = f", {missing} {missing_reason}" if missing else ""
     width = axes.figure.get_figure(root=True).get_size_inches()[0]  # which is narrow where quantities are few
     add_title(

@@ -65,8 +65,8 @@ class SketchPanel:
                       tag("text", f"{tick:.6g}", x=position, y=bottom + 16, text_anchor="middle")]  # fmt: skip
         for tick in ticks(low, high):
             position = float(down(tick))
-            y = f"{position:.1f}"
-            parts += [tag("line", x1=left_edge - 4, x2=left_edge, y1=y, y2=y, stroke=_DARK),
+            parts += [tag("line", x1=left_edge - 4, x2=left_edge, y1=f"{position:.1f}", y2=f"{position:.1f}",
+                          stroke=_DARK),
                       tag("text", f"{tick:.4g}", x=left_edge - 7, y=f"{position + 4:.1f}",
                           text_anchor="end")]  # fmt: skip
         frame = f"{left_edge},{_TOP} {left_edge},{bottom} {left_edge + plot_width},{bottom}"

@@ -196,8 +196,10 @@ def _suggestion(
         current_text = (
             half_width(axis.known_to, relative=axis.relative) if np.isfinite(axis.known_to) else "not determined"
         )
-        new_text = half_width(width_after, relative=axis.relative)
-        sentence += f": one additional measurement reduces the half-width to {new_text} (now {current_text})"
+        sentence += (
+            ": one additional measurement reduces the half-width to "
+            f"{half_width(width_after, relative=axis.relative)} (now {current_text})"
+        )
     if np.isfinite(axis.known_to) and 1.5 < candidate.to_halve < 1e4:
         sentence += f", {int(np.ceil(candidate.to_halve))} halve it"
     measurement = (candidate.output, candidate.experiment, candidate.time, measured)

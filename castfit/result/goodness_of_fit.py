@@ -96,16 +96,16 @@ class Goodness:
         )
 
     def with_dependence(self, outputs: Collection[str]) -> Goodness:
-        """Return the judgement where the model is shown to miss something of some outputs."""
+        """Return the goodness of fit, given outputs whose residuals have a shown autocorrelation."""
         worst_output = max(
             (name for name in self.doubtful if name in outputs), key=self.unexplained.__getitem__, default=""
         )
         if not worst_output:
             return self
-        remainder_text = (
+        sentence = _no_fit_sentence(
             f"{unexplained_message(worst_output, self.unexplained[worst_output])}, and the residuals show a pattern"
         )
-        return replace(self, described=False, sentence=_no_fit_sentence(remainder_text))
+        return replace(self, described=False, sentence=sentence)
 
 
 NO_OPTIMUM = "This point is not an optimum, so the model is not assessed."
@@ -138,8 +138,10 @@ def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolut
         described, sentence = _assess_by_variance(unexplained, n, dof if is_constant_in_time else 0)
         n_set_aside = sum(s.residuals.size - np.count_nonzero(s.counted) for s in series)
         if n_set_aside:
-            count = "1 outlier is" if n_set_aside == 1 else f"{n_set_aside} outliers are"
-            sentence += f" {count} excluded here, because the noise model gives outliers little weight."
+            sentence += (
+                f" {'1 outlier is' if n_set_aside == 1 else f'{n_set_aside} outliers are'} excluded here, because the "
+                "noise model gives outliers little weight."
+            )
     return Goodness(described, p_value, mean_square, unexplained, runs, sentence)
 
 
@@ -161,9 +163,11 @@ def _assess_by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_v
     if grade(chi2_cdf(dof, chi2)) == SIGNIFICANT:
         factor = np.sqrt(dof / chi2) if chi2 > 0 else np.inf
         size_text = f"too large by a factor of about {factor:.2g}" if np.isfinite(factor) else "too large"
-        consequence = f"Sigma, and with it the standard errors, seems {size_text}."
-        return True, f"The residuals are smaller than sigma implies: {ratio}. {consequence}"
-    if claim != NO_FINDING:
+        return True, (
+            f"The residuals are smaller than sigma implies: {ratio}. "
+            f"Sigma, and with it the standard errors, seems {size_text}."
+        )
+    if claim != NOTHING:
         sentence = f"The residuals are somewhat large for these sigmas: {ratio}, p = {p_value:.2g}"
         return True, f"{sentence}: 1 of {1 / p_value:.0f} data sets has residuals this large by chance."
     return True, f"The residuals are consistent with sigma (chi-squared test): {ratio}, p = {p_value:.2g}."
@@ -176,19 +180,25 @@ def _assess_by_variance(unexplained: dict[str, float], n: dict[str, int], dof: i
     """
     finite_parts = {name: u for name, u in unexplained.items() if np.isfinite(u)}
     if not finite_parts:
-        label = join_limited(unexplained)
-        return True, f"The measurements of {label} are constant, so the explained variance is undefined."
+        return True, (
+            f"The measurements of {join_limited(unexplained)} are constant, so the explained variance is undefined."
+        )
     worst_output = max(finite_parts, key=lambda name: finite_parts[name])
-    remainder_text = unexplained_message(worst_output, finite_parts[worst_output])
-    if finite_parts[worst_output] > 1.0:
+    worst_part = finite_parts[worst_output]
+    remainder_text = unexplained_message(worst_output, worst_part)
+    if worst_part > 1.0:
         # Degrees of freedom of the model and of a constant.
         model_dof, constant_dof = dof * n[worst_output] / sum(n.values()), n[worst_output] - 1
-        F = finite_parts[worst_output] * constant_dof / model_dof if dof else np.inf
-        if dof and grade(float(scipy.special.fdtrc(model_dof, constant_dof, F))) != SIGNIFICANT:
+        if (
+            dof
+            and grade(float(scipy.special.fdtrc(model_dof, constant_dof, worst_part * constant_dof / model_dof)))
+            != SIGNIFICANT
+        ):
             return True, f"The measurements of {worst_output} differ too little between experiments to test the fit."
         return False, _no_fit_sentence(remainder_text)
-    majority_text = ", most of it" if finite_parts[worst_output] > _REPORTED_UNEXPLAINED_VARIANCE else ""
-    return True, f"The model leaves {remainder_text}{majority_text}."
+    return True, (
+        f"The model leaves {remainder_text}{', most of it' if worst_part > _REPORTED_UNEXPLAINED_VARIANCE else ''}."
+    )
 
 
 def _no_fit_sentence(remainder_text: str) -> str:
@@ -211,8 +221,7 @@ def _unexplained(group: Sequence[ResidualSeries]) -> float:
     values = np.concatenate([s.values[s.counted] for s in group])
     weight = np.concatenate([1.0 / s.sigma[s.counted] for s in group])
     residuals = np.concatenate([s.residuals[s.counted] for s in group])
-    mean = float(np.sum(weight**2 * values) / np.sum(weight**2))
-    total = float(np.sum((weight * (values - mean)) ** 2))
+    total = float(np.sum((weight * (values - np.sum(weight**2 * values) / np.sum(weight**2))) ** 2))
     rounding = float(np.sum((weight * np.finfo(float).eps * values) ** 2))
     return float(residuals @ residuals) / total if total > rounding else np.nan
 
@@ -249,8 +258,10 @@ class Criteria:
 
     def __str__(self) -> str:
         if np.isnan(self.k):
-            reason = "The loss is not a likelihood, so information criteria are not defined."
-            return f"2 loss = {self.neg2loglik:.6g} for {self.n} measurements. {reason}"
+            return (
+                f"2 loss = {self.neg2loglik:.6g} for {self.n} measurements. The loss is not a likelihood, so "
+                "information criteria are not defined."
+            )
         k = f"{self.k:.3g}" if self.k != round(self.k) else f"{self.k:.0f}"
         return (
             f"-2 log L = {self.neg2loglik:.6g} for {self.n} measurements and {k} estimated quantities: AIC "

@@ -136,8 +136,11 @@ def judge(
         if name in at_bound:
             verdicts.append(IdentifiabilityStatus(name, AT_BOUND, f"at its {at_bound[name]} bound"))
         elif slopes[j] == 0.0:  # on a logarithmic scale, exp(theta) underflows
-            reason = "the estimate underflows to zero, so it has no standard error"
-            verdicts.append(IdentifiabilityStatus(name, POORLY_DETERMINED, reason))
+            verdicts.append(
+                IdentifiabilityStatus(
+                    name, POORLY_DETERMINED, "the estimate underflows to zero, so it has no standard error"
+                )
+            )
         elif group is not None:
             verdicts.append(IdentifiabilityStatus(name, NOT_IDENTIFIABLE, f"not identifiable: {group.sentence}"))
         elif np.isinf(statistics.standard_errors[j]):  # of so many directions that not all are listed

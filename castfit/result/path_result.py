@@ -153,8 +153,10 @@ class LaplaceCheck:
             return f"{share}: too few to test the Laplace approximation. Do not rely on it."
         sentence = f"{shift}, which is {self.correction:+.3f}; {share}"
         if self.effective_share < _MIN_ACCURATE_SHARE:
-            consequence = "so estimates and confidence intervals are approximate"
-            return f"{sentence}: the path distribution is not normal, {consequence}."
+            return (
+                f"{sentence}: the path distribution is not normal, so estimates and confidence intervals are "
+                "approximate."
+            )
         return f"{sentence}: no evidence against the Laplace approximation."
 
 
@@ -431,8 +433,10 @@ class PathResult(TabularReport):
         if not suspect_labels:
             return f"Innovations: {test_texts}; no evidence against white noise of variance 1."
         certainty = "shown" if min(p for _, _, p in tested) < SHOWN_P_VALUE else "suspected"
-        deviation = f"deviation from white noise of variance 1 is {certainty}"
-        return f"Innovations: {test_texts}; {deviation}: {', '.join(suspect_labels)}."
+        return (
+            f"Innovations: {test_texts}; deviation from white noise of variance 1 is {certainty}: "
+            f"{', '.join(suspect_labels)}."
+        )
 
     # Files, pictures and text
 

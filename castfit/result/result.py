@@ -1147,9 +1147,11 @@ def _determination(result: Result, contradicts_model: bool) -> str:
     sentence = result.identifiability.sentence
     if not contradicts_model:
         return sentence
-    sentence = sentence.replace("All quantities", "all quantities", 1)
-    reservation = "The residuals contradict this assumption, so the confidence intervals may be wrong."
-    return f"Assuming that the model is correct: {sentence.removesuffix('.')}. {reservation}"
+    return (
+        "Assuming that the model is correct: "
+        f"{sentence.removesuffix('.').replace('All quantities', 'all quantities', 1)}. "
+        "The residuals contradict this assumption, so the confidence intervals may be wrong."
+    )
 
 
 def _active_constraints_note(result: Result) -> list[str]:
@@ -1158,8 +1160,10 @@ def _active_constraints_note(result: Result) -> list[str]:
     if not active_constraints or not result.success:
         return []
     n = len(active_constraints)
-    count, label = ("1 constraint is", "it") if n == 1 else (f"{n} constraints are", "them")
-    lines = [f"{count} active at the estimates; the standard errors are those along {label}:"]
+    lines = [
+        f"{'1 constraint is' if n == 1 else f'{n} constraints are'} active at the estimates; the standard errors "
+        f"are those along {'it' if n == 1 else 'them'}:"
+    ]
     return [*lines, *(f"  {row.sentence}" for row in active_constraints)]
 
 

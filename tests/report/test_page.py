@@ -127,7 +127,7 @@ def test_it_says_what_to_measure_next(page, result):
     assert str(design).splitlines()[0][1:] in section
     for name, sd in design.after.items():
         assert f"{name} from ±{100 * design.before[name]:.3g} % to ±{100 * sd:.3g} %" in section
-    assert "the residuals object" not in section
+    assert "the residual tests reject it" not in section
 
 
 def test_it_says_why_nothing_is_said_of_what_to_measure_next(result):
@@ -140,7 +140,7 @@ def test_it_says_why_nothing_is_said_of_what_to_measure_next(result):
     product = cf.fit(cf.Problem(model, data, parameters={"k": 0.5, "m": 1.0}))
     assert "No suggestion: " in measured_next(product, Figures())
     several = cf.fit(problem(several=(1.0, 1.5, 2.0, 2.5, 3.0)))
-    assert "Of a problem of this size" in measured_next(several, Figures())
+    assert "too large for a suggestion" in measured_next(several, Figures())
 
 
 def test_the_files_in_it_can_be_read_again(page, result, tmp_path):
