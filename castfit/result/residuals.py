@@ -221,7 +221,9 @@ def series(problem: CompiledProblem, residual_values: ResidualTable) -> list[Res
             if observed is None or not rows.size:
                 continue
             value, sigma, residual = table["value"][rows], table["sigma"][rows], table["residual"][rows]
-            if not observed.is_weighted:  # A residual of a logarithm or count is in units of the deviation of the value.
+            if (
+                not observed.is_weighted
+            ):  # A residual of a logarithm or count is in units of the deviation of the value.
                 deviations = table["prediction"][rows] - value
                 with np.errstate(invalid="ignore", divide="ignore"):
                     sigma = np.where(residual == 0.0, 1.0, np.abs(deviations / residual))
