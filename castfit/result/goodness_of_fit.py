@@ -167,7 +167,7 @@ def _assess_by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_v
             f"The residuals are smaller than sigma implies: {ratio}. "
             f"Sigma, and with it the standard errors, seems {size_text}."
         )
-    if claim != NOTHING:
+    if claim != NO_FINDING:
         sentence = f"The residuals are somewhat large for these sigmas: {ratio}, p = {p_value:.2g}"
         return True, f"{sentence}: 1 of {1 / p_value:.0f} data sets has residuals this large by chance."
     return True, f"The residuals are consistent with sigma (chi-squared test): {ratio}, p = {p_value:.2g}."
