@@ -119,7 +119,7 @@ def test_an_unknown_sigma_is_integrated_over() -> None:
     assert evidence["(none)"].log == pytest.approx(np.log(by_hand), abs=1e-6)
 
 
-def test_what_has_no_evidence_is_refused_by_name() -> None:
+def test_evidence_of_improper_or_constrained_model_raises_or_is_nan() -> None:
     x, a, b = cf.symbols("x a b")
     data = cf.Experiment({"x": Y}, time=T, sigma=SIGMA)
     model = cf.Model({x: b}, parameters=[a, b], initial={x: a})

@@ -42,7 +42,7 @@ def test_criteria_are_those_of_the_definition() -> None:
     assert np.isinf(Criteria(10.0, 4, 3).aicc)
 
 
-def test_a_result_has_them() -> None:
+def test_result_has_criteria() -> None:
     known_sigma_fit, unknown_sigma_fit = fitted("ab"), fitted("ab", sigma=None)
     assert (known_sigma_fit.criteria.k, unknown_sigma_fit.criteria.k) == (2, 3)  # the noise is estimated, too
     assert known_sigma_fit.criteria.aic == known_sigma_fit.aic
@@ -52,7 +52,7 @@ def test_a_result_has_them() -> None:
     assert known_sigma_fit.criteria.neg2loglik == pytest.approx(float(r @ r) + 25 * np.log(2 * np.pi * 0.01), rel=1e-6)
 
 
-def test_what_a_bound_holds_or_nothing_determines_is_not_counted() -> None:
+def test_criteria_exclude_quantities_at_bounds_or_undetermined() -> None:
     bounded_fit = fitted("abc", bounds=(0.02, 1.0))
     assert bounded_fit.active == {"c": "lower"}
     assert bounded_fit.criteria.k == 2
@@ -76,15 +76,15 @@ def test_priors_leave_part_of_the_parameters_to_be_estimated(deviation: float) -
     assert result.aic == pytest.approx(result.criteria.aic)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_likelihood_ratio_is_that_of_linear_regression(known: bool) -> None:
-    options = {} if known else {"sigma": None}
+@pytest.mark.parametrize("is_sigma_known", [True, False])
+def test_likelihood_ratio_is_that_of_linear_regression(is_sigma_known: bool) -> None:
+    options = {} if is_sigma_known else {"sigma": None}
     small, large = fitted("ab", **options), fitted("abc", **options)
     test = cf.likelihood_ratio(small, large)
     y = 1 + 0.5 * T + 0.1 * NOISE
     squares = [float(np.sum((y - X @ np.linalg.lstsq(X, y)[0]) ** 2)) for X in (np.vander(T, 2), np.vander(T, 3))]
     assert test.dof == 1
-    if known:
+    if is_sigma_known:
         assert test.statistic == pytest.approx((squares[0] - squares[1]) / 0.01, rel=1e-4)
         assert test.p_value == pytest.approx(stats.chi2.sf((squares[0] - squares[1]) / 0.01, 1), rel=1e-4)
         assert test.distribution == "chi2"
@@ -97,7 +97,7 @@ def test_likelihood_ratio_is_that_of_linear_regression(known: bool) -> None:
 
 @pytest.mark.parametrize("sigma", [0.1, None])
 @pytest.mark.parametrize("rounding", [-1e-9, 0.0, 1e-9])
-def test_a_quantity_that_its_bound_holds_explains_nothing_whatever_rounding_says(sigma: Any, rounding: float) -> None:
+def test_likelihood_ratio_of_quantity_at_bound_is_insensitive_to_rounding(sigma: Any, rounding: float) -> None:
     """Without the bound the curvature would be negative."""
     assert fitted("abc").values["c"] < 0.0
     small, bounded = fitted("ab", sigma=sigma), fitted("abc", sigma=sigma, bounds=(0.0, 1.0))
@@ -165,7 +165,7 @@ def test_parameters_at_their_bounds_are_not_independent(powers: tuple[int, ...],
 
 
 @pytest.mark.slow
-def test_false_alarms_are_as_frequent_as_they_should_be() -> None:
+def test_likelihood_ratio_rejects_at_nominal_rate() -> None:
     """Of tests at a bound where the smaller model is right; without halving, half as many."""
     rng = np.random.default_rng(11)
     p_values = []
@@ -201,7 +201,7 @@ def test_models_of_other_equations_are_found_to_be_nested_by_fitting() -> None:
     assert cf.likelihood_ratio(first_order_fit, unrelated_fit, nested=True).p_value == 1.0
 
 
-def test_a_larger_model_that_fits_worse_is_no_optimum() -> None:
+def test_likelihood_ratio_reports_larger_model_that_fits_worse() -> None:
     small, large = fitted("ab"), fitted("abc")
     worse = replace(large, neg2loglik=small.neg2loglik + 5)
     test = cf.likelihood_ratio(small, worse)

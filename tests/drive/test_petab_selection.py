@@ -88,7 +88,7 @@ def test_a_model_that_estimates_nothing_is_evaluated() -> None:
     )
 
 
-def test_mistakes_in_files_are_sentences(tmp_path: Path) -> None:
+def test_petab_select_with_mistakes_in_files_raises(tmp_path: Path) -> None:
     with refused("there is no file"):
         cf.petab.select(tmp_path / "nothing.yaml")
     with refused("the file is 3; give a path"):
@@ -108,7 +108,7 @@ def test_mistakes_in_files_are_sentences(tmp_path: Path) -> None:
         cf.petab.select(path)
 
 
-def test_the_command_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_select_reports_expected_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     assert cli.main(["select", str(problem("0001")), "--json", "-", "--html", str(page)]) == 0
     written = json.loads(capsys.readouterr().out)

@@ -85,7 +85,7 @@ def test_famos_of_petab_select_finds_it_too() -> None:
     assert found("famos").complete
 
 
-def test_no_model_ends_above_one_that_it_contains() -> None:
+def test_select_fits_no_model_worse_than_a_nested_one() -> None:
     sizes = {n: set(n.split()) for n in found()}
     for one, other in combinations(found(), 2):
         small, large = sorted((one, other), key=lambda n: len(sizes[n]))
@@ -93,7 +93,7 @@ def test_no_model_ends_above_one_that_it_contains() -> None:
             assert found()[large].neg2loglik <= found()[small].neg2loglik + 1e-6
 
 
-def test_a_wrong_optimum_is_found_by_a_contained_model_and_mended() -> None:
+def test_select_refits_a_model_from_a_better_nested_model() -> None:
     x, w, c, t = cf.symbols("x w c t")
     times = np.linspace(0.5, 12, 24)
     model = cf.Model({x: w * cf.cos(w * t) + c}, parameters=[w, c], time=t, initial={x: 0})
@@ -114,7 +114,7 @@ def test_ties_are_ordered_by_size_then_name() -> None:
     assert rank_by_criterion(values, rows) == ["k3", "k4", "k2 k4", "k3 k4", "(none)", "k2"]
 
 
-def test_what_stands_at_a_bound_is_counted() -> None:
+def test_selection_criteria_count_quantities_at_bounds() -> None:
     bounded = cf.select(four_terms(lower=0.0), "single", choices={n: CHOICES[n] for n in ("k2", "k3")})
     at_bound = [n for n in bounded if bounded[n].active]
     assert at_bound
@@ -166,7 +166,7 @@ def test_quantiles_of_a_mixture_are_those_of_its_distribution() -> None:
     assert np.isfinite(open_.quantiles(0.06))
 
 
-def test_a_prediction_of_one_model_is_its_own_and_of_several_lies_among_them() -> None:
+def test_averaged_prediction_of_one_model_equals_its_own() -> None:
     selection = cf.select(four_terms(), "single", choices={"k4": [0, cf.estimated], "k2": [0, 0.01]})
     relevant_weights = {n: r for n, r in selection.weights.items() if r > 1e-4}
     assert len(relevant_weights) == 2
@@ -203,7 +203,7 @@ def test_numbers_do_not_depend_on_workers() -> None:
         assert np.array_equal(other[name].theta, found()[name].theta)
 
 
-def test_a_run_that_was_ended_is_continued_to_the_same_numbers(tmp_path: Any) -> None:
+def test_select_resumed_after_callback_gives_the_same_numbers(tmp_path: Any) -> None:
     file, counts = tmp_path / "select.jsonl", list[int]()
 
     def enough(progress: Any) -> bool:
@@ -224,7 +224,7 @@ def test_a_run_that_was_ended_is_continued_to_the_same_numbers(tmp_path: Any) ->
         cf.select(four_terms(), "single", choices=CHOICES, criterion="BIC", checkpoint=file, resume=True)
 
 
-def test_a_candidate_that_fails_is_listed_and_not_last() -> None:
+def test_select_lists_failed_candidate_without_rank() -> None:
     x, k, n = cf.symbols("x k n")
     data = cf.Experiment({"x": [0.8, 0.66, 0.57, 0.5]}, time=[1, 2, 3, 4], sigma=0.01, initial={"x": 1})
     good = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 0.3})
@@ -241,7 +241,7 @@ def test_a_candidate_that_fails_is_listed_and_not_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "said"),
+    ("make_problems", "options", "message"),
     [
         (lambda: {"a": four_terms(1), "b": with_one_value_changed()}, {}, "of 'a' in 'experiment 1' differ between"),
         (lambda: {"a": four_terms(1), "b": four_terms(1)}, {}, "'a' and 'b' are the same model; remove one"),
@@ -261,12 +261,12 @@ def test_a_candidate_that_fails_is_listed_and_not_last() -> None:
         (four_terms, {"choices": CHOICES, "workers": 0}, "workers is 0"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_before_anything_is_fitted(given: Any, options: Any, said: str) -> None:
-    with refused(said):
-        cf.select(given(), **options)
+def test_select_with_wrong_arguments_raises_before_fitting(make_problems: Any, options: Any, message: str) -> None:
+    with refused(message):
+        cf.select(make_problems(), **options)
 
 
-def test_a_criterion_that_is_not_defined_ranks_last_and_says_so() -> None:
+def test_select_ranks_undefined_criteria_last() -> None:
     few = cf.select(four_terms(n=2), "single", choices=CHOICES)
     undefined = [n for n in few if not np.isfinite(few.criteria[n])]
     assert undefined
@@ -311,7 +311,7 @@ def test_the_next_experiment_decides_where_even_times_need_far_more_values() -> 
     assert even_misfits[8] < even_misfits[12] < design_misfit < even_misfits[16]
 
 
-def test_the_larger_of_two_models_is_taken_for_the_truth() -> None:
+def test_next_experiment_assumes_larger_model_as_truth() -> None:
     assert found()._rivals()[0] != "k4"
     assert found()._rivals()[1] == "k4"
     single = cf.select(four_terms(), "single", choices={"k4": [0, cf.estimated]})
@@ -319,7 +319,7 @@ def test_the_larger_of_two_models_is_taken_for_the_truth() -> None:
         single.next_experiment()
 
 
-def test_the_picture_shows_every_candidate_the_path_and_the_weights(tmp_path: Any) -> None:
+def test_selection_plot_shows_candidates_path_and_weights(tmp_path: Any) -> None:
     figure = found("backward").plot(tmp_path / "models.png")
     left, middle, right = figure.axes
     dots, path = left.lines[0], left.lines[1]
@@ -332,8 +332,8 @@ def test_the_picture_shows_every_candidate_the_path_and_the_weights(tmp_path: An
     assert "has the lowest AICc" in page
 
 
-@pytest.mark.slow  # see test_a_wrong_optimum_is_found_by_a_contained_model_and_mended
-def test_from_estimates_of_a_poor_model_the_way_is_down():
+@pytest.mark.slow  # see test_select_refits_a_model_from_a_better_nested_model
+def test_select_descends_from_estimates_of_a_nested_model():
     """Two of eight couplings are there; of a candidate without them collocation, begun at the data, ends too high."""
     x, (k, m), a = cf.symbols([f"x{i}" for i in range(8)]), cf.symbols("k m"), cf.symbols([f"a{i}" for i in range(4)])
     rates = {
@@ -349,7 +349,7 @@ def test_from_estimates_of_a_poor_model_the_way_is_down():
     base_parameters = {"k": 1.0, "m": 1.0, "a0": cf.Parameter(0.0, fixed=True), "a3": cf.Parameter(0.0, fixed=True)}
     problem = cf.Problem(model, experiment, parameters={**base_parameters, "a1": 0.01, "a2": 0.01})
     selection = cf.select(problem, choices={"a1": [0, cf.estimated], "a2": [0, cf.estimated]}, rng=0)
-    assert "ends above" not in str(selection)
+    assert "has a higher objective than" not in str(selection)
     heights = {name: row.neg2loglik for name, row in selection.fits.items()}
     assert all(heights[name] <= heights["(none)"] + 1e-3 for name in heights)
     assert heights["a1 a2"] <= min(heights["a1"], heights["a2"]) + 1e-3

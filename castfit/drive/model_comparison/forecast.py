@@ -26,7 +26,7 @@ from castfit.result.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.transcribe.single_shooting import SingleShooting
 
-_RIDGE_FRACTION = 1e-10  # of the diagonal, added for directions that the data do not determine
+_RIDGE_FRACTION = 1e-10  # ridge relative to the diagonal, for directions that the data do not determine
 _MAX_CLIPPING_ROUNDS = 5  # rounds in which quantities beyond a bound are fixed at the bound
 
 

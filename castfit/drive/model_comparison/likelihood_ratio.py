@@ -45,7 +45,7 @@ _MAX_PREDICTION_DIFFERENCE_SD = 1e-2  # root mean square in standard deviations,
 _STATISTIC_ERROR = 1e-3  # of T: error that two fits may contribute
 _BOUND_RTOL = 1e-6  # relative distance up to which a quantity is at its bound
 _REJECTION_LEVEL = 0.05  # p-value below which the smaller model is rejected
-_MIN_EIGENVALUE_FRACTION = 1e-12  # of the trace of a covariance, below which some quantity is not determined
+_MIN_EIGENVALUE_FRACTION = 1e-12  # relative to the trace: a covariance with a smaller one is singular
 _MAX_EXACT_BOUNDS = 3  # quantities at bounds up to which the weights have a closed form
 _WEIGHT_DRAWS = 5000  # draws, always the same, that estimate the weights of more quantities at bounds
 

@@ -146,7 +146,7 @@ def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTab
     >>> two = cf.fit(cf.Problem(order, data, parameters={"k": 0.3, "n": cf.Parameter(1.0, lower=0)}))
     >>> print(cf.compare_models({"first order": one, "any order": two}))
     model        -2 log L  k  p of chi2    AICc  difference   weight     BIC
-    ----------------------------------------------------------------------------------------------
+    -----------------------------------------------------------------------------------------------
     any order      -36.53  2       0.95  -26.53        0.00        1  -33.31
     first order      4.25  1    2.6e-08    7.58       34.11  3.9e-08    5.85  does not fit the data
     <BLANKLINE>

@@ -31,7 +31,7 @@ from castfit.drive.run.loop import RunSession
 from castfit.drive.run.run_result import CUT_OFF
 from castfit.result.result import Result
 
-_NESTED_EXCESS = 1e-6  # of -2 log L, by which a model may exceed a model that it contains
+_NESTED_EXCESS = 1e-6  # tolerated excess of -2 log L over a nested model
 _MAX_REFIT_ROUNDS = 3  # rounds of fits that start from nested models
 _CRITERION_DECIMALS = 3  # decimals to which models are ranked by a criterion
 
@@ -216,12 +216,12 @@ class SelectionLog:
             low, high = self.rows[small].neg2loglik, self.rows[large].neg2loglik
             if not (low < high - _NESTED_EXCESS) or large in self.stuck or not {small, large} & names:
                 continue
-            point = self.inside(small, large)
+            point = self.find_nested_point(small, large)
             if point is not None and (large not in lower_points or low < lower_points[large][0]):
                 lower_points[large] = low, CandidateStart(f"the estimates of '{small}'", point, exact=True)
         return {name: start for name, (_, start) in lower_points.items()}
 
-    def inside(self, small: str, large: str) -> Mapping[str, float] | None:
+    def find_nested_point(self, small: str, large: str) -> Mapping[str, float] | None:
         """Return the point at which a larger model equals a smaller one; None if they are not nested."""
         smaller, larger = self._candidates[small], self._candidates[large]
         result = self.rows[small].result

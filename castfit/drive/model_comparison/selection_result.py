@@ -447,9 +447,9 @@ class SelectionResult(SearchResult):
         if len(close_names) < 2:
             return close_names
         best, second = close_names[:2]
-        if self._log.inside(best, second) is not None:
+        if self._log.find_nested_point(best, second) is not None:
             return [second, best]
-        return [best, *(n for n in close_names[1:] if self._log.inside(best, n) is None)]
+        return [best, *(n for n in close_names[1:] if self._log.find_nested_point(best, n) is None)]
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Answers = Callable[[str, Sequence[tuple[Any, ...]]], Sequence[Any]]
 
 _QUICK = IntegratorOptions(method="explicit", relative_tolerance=1e-7, absolute_tolerance=1e-9, compile="auto")
-"""With these tolerances, estimates of 300 individuals (`castfit bench population`) agree with those of a tolerance of
-1e-10 to 3e-8 of their standard errors.
+"""Compared with a relative tolerance of 1e-10, estimates change by 3e-8 of their standard errors for 300 individuals
+(`castfit bench population`).
 """
 
 

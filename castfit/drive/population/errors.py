@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _MIN_INDIVIDUALS_ONE_SIDED = 200  # individuals from which one-sided differences are used
-_DIFFERENCE_STEP_SE = 0.05  # of an approximate standard error, and of 1 at most: step of the differences
+_DIFFERENCE_STEP_SE = 0.05  # step of differences in approximate standard errors, limited to this step of y
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class IdentifiabilityStudy(TabularReport):
             ("verdict", lambda n: self.remarks[n]),
         )
 
-    def _open(self, name: str) -> bool:
+    def _needs_advice(self, name: str) -> bool:
         """Check whether a quantity is not yet well determined or at its bound; always True before a fit."""
         return self.region is None or self.kinds[name] not in (WELL_DETERMINED, AT_BOUND)
 
@@ -140,7 +140,7 @@ class IdentifiabilityStudy(TabularReport):
     def sentences(self) -> tuple[str, ...]:
         """Messages that supplement the table and explain the verdicts."""
         messages = [self.structure.sentence]
-        other_names = [n for n in self.names if n not in self.subset and self._open(n)]
+        other_names = [n for n in self.names if n not in self.subset and self._needs_advice(n)]
         if other_names:
             count_text = f"{len(self.subset)} of {len(self.names)}"
             measure_hint = "" if any(self.kinds[n] == STRUCTURAL for n in other_names) else ", or measure more"
@@ -151,7 +151,7 @@ class IdentifiabilityStudy(TabularReport):
         for names, index in self.collinear:
             if np.isinf(index):
                 messages.append(f"{' and '.join(names)} are not distinguishable.")
-            elif index > MAX_COLLINEARITY_INDEX and any(map(self._open, names)):
+            elif index > MAX_COLLINEARITY_INDEX and any(map(self._needs_advice, names)):
                 messages.append(f"{' and '.join(names)} are nearly collinear (collinearity index {index:.3g}).")
             elif index > MAX_COLLINEARITY_INDEX:
                 messages.append(

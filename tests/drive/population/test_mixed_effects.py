@@ -167,7 +167,7 @@ def test_gradients_are_exact(case):
         np.testing.assert_allclose(gradient[j], difference, rtol=2e-4, atol=2e-4 * np.abs(gradient).max())
 
 
-def test_the_maximum_is_one_and_full_covariance_is_found():
+def test_mixed_effects_recovers_full_covariance_at_a_maximum():
     rng = np.random.default_rng(2)
     model, animals, parameters = decays(10, rng, own_start=True)
     problem = cf.Problem(model, animals, parameters=parameters)
@@ -201,7 +201,7 @@ def test_units_do_not_matter():
     np.testing.assert_allclose(other.neg2loglik, one.neg2loglik + 2 * values.size * np.log(1e-6), rtol=1e-8)
 
 
-def test_no_variation_is_seen_where_there_is_none():
+def test_omega_without_variation_is_at_its_bound():
     rng = np.random.default_rng(1)
     values = draw_levels(rng, n=8, repeats=6, omega=0.0)
     values -= values.mean(axis=1, keepdims=True) - values.mean()  # individual means agree
@@ -241,7 +241,7 @@ def test_an_individual_that_cannot_be_predicted_is_named():
     assert 0.3 < result.values["k"] < 0.7
 
 
-def test_a_run_is_stopped_and_goes_on(tmp_path):
+def test_mixed_effects_resumed_after_callback_reaches_the_same_estimates(tmp_path):
     model, animals, parameters = decays(8, np.random.default_rng(6))
     problem = cf.Problem(model, animals, parameters=parameters)
     population = cf.Population({"k": cf.Individual(omega=0.2)})
@@ -326,7 +326,7 @@ def test_tables_predictions_and_pictures():
         result.predict(individuals="nobody")
 
 
-def test_what_does_not_fit_is_listed():
+def test_mixed_effects_with_inconsistent_population_raises():
     model, animals, parameters = decays(3, np.random.default_rng(0))
     problem = cf.Problem(model, animals, parameters=parameters)
     weight, k_pop = cf.symbols("weight k_pop")
@@ -417,7 +417,7 @@ def mixed_cohort(rng):
 
 
 @pytest.mark.parametrize("method", ["cvodes", "esdirk"])
-def test_blocks_of_individuals_cost_what_each_does_alone(method):
+def test_batched_cohort_agrees_with_single_individuals(method):
     if method == "esdirk" and missing_integrator_reason():
         pytest.skip(missing_integrator_reason())
     rng = np.random.default_rng(0)
@@ -438,7 +438,7 @@ def test_blocks_of_individuals_cost_what_each_does_alone(method):
         np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_threads_change_nothing():
+def test_mixed_effects_with_threads_gives_the_same_numbers():
     model, animals, parameters = decays(40, np.random.default_rng(3))
     problem = cf.Problem(model, animals, parameters=parameters)
     population = cf.Population({"k": cf.Individual()})
@@ -451,7 +451,7 @@ def test_threads_change_nothing():
 
 
 @pytest.mark.parametrize("method", ["esdirk", "cvodes"])
-def test_workers_that_hold_individuals_change_nothing(method):
+def test_mixed_effects_with_workers_gives_the_same_numbers(method):
     """Individuals that are alike are held by workers, those with doses on the way have their lanes divided."""
     if method == "esdirk" and missing_integrator_reason():
         pytest.skip(missing_integrator_reason())

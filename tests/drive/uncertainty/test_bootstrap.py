@@ -66,7 +66,7 @@ def test_standard_errors_of_a_line_are_the_closed_form():
     assert np.abs(list(bootstrap_result.bias.values()) / exact).max() < 4 / np.sqrt(40)
 
 
-def test_errors_that_are_exchanged_have_the_variance_of_errors():
+def test_resampled_errors_have_the_variance_of_errors():
     """(e^2 / (1 - h)) is unbiased for sigma^2, whatever the leverage; and the draws' covariance follows."""
     problem, design, values = line(sigma=None)
     result = cf.fit(problem, SINGLE)
@@ -82,7 +82,9 @@ def test_errors_that_are_exchanged_have_the_variance_of_errors():
     assert list(bootstrap_result.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 40))
 
 
-@pytest.mark.parametrize("sigma", [0.2, None, {"x": cf.correlated(0.2, time=1.0)}], ids=["known", "unknown", "alike"])
+@pytest.mark.parametrize(
+    "sigma", [0.2, None, {"x": cf.correlated(0.2, time=1.0)}], ids=["known", "unknown", "correlated"]
+)
 def test_leaving_out_a_value_linearly_is_exact_for_a_line(sigma):
     problem, _, values = line(sigma=sigma)
     result = cf.fit(problem, SINGLE)
@@ -94,7 +96,7 @@ def test_leaving_out_a_value_linearly_is_exact_for_a_line(sigma):
         assert left.standard_errors[name] == pytest.approx(spread, rel=1e-12)
 
 
-def test_values_at_rest_are_left_out_by_that_name():
+def test_leave_out_names_steady_state_values():
     x, k, u = cf.symbols("x k u")
     model = cf.Model({x: k * u - x}, parameters=[k], inputs=[u], initial={x: 0.0})
     rests = [cf.Experiment({"x": [v]}, [np.inf], sigma=0.1, inputs={"u": u}) for u, v in ((1.0, 2.1), (2.0, 3.8))]
@@ -102,13 +104,13 @@ def test_values_at_rest_are_left_out_by_that_name():
     assert [row.name for row in left.rows] == ["x at rest of 'experiment 1'", "x at rest of 'experiment 2'"]
 
 
-@pytest.mark.parametrize(("known", "alike"), [(True, 0.999), (False, 0.7)])
-def test_moves_of_several_outputs(known, alike):
+@pytest.mark.parametrize(("is_sigma_known", "min_correlation"), [(True, 0.999), (False, 0.7)])
+def test_case_deletion_of_several_outputs_agrees_with_refits(is_sigma_known, min_correlation):
     """A normal and a log-normal output, two experiments: the linear moves are near the exact ones.
 
     They leave unknown sigmas as they are, and so the weights: refits of every value move k as `leave_out` says.
     """
-    x_sigma, d_sigma = (0.02, 0.05) if known else (cf.unknown("x"), cf.unknown("d"))
+    x_sigma, d_sigma = (0.02, 0.05) if is_sigma_known else (cf.unknown("x"), cf.unknown("d"))
     x, k = cf.symbols("x k")
     rng = np.random.default_rng(0)
     model = cf.Model({x: -k * x}, parameters=[k], outputs={"double": 2 * x})
@@ -126,8 +128,8 @@ def test_moves_of_several_outputs(known, alike):
     left = cf.leave_out(result, "value", transcription=SINGLE)
     linear = case_deletion(result.problem.posed, result)
     assert left.failures == {}
-    assert np.corrcoef(left.moves[:, 0], linear[:, 0])[0, 1] > alike
-    assert np.std(linear) == pytest.approx(np.std(left.moves), rel=0.02 if known else 0.2)
+    assert np.corrcoef(left.moves[:, 0], linear[:, 0])[0, 1] > min_correlation
+    assert np.std(linear) == pytest.approx(np.std(left.moves), rel=0.02 if is_sigma_known else 0.2)
     by_experiment = cf.leave_out(result, transcription=SINGLE)
     assert [row.name for row in by_experiment.rows] == ["'from 1'", "'from 2'"]
     one = cf.fit(result.problem.posed.with_experiments(["from 2"]), SINGLE)
@@ -146,7 +148,7 @@ def test_bca_is_that_of_scipy():
     assert interval == pytest.approx(tuple(scipy_result.confidence_interval), rel=2e-3)
 
 
-def test_quantiles_that_few_draws_do_not_tell_are_none():
+def test_extreme_quantiles_of_few_draws_are_nan():
     draws = np.arange(1.0, 40.0)  # 39 draws: the first is the quantile 1/40
     assert percentile(draws, 0.95) == pytest.approx((1.0, 39.0))
     assert np.isnan(percentile(draws[:-1], 0.95)).all()
@@ -157,7 +159,7 @@ def test_quantiles_that_few_draws_do_not_tell_are_none():
     assert np.isnan(bca(np.arange(1.0, 200.0), 0.0, 0.0, 0.9)).all()
 
 
-def test_the_worst_that_failures_can_do():
+def test_worst_case_limits_include_failed_fits():
     draws = np.arange(1.0, 191.0)
     low, high = worst_case_limits(
         draws, 9, 0.9
@@ -236,7 +238,7 @@ def test_a_spread_that_is_a_parameter_is_drawn_without_bias():
 
 @pytest.mark.parametrize("name", ["detected", "Poisson", "negative binomial"])
 @pytest.mark.parametrize("kind", ["residual", "wild"])
-def test_residuals_that_are_no_errors_are_refused(name, kind):
+def test_residual_bootstrap_of_unsupported_noise_raises(name, kind):
     noise = NOISES[name][0]
     experiment = cf.Experiment({"x": [9, 5, 3, 2]}, time=[0, 1, 2, 3], noise=noise, initial={"x": 9.0})
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters={"k": 0.6}), SINGLE)
@@ -245,7 +247,7 @@ def test_residuals_that_are_no_errors_are_refused(name, kind):
         cf.bootstrap(result, kind, samples=3)
 
 
-def test_a_cost_of_the_user_cannot_be_drawn_from():
+def test_bootstrap_of_user_defined_cost_raises():
     noise = cf.Likelihood(lambda y, m: 50 * (y - m) ** 2)
     experiment = cf.Experiment({"x": [1.0, 0.7, 0.5]}, time=[0, 1, 2], noise=noise, initial={"x": 1.0})
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters={"k": 0.6}), SINGLE)
@@ -255,7 +257,7 @@ def test_a_cost_of_the_user_cannot_be_drawn_from():
         cf.bootstrap(result, "wild")
 
 
-def test_everything_that_is_wrong_is_said_at_once(tmp_path):
+def test_bootstrap_with_several_mistakes_lists_all(tmp_path):
     result = cf.fit(decay_problem(), SINGLE)
     with refused(
         "transcription is 'bad'",
@@ -295,7 +297,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path):
         )
 
 
-def test_as_many_estimates_as_data_have_no_residuals():
+def test_residual_bootstrap_without_degrees_of_freedom_raises():
     experiment = cf.Experiment({"x": [0.6]}, time=[1.0], initial={"x": 1.0})
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters={"k": 0.6}), SINGLE)
     with refused("the noise is unknown"):
@@ -315,7 +317,7 @@ def test_workers_make_no_difference(two_workers):
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_as_if_nothing_had_happened(tmp_path):
+def test_bootstrap_resumed_after_kill_gives_the_same_rows(tmp_path):
     path = tmp_path / "boot.jsonl"
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.drive.killed_bootstrap", str(path)], stdout=subprocess.PIPE, text=True
@@ -353,7 +355,7 @@ def test_saved_and_loaded(tmp_path):
         cf.BootstrapResult.load(tmp_path / "other")
 
 
-def test_callback_and_time_end_a_run_with_what_there_is(clock):
+def test_bootstrap_stopped_by_callback_or_time_returns_finished_fits(clock):
     result = cf.fit(decay_problem(), SINGLE)
     messages = []
 
@@ -373,7 +375,7 @@ def test_callback_and_time_end_a_run_with_what_there_is(clock):
     assert stopped_result.failures == {}
 
 
-def test_failures_are_counted_and_said():
+def test_bootstrap_counts_failures_and_bounds_their_effect():
     result = cf.fit(decay_problem(), SINGLE)
     middle = result.theta[0]
     bad = Troubled(trouble="raise", above=middle - 1.0, below=middle + 1.0)
@@ -419,7 +421,7 @@ def test_local_quantities_have_no_estimate_without_their_experiment():
     left = cf.leave_out(result, transcription=SINGLE)
     assert left.unseen == (("x(0) [e1]",), ("x(0) [e2]",), ("x(0) [e3]",)) or all(len(u) == 1 for u in left.unseen)
     assert np.isnan(left.thetas).sum() == 3
-    assert "nothing is known of" not in str(left)  # which goes without saying
+    assert "would not be identifiable" not in str(left)  # local quantities are not reported
     assert set(left.table) >= {"without", "status", "k"}
     assert np.isfinite(left.standard_errors["k"])
 
@@ -437,13 +439,13 @@ def bent(sigma=None, *, priors=None, bounds=(0.0, 5.0)):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [{}, {"sigma": {"small": 0.05, "large": 40.0}}, {"priors": {"k": cf.Normal(0.75, 0.05)}}, {"bounds": (0.0, 1.5)}],
     ids=["sigmas unknown", "known", "a prior", "at a bound"],
 )
-def test_a_descent_from_the_estimate_ends_where_a_fit_does(given, monkeypatch):
+def test_a_descent_from_the_estimate_ends_where_a_fit_does(options, monkeypatch):
     """The same data, fitted in full; the descent itself makes no fit."""
-    result = cf.fit(bent(**given), "single")
+    result = cf.fit(bent(**options), "single")
     full_result = cf.bootstrap(result, samples=6, rng=4, transcription="single")
     monkeypatch.setattr(refits, "fit", None)
     descent_result = cf.bootstrap(result, samples=6, rng=4)
@@ -456,7 +458,7 @@ def test_a_descent_from_the_estimate_ends_where_a_fit_does(given, monkeypatch):
         assert dict(row.sigmas) == pytest.approx(dict(full.sigmas), rel=1e-4)
 
 
-def test_where_descents_do_not_lead_fits_do(monkeypatch):
+def test_refit_uses_ordinary_fit_if_descent_fails(monkeypatch):
     """With a step at most no descent arrives: every data set is fitted, by the method of the result."""
     result = cf.fit(bent(), "single")
     full_result = cf.bootstrap(result, samples=3, rng=4, transcription="single")
@@ -470,7 +472,7 @@ def test_where_descents_do_not_lead_fits_do(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["single", "multiple", "collocation"])
-def test_what_found_the_result_fits_again(method, monkeypatch):
+def test_refit_uses_transcription_of_the_result(method, monkeypatch):
     result = cf.fit(decay_problem(), method)
     labels = set()
     monkeypatch.setattr(
@@ -482,7 +484,7 @@ def test_what_found_the_result_fits_again(method, monkeypatch):
     assert labels == {result.transcription.split(" (")[0]}
 
 
-def test_a_problem_whose_trajectory_cannot_be_integrated_is_not_descended():
+def test_descent_is_skipped_if_trajectory_cannot_be_integrated():
     """A cost that is not the result's: pieces that do not join, say."""
     result = cf.fit(bent(), "single")
     compiled_problem = result.problem.posed

@@ -55,7 +55,7 @@ def test_shares_and_widths_are_those_of_the_intervals():
     assert "as promised" in str(coverage)
 
 
-def test_other_intervals_and_a_word_for_those_that_fail():
+def test_coverage_of_user_intervals_reports_that_they_are_too_narrow():
     coverage = cf.coverage(decay(), samples=20, intervals=too_narrow, transcription=SINGLE)
     assert coverage.share < 0.35
     assert "too narrow" in str(coverage)
@@ -80,7 +80,7 @@ def test_a_result_is_a_design_with_its_estimates_as_truth():
         cf.coverage(result, {"k": 1.0})
 
 
-def test_failures_are_told():
+def test_coverage_counts_failed_fits():
     coverage = cf.coverage(decay(), samples=5, transcription=SINGLE, solver=cf.GaussNewton(max_iter=1))
     assert coverage.failures == {"max_iterations": 5}
     assert np.isnan(coverage.share)
@@ -88,7 +88,7 @@ def test_failures_are_told():
     assert "no interval" in coverage.quantities["k"].verdict(0.95)
 
 
-def test_mistakes_are_found_at_once():
+def test_coverage_with_several_mistakes_lists_all():
     with refused(
         "samples", "confidence_level is 1", "intervals is 'x'", "start is 3", "'q' is not estimated", "'k' is nan"
     ):
@@ -120,7 +120,7 @@ def test_the_command_line_has_a_row_per_kind_of_noise(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_intervals_of_95_percent_contain_the_truth_so_often(kind):
+def test_intervals_of_95_percent_have_nominal_coverage(kind):
     coverage = run_kind(kind, workers=2)
     assert coverage.fitted == 500
     assert 0.93 <= coverage.share <= 0.97

@@ -57,7 +57,7 @@ def test_structure_is_found_at_random_values(rate: Any, sentences: list[str], se
     assert structure_of(problem, seed).identifiable == (not sentences)
 
 
-def test_a_scale_hides_an_initial_state_and_more_outputs_show_it() -> None:
+def test_initial_state_behind_a_scale_is_identifiable_with_more_outputs() -> None:
     x, k, s = cf.symbols("x k s")
     model = cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x})
     start = {"x": cf.free(1.0, lower=0.0)}
@@ -95,7 +95,7 @@ def test_a_guess_of_zero_and_bounds_are_respected() -> None:
     assert structure_of(decaying(lambda x, a, b: a * x**2 - b * x, "a b", parameters)).identifiable
 
 
-def test_what_cannot_be_integrated_is_said() -> None:
+def test_structure_of_model_that_cannot_be_integrated_is_unknown() -> None:
     x, k = cf.symbols("x k")
     model = cf.Model({x: k * x**2}, parameters=[k])
     experiment = cf.Experiment({"x": [1.0, 2.0]}, time=[0.0, 900.0], initial={"x": 1.0})
@@ -119,7 +119,7 @@ def product_study() -> cf.IdentifiabilityStudy:
     return cf.identifiability(cf.fit(problem), rng=0)
 
 
-def test_structural_is_told_from_practical() -> None:
+def test_structurally_unidentifiable_quantities_are_named() -> None:
     study = product_study()
     assert set(study.kinds.values()) == {"structurally not identifiable"}
     assert study.collinearity(["a", "b"]) > 1e5
@@ -128,7 +128,7 @@ def test_structural_is_told_from_practical() -> None:
     assert any(s.startswith("No output of this model would determine") for s in study.sentences)
 
 
-def test_practical_is_told_from_structural() -> None:
+def test_practically_unidentifiable_quantities_are_named() -> None:
     """Far from saturation only a/b shows, but more accurate data would show both."""
     x, a, b = cf.symbols("x a b")
     model = cf.Model({x: -a * x / (b + x)}, parameters=[a, b])
@@ -155,7 +155,7 @@ def washout(times: np.ndarray, **options: Any) -> cf.Problem:
     return cf.Problem(model, experiment, parameters={"k1": 2.0, "k2": 0.5}, **options)
 
 
-def test_what_is_suggested_does_what_it_promises() -> None:
+def test_suggested_measurement_reduces_error_as_predicted() -> None:
     problem = washout(np.linspace(2.0, 8.0, 8))
     result = cf.fit(problem)
     study = cf.identifiability(result, rng=0)
@@ -171,7 +171,7 @@ def test_what_is_suggested_does_what_it_promises() -> None:
 
 
 @pytest.mark.slow
-def test_a_suggested_output_determines_what_was_open() -> None:
+def test_suggested_output_determines_undetermined_quantity() -> None:
     x, k, s = cf.symbols("x k s")
     model = cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x})
     experiment = cf.Experiment(
@@ -194,7 +194,7 @@ def test_before_a_fit_the_design_counts() -> None:
     assert "structurally identifiable" in str(study)
 
 
-def test_priors_that_determine_are_named() -> None:
+def test_remark_names_quantities_determined_by_priors() -> None:
     prior = cf.priors.LogNormal(0.7, 0.3)
     problem = decaying(lambda x, a, b: -a * b * x, "a b", {"a": cf.Parameter(0.7, prior=prior), "b": 1.5})
     study = cf.identifiability(cf.fit(problem), rng=0)
@@ -245,7 +245,7 @@ def test_misuse_is_refused(tmp_path: Any) -> None:
         product_study().collinearity(["a", "k3"][1:])
 
 
-def test_what_explains_a_verdict_does_not_contradict_it() -> None:
+def test_sentences_about_collinearity_agree_with_well_determined_kinds() -> None:
     """Goodwin's oscillator from its optimum: collinear, and yet every quantity is known to a fifth of its size."""
     problem = problems.load("goodwin").problem
     optimum = {"k1": 1.08, "k2": 0.2, "k3": 0.93, "k4": 0.15, "k5": 1.07, "k6": 0.301, "gain": 4.96}

@@ -28,7 +28,7 @@ ERROR = 0.1 / np.sqrt(14)
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
-def test_the_table_says_by_how_many_standard_errors_priors_move(scale):
+def test_prior_influence_reports_shift_in_standard_errors(scale):
     influence = compared(k=cf.Parameter(1.0, scale=scale, prior=Normal(2.0 + 5 * ERROR, ERROR)))
     assert influence.likelihood.parameters["k"] == pytest.approx(2.0)
     assert influence.posterior.parameters["k"] == pytest.approx(2.0 + 2.5 * ERROR, rel=1e-6)
@@ -39,7 +39,7 @@ def test_the_table_says_by_how_many_standard_errors_priors_move(scale):
     assert list(influence.likelihood.values) == ["k"]
 
 
-def test_words_for_little_and_for_most():
+def test_remark_depends_on_shift_and_share_of_information():
     agreeing = compared(k=cf.Parameter(1.0, prior=Normal(2.0, 0.1 * ERROR)))
     assert agreeing.remark("k") == "no relevant shift; most of the information comes from priors"
     weak = compared(k=cf.Parameter(1.0, prior=Normal(3.0, 1.0)))
@@ -50,7 +50,7 @@ def test_words_for_little_and_for_most():
     assert straight.shares["k"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_what_priors_alone_determine_is_named():
+def test_remark_names_quantity_determined_by_priors_only():
     influence = compared(k=1.0, n=cf.Parameter(1.0, prior=Normal(1.5, 0.2)))
     assert influence.remark("n") == "determined by priors only"
     assert influence.shares["n"] == 1.0
@@ -58,7 +58,7 @@ def test_what_priors_alone_determine_is_named():
     assert influence.remark("k") == "no relevant shift"
 
 
-def test_what_is_held_at_a_kink_is_named():
+def test_remark_names_quantity_at_kink_of_its_prior():
     influence = compared(k=cf.Parameter(1.0, prior=LaplacePrior(2.0 - ERROR, 0.1 * ERROR)))
     assert influence.posterior.active == {"k": "kink"}
     assert influence.shifts["k"] == pytest.approx(-1.0, rel=1e-3)
@@ -74,7 +74,7 @@ def test_bounds_stay_without_priors():
     assert influence.remark("k") == "without priors at its upper bound"
 
 
-def test_what_cannot_be_compared_is_refused(tmp_path):
+def test_prior_influence_without_priors_or_problem_raises(tmp_path):
     result = cf.fit(line(k=1.0))
     with refused("the problem has no priors"):
         cf.prior_influence(result)

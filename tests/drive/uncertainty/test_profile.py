@@ -119,14 +119,14 @@ def test_limits_of_a_banana_agree_with_a_scan(banana_fit, transcription):
     np.testing.assert_allclose(profile.at(grid), scanned(grid) - minimum_chi2, atol=0.05)
 
 
-def test_others_are_fitted_anew_along_a_profile(banana_fit):
+def test_profile_refits_other_quantities(banana_fit):
     profile = cf.profile(banana_fit, "k")["k"]
     shape = 1.0 - np.exp(-np.outer(profile.values, TIMES))
     np.testing.assert_allclose(profile.nuisance["A"], shape @ VALUES / np.sum(shape**2, axis=1), rtol=2e-3)
     np.testing.assert_allclose(profile.nuisance["k"], profile.values, rtol=1e-12)
 
 
-def test_expressions_are_profiled_as_what_they_are(banana_fit):
+def test_profile_of_expression_has_scale_and_limits_of_its_value(banana_fit):
     profiles = cf.profile(banana_fit, ["A * k", "k", "1 / k"])
     assert profiles["1 / k"].scale == "log"
     low, high = profiles["k"].limits()
@@ -139,7 +139,7 @@ def test_expressions_are_profiled_as_what_they_are(banana_fit):
     np.testing.assert_allclose(rate_profiles["rate"].limits(), (low, high), rtol=1e-6)
 
 
-def test_a_difference_is_held_by_its_value():
+def test_profile_of_difference_agrees_with_linear_interval():
     result = cf.fit(line(0.1))
     profile = cf.profile(result, "x(0) - a")["x(0) - a"]
     (i, j), C = [result.names.index(n) for n in ("x(0)", "a")], result.covariance
@@ -174,7 +174,7 @@ def test_an_eliminated_sigma_has_the_profile_of_its_likelihood():
         pytest.param("single", "linear", 0.0, marks=pytest.mark.slow),
     ],
 )
-def test_what_only_enters_as_a_product_is_flat(transcription, scale, lower):
+def test_profile_of_factors_of_a_product_is_flat(transcription, scale, lower):
     result = cf.fit(product(lower, scale))
     profiles = cf.profile(result, ["k1", "k2", "k1 * k2"], transcription)
     for name in ("k1", "k2"):
@@ -210,7 +210,7 @@ def test_another_optimum_is_found_beyond_the_limits():
     assert "Other optimum" in str(profiles)
 
 
-def test_a_better_fit_on_the_way_restarts_the_run():
+def test_profile_restarts_from_a_better_fit():
     problem, t, data = waves()
     poor = cf.fit(problem, "single", start={"w": 3.4}, retry=False, second_start=False)
     good = cf.fit(problem, "single")
@@ -223,7 +223,7 @@ def test_a_better_fit_on_the_way_restarts_the_run():
     assert "better fit" in str(profiles)
 
 
-def test_a_bound_that_nothing_excludes_is_said(banana_fit):
+def test_side_at_a_bound_within_the_threshold_has_its_own_kind(banana_fit):
     tight = banana().posed.with_bounds(np.log([0.1, 0.3]), np.log([1e3, 1e2]))
     profile = cf.profile(cf.fit(tight), "k")["k"]
     lower, upper = profile.sides()
@@ -232,7 +232,7 @@ def test_a_bound_that_nothing_excludes_is_said(banana_fit):
     assert "down to the bound 0.3" in lower.sentence
 
 
-def test_limits_that_integration_does_not_reproduce_are_none(banana_fit):
+def test_limits_not_reproduced_by_integration_are_nan(banana_fit):
     fine = cf.profile(banana_fit, "k", cf.Collocation(degree=2, elements=6))["k"]
     coarse = cf.profile(banana_fit, "k", cf.Collocation(degree=1, elements=3))["k"]
     np.testing.assert_allclose(fine.limits(), cf.profile(banana_fit, "k")["k"].limits(), rtol=2e-3)
@@ -245,7 +245,7 @@ def test_limits_that_integration_does_not_reproduce_are_none(banana_fit):
 
 
 @pytest.mark.slow
-def test_what_is_positive_is_followed_down_to_small_values_without_leaving_its_states():
+def test_profile_of_scale_and_initial_state_follows_their_product():
     """A scale and an initial value of which only the product is well known: the valley is straight in logarithms."""
     x, k, s = cf.symbols("x k s")
     t = np.linspace(0.0, 4.0, 9)
@@ -264,7 +264,7 @@ def test_what_is_positive_is_followed_down_to_small_values_without_leaving_its_s
     assert profiles.solves < 45
 
 
-def test_a_saved_run_is_read_again(banana_fit, tmp_path):
+def test_profiles_saved_and_loaded_are_equal(banana_fit, tmp_path):
     profiles = cf.profile(banana_fit, confidence_levels=(0.68, 0.95))
     profiles.save(tmp_path / "profiles.json")
     loaded_profiles = cf.Profiles.load(tmp_path / "profiles.json")
@@ -286,7 +286,7 @@ def test_parallel_is_serial(banana_fit, two_workers):
     assert numbers(serial) == numbers(parallel)
 
 
-def test_a_stopped_run_goes_on_to_the_same_end(banana_fit, tmp_path):
+def test_profile_resumed_after_callback_gives_the_same_numbers(banana_fit, tmp_path):
     path = tmp_path / "run.json"
     stopped_profiles = cf.profile(banana_fit, checkpoint=path, callback=lambda progress: progress.finished == 2)
     assert not stopped_profiles.complete
@@ -301,7 +301,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(banana_fit, tmp_path):
         cf.profile(banana_fit, checkpoint=path, resume=True, confidence_levels=0.9)
 
 
-def test_the_time_limit_returns_what_there_is(banana_fit):
+def test_profile_at_time_limit_returns_no_sides(banana_fit):
     profiles = cf.profile(banana_fit, max_time=1e-9)
     assert len(profiles) == 0
     assert not profiles.complete
@@ -375,7 +375,7 @@ def test_another_optimum_takes_over_where_the_first_one_ends():
     assert set(profile.optimum) > {0}
 
 
-def test_a_lower_branch_is_learnt_of_from_other_profiles():
+def test_profile_follows_lower_branch_found_by_another_profile():
     """The profile of b passes both optima; that of a, followed from one, would not know of the other."""
     profiles = cf.profile(cf.fit(two_valleys(0.5)), ["a", "b"], confidence_levels=0.99)
     expected = within(0.5, profiles["a"].threshold())
@@ -417,7 +417,7 @@ cf.profile(result, checkpoint=sys.argv[1], resume=True, callback=lambda now: pri
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_to_the_same_numbers(banana_fit, tmp_path):
+def test_profile_resumed_after_kill_gives_the_same_numbers(banana_fit, tmp_path):
     path = tmp_path / "run.json"
     with subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
@@ -484,7 +484,7 @@ def test_a_prediction_is_profiled_like_a_quantity(banana_fit, transcription):
         )
 
 
-def test_limits_of_all_for_coverage(banana_fit):
+def test_profile_limits_returns_intervals_of_all_quantities(banana_fit):
     limits = cf.profile_limits(banana_fit, 0.9)
     assert limits == cf.profile(banana_fit, confidence_levels=0.9).limits()
     coverage = cf.coverage(banana_fit, samples=1, intervals=cf.profile_limits)
@@ -510,7 +510,7 @@ def test_contours_of_a_linear_model_are_ellipses(sigma):
         np.testing.assert_allclose(np.einsum("ni,ij,nj->n", oval, np.linalg.inv(C), oval), expected, rtol=1e-3)
 
 
-def test_contours_of_a_banana_are_where_chi2_says(banana_fit, tmp_path):
+def test_contours_of_a_banana_agree_with_chi2(banana_fit, tmp_path):
     contours = cf.contours(banana_fit, "A", "k", confidence_levels=(0.68, 0.95), slices=4)
     for level, points in contours.lines.items():
         shape = 1.0 - np.exp(-np.outer(points[:, 1], TIMES))
@@ -575,7 +575,7 @@ def growth(scale: str) -> cf.Result:
     return cf.fit(cf.Problem(model, experiment, parameters=start))
 
 
-def test_a_flat_valley_is_one_optimum_and_is_followed_no_farther_than_asked():
+def test_profile_of_flat_valley_has_no_other_optimum():
     """What nobody followed is not excluded: else it is followed again from where others came."""
     messages: list[str] = []
     profiles = cf.profile(growth("linear"), callback=lambda progress: messages.append(progress.last_label))
@@ -585,7 +585,7 @@ def test_a_flat_valley_is_one_optimum_and_is_followed_no_farther_than_asked():
 
 
 @pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
-def test_what_found_the_fit_follows_it(transcription, tmp_path):
+def test_profile_uses_transcription_of_the_result(transcription, tmp_path):
     result = cf.fit(cf.problems.load("bellman").problem, transcription)
     profiles = cf.profile(result, ["k1"])
     assert profiles.transcription == result.transcription
@@ -597,7 +597,7 @@ def test_what_found_the_fit_follows_it(transcription, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_contour_of_what_is_known_only_in_combination_is_followed_far():
+def test_contour_of_product_extends_far_along_the_valley():
     """Far along the valley a step fell off it, and no slice held its start."""
     contours = cf.contours(growth("log"), "r", "loss", confidence_levels=0.68, slices=8)
     line = contours.lines[0.68]

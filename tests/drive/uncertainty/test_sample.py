@@ -36,7 +36,7 @@ def test_the_posterior_of_a_line_is_normal(line_sample):
     assert "Converged: largest R-hat" in str(line_sample)
 
 
-def test_draws_are_arvizs(line_sample):
+def test_inference_data_has_draws_of_every_walker(line_sample):
     data = line_sample.inference_data
     assert data.posterior["a"].shape == line_sample.chain.shape[:2]
     assert data.posterior["a"].values.ravel() == pytest.approx(line_sample.values["a"])
@@ -100,7 +100,7 @@ def test_without_information_the_posterior_is_the_prior_on_any_scale(name, scale
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
-def test_without_prior_everything_within_bounds_is_alike_in_the_scale_of_the_search(scale):
+def test_posterior_without_prior_is_uniform_on_search_scale(scale):
     experiment = cf.Experiment({"x": [0.5]}, time=[1.0], sigma=1e3, initial={"x": 1.0})
     parameters = {"k": cf.Parameter(0.5, lower=0.1, upper=4.0, scale=scale)}
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters=parameters), SINGLE)
@@ -149,7 +149,7 @@ def test_draws_leave_a_constraint_that_holds_at_the_estimate():
     assert draws.mean(axis=0) == pytest.approx(expected, abs=0.15 * np.sqrt(covariance[0, 0]))
 
 
-def test_draws_keep_to_linear_equations_and_others_are_refused():
+def test_sample_satisfies_linear_equations_and_refuses_others():
     mean, covariance = normal_line()
     first_name, second_name = line(sigma=0.1).names
     u, v = (cf.symbols(n) for n in (first_name, second_name))
@@ -176,7 +176,7 @@ def test_workers_make_no_difference(two_workers):
     assert "NOT converged" in str(serial_sample)
 
 
-def test_a_default_run_goes_on_until_it_has_converged_as_one_longer_run_does():
+def test_default_sample_ends_at_convergence():
     result = cf.fit(line(sigma=0.1), SINGLE)
     states = []
     sample = cf.sample(result, chains=2, walkers=4, rng=1, callback=lambda progress: states.append(progress.draws))
@@ -185,7 +185,7 @@ def test_a_default_run_goes_on_until_it_has_converged_as_one_longer_run_does():
     assert states[-1] == 6000
 
 
-def test_going_on_from_a_state_is_one_longer_run(monkeypatch):
+def test_sample_doubled_from_a_state_equals_one_longer_run(monkeypatch):
     result = cf.fit(decay_problem(), SINGLE)
     monkeypatch.setattr(module, "_DEFAULT_DRAWS", 40)
     monkeypatch.setattr(module, "_MAX_DOUBLINGS", 2)
@@ -197,7 +197,7 @@ def test_going_on_from_a_state_is_one_longer_run(monkeypatch):
     assert "NOT converged" in str(rounds)
 
 
-def test_chains_take_turns_and_draw_the_same(monkeypatch):
+def test_chains_in_time_slices_give_the_same_draws(monkeypatch):
     """What is ended early has all chains, so that they can be compared."""
     result = cf.fit(decay_problem(), SINGLE)
     full_sample = cf.sample(result, chains=2, walkers=4, rng=1, draws=80, tune=4)
@@ -214,7 +214,7 @@ def test_chains_take_turns_and_draw_the_same(monkeypatch):
 
 
 @pytest.mark.slow
-def test_ten_walkers_do_for_twelve_quantities():
+def test_ten_walkers_converge_for_twelve_quantities():
     """The posterior of twelve constants, each with a datum of its own and all of them with their sum."""
     x, *k = cf.symbols(["x", *(f"k{i}" for i in range(12))])
     outputs = {f"y{i}": p * x for i, p in enumerate(k)} | {"sum": sum(k) * x}
@@ -233,7 +233,7 @@ def test_ten_walkers_do_for_twelve_quantities():
     assert summed.std() == pytest.approx(0.1 * np.sqrt(12 / 13), rel=4 / np.sqrt(2 * effective))
 
 
-def test_walkers_that_stay_where_they_began_have_not_converged(line_sample):
+def test_walkers_at_their_starts_are_not_converged(line_sample):
     """Ensembles agree where each holds the same share of two modes; single walkers do not."""
     modes = np.where(np.arange(20) % 2, 5.0, -5.0)[:, None, None]
     chain = modes + np.random.default_rng(0).standard_normal((20, 300, 2))
@@ -243,7 +243,7 @@ def test_walkers_that_stay_where_they_began_have_not_converged(line_sample):
     assert "R-hat of single walkers" in stuck_sample.sentence
 
 
-def test_time_and_callback_leave_what_there_is(clock):
+def test_sample_stopped_by_time_or_callback_returns_draws(clock):
     result = cf.fit(decay_problem(), SINGLE)
     stopped_sample = cf.sample(result, draws=60, chains=4, callback=lambda progress: progress.finished == 1)
     assert "Stopped by the callback." in stopped_sample.message
@@ -259,7 +259,7 @@ def test_time_and_callback_leave_what_there_is(clock):
     assert "Too few steps" in str(empty_sample)
 
 
-def test_what_is_wrong(monkeypatch):
+def test_sample_with_wrong_arguments_raises(monkeypatch):
     result = cf.fit(decay_problem(), SINGLE)
     with refused("draws is 0", "chains is 0", "tune is -1", "walkers is 3", "rng", "workers"):
         cf.sample(result, draws=0, chains=0, tune=-1, walkers=3, rng=-1, workers=0)

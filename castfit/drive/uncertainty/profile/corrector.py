@@ -48,7 +48,7 @@ from castfit.solve.subproblem import MATCHING_TOLERANCE, LocalProblem, Step, is_
 from castfit.transcribe.single_shooting import SingleShooting
 
 ENDED = (Status.INTERRUPTED, Status.MAX_TIME)
-REGULARISATION_WEIGHT = 1e-9  # of the scaled normal equations, for directions that no row determines
+REGULARISATION_WEIGHT = 1e-9  # ridge of the scaled normal equations, for directions that no row determines
 
 READOUT_COST_RTOL = 2e-5  # of the cost: error of a solution at which results are read
 _FULL_STEP_COST_RTOL = 1e-2  # of the cost: error of a solver's result that full steps can correct

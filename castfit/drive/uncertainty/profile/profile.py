@@ -62,7 +62,7 @@ from castfit.result.result import Result
 _MAX_RESTARTS = 5  # restarts of a run from a better fit
 _CROSS_CHECK_ROUNDS = 2  # rounds in which profiles are compared with points of the others
 _INTERPOLATION_MARGIN = 0.05  # of the highest threshold: a smaller difference may be an interpolation error
-_MIN_SIDE_TIME_FRACTION = 0.25  # of the time of the first fit, which builds the functions: expected for one side
+_MIN_SIDE_TIME_FRACTION = 0.25  # expected time of one side, relative to the first fit, which builds the functions
 _OPEN = (FAR, ZERO, BOUND)  # ends of a branch beyond which values are not excluded
 _SAME_OPTIMUM_DELTA = 1e-2  # of -2 log L: optima with a smaller difference are the same
 
@@ -192,7 +192,7 @@ def profile(
     )  # fmt: skip
     session = _Session(problem, requested_transcription, chosen_solver, goal, run, result.time)
     with run.open_checkpoint(header) as file:
-        session.open(file)
+        session.read_records(file)
         best, sides, stop_reason = session.best_of(result, names)
         trouble = file.trouble if file is not None else ""
         best_targets = targets if best is result else read_targets(best, problem.posed, names, [])
@@ -267,7 +267,7 @@ class _Session:
     fits: dict[str, Result] = field(default_factory=dict[str, Result])
     target_of: dict[int, int] = field(default_factory=dict[int, int])
 
-    def open(self, file: Any) -> None:
+    def read_records(self, file: Any) -> None:
         """Read the records of an earlier run."""
         self.file = file
         with file.intact() if file is not None else nullcontext():
@@ -385,8 +385,8 @@ class _Session:
         for k, target in enumerate(targets):
             pair = [sides.get(2 * k), sides.get(2 * k + 1)]
             if any(f is not None and f.branches for f in pair):
-                others = [f for i, n in self.target_of.items() if n == k and (f := sides.get(i)) is not None]
-                other_branches = [branch for f in others for branch in f.branches]
+                other_results = [f for i, n in self.target_of.items() if n == k and (f := sides.get(i)) is not None]
+                other_branches = [branch for f in other_results for branch in f.branches]
                 profiles[target.name] = _assembled(best, target, pair, other_branches, thresholds)
         return profiles
 

@@ -65,17 +65,17 @@ class ModifiedStagedProblem(StagedProblem):
 
     def low_accuracy(self) -> StagedProblem:
         """Return this problem with functions of lower accuracy."""
-        return self._around(self.inner.low_accuracy())
+        return self._with_inner(self.inner.low_accuracy())
 
     def explicit(self) -> StagedProblem:
         """Return this problem with all of theta as search variables."""
-        return self._around(self.inner.explicit())
+        return self._with_inner(self.inner.explicit())
 
     def describe_failure(self, v: Array) -> str:
         """Describe the cause and place of a failed evaluation of the functions at v."""
         return self.inner.describe_failure(v)
 
-    def _around(self, inner: StagedProblem) -> StagedProblem:
+    def _with_inner(self, inner: StagedProblem) -> StagedProblem:
         if inner is self.inner:
             return self
         other = copy(self)

@@ -39,7 +39,7 @@ from castfit.transcribe.single_shooting import SingleShooting
 _MAX_REFINEMENT_ROUNDS = 8  # rounds of mesh refinement at the best fit
 _MAX_RESOLVE_ITERATIONS = 40  # Gauss-Newton iterations of a solve that starts at the best fit
 _WEIGHT_ROUNDS = 4  # rounds that determine the weight of the row of an expression
-_PROFILE_ELEMENT_TOLERANCE = 1e-6  # of collocation elements, unless the user passes a transcription
+_PROFILE_ELEMENT_TOLERANCE = 1e-6  # default tolerance of collocation elements
 _DERIVATIVE_STEP_FRACTION = 1e-3  # of a target's scale: step of the differences at the best fit
 
 
@@ -157,7 +157,7 @@ def with_fitted_sigmas(compiled_problem: CompiledProblem, best: Result) -> Compi
 
 
 def parts_along(transcription: Any, solver: Any, result: Any, mistakes: list[str]) -> tuple[Transcription, Solver]:
-    """Read the transcription and solver of a run; by default those of the result, adapted to following paths.
+    """Read the transcription and solver of a run; the defaults are the method of the result, for paths.
 
     Collocation elements may be less accurate than in a fit, because a profile uses differences of the objective with
     the same elements, and limits are verified.  A tolerance of 1e-6 instead of 1e-8 halves their number.

@@ -36,7 +36,7 @@ from castfit.transcribe.single_shooting import SingleShooting
 
 _MAX_DESCENT_STEPS = 12  # steps of one descent
 _MIN_PREDICTED_DECREASE = 1e-8  # of 1 + half the squares: at a smaller predicted decrease the descent ends
-_DIFFERENCE_STEP_SE = 0.1  # of a standard error, at most of a unit of the search: step of the differences
+_DIFFERENCE_STEP_SE = 0.1  # step of differences in standard errors, or in units of the search if shorter
 _MAX_CURVATURE_ENTRIES = 10**7  # numbers in B
 _RADIUS_SHRINK_FACTOR = 0.25  # of a rejected step: the next trust region
 _MAX_COST_DIFFERENCE = 1e-3  # of 1 + half the squares: by which the cost without its nodes may differ from the fit's

@@ -204,7 +204,7 @@ class LeaveOutResult(RefitsResult):
                     f"Removing {self.rows[i].name} changes {name} by {shift[i]:+.2g} standard errors: check these data."
                 )
         for row, names in zip(self.rows, self.unseen, strict=True):
-            experiment_suffix = f"[{row.name[1:-1]}]"  # of local parameters, which are not expected to be identifiable
+            experiment_suffix = f"[{row.name[1:-1]}]"  # local parameters of the experiment that is left out
             unseen = [name for name in names if self.each == "value" or not name.endswith(experiment_suffix)]
             if unseen:
                 unknown_messages.append(f"Without {row.name}, {', '.join(unseen)} would not be identifiable.")
