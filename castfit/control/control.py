@@ -172,15 +172,20 @@ def _read_method(
     if isinstance(transcription, Collocation):
         method, tolerance = StageMethod(transcription.degree, transcription.scheme), transcription.tolerance
         are_default = is_one_of(transcription.states, "data"), transcription.integrator == Collocation().integrator
-        mistakes += [f"Collocation({name}=...) is for fits; leave it out"
-                     for name, is_default in zip(("states", "integrator"), are_default, strict=True) if not is_default]  # fmt: skip
+        mistakes += [
+            f"Collocation({name}=...) is for fits; leave it out"
+            for name, is_default in zip(("states", "integrator"), are_default, strict=True)
+            if not is_default
+        ]
         input_values = cast("Mapping[Any, Any]", inputs).values() if isinstance(inputs, Mapping) else ()
         n_pieces = max((u.pieces for u in input_values if isinstance(u, FreeInput)), default=1)
         if is_count(transcription.elements, 1):
             elements = int(transcription.elements)
             if elements < n_pieces:
-                mistakes.append(f"Collocation has {elements} elements and an input {n_pieces} pieces, and no element may "
-                                f"hold a jump; give elements={n_pieces} or more, or fewer pieces")  # fmt: skip
+                mistakes.append(
+                    f"Collocation has {elements} elements and an input {n_pieces} pieces, and no element may "
+                    f"hold a jump; give elements={n_pieces} or more, or fewer pieces"
+                )
         elif transcription.elements != "auto":
             mistakes.append("Collocation(elements=...) is neither a number nor 'auto'; there are no data here")
     elif transcription in ("multiple", "multiple shooting"):
@@ -270,8 +275,11 @@ class ControlSolver(ProcessLocal):
         drawn_quantities: list[float] = []
         for q, guess in zip(question.quantities, initial_decision.quantities, strict=True):
             finite = np.isfinite(q.lower) and np.isfinite(q.upper)
-            drawn_quantities.append(rng.uniform(q.lower, q.upper) if finite else float(np.clip(guess * rng.uniform(0.5, 2.0),
-                                                                                    q.lower, q.upper)))  # fmt: skip
+            drawn_quantities.append(
+                rng.uniform(q.lower, q.upper)
+                if finite
+                else float(np.clip(guess * rng.uniform(0.5, 2.0), q.lower, q.upper))
+            )
         return DecisionValues(np.concatenate(values) if values else np.empty(0), np.array(drawn_quantities))
 
     def _solve_from(self, initial_decision: DecisionValues, watch: Deadline, *, is_random: bool) -> PlanSolution:
@@ -346,11 +354,18 @@ class ControlSolver(ProcessLocal):
             _MAX_ERROR_GROWTH
         ) and (steps < self.max_steps or not is_random):
             steps *= 2
-        raise_if_mistakes("control", [] if steps <= self.max_steps or is_random else [
-            f"the model is stiff: under the guess a component decays within {1 / fastest_rate:.2g}, so the Runge-Kutta "
-            f"method would need {steps} steps in a stage of length {longest_stage:.2g} (limit {self.max_steps}); choose "
-            "transcription='collocation'"
-        ])  # fmt: skip
+        raise_if_mistakes(
+            "control",
+            []
+            if steps <= self.max_steps or is_random
+            else [
+                f"the model is stiff: under the guess a component decays within {1 / fastest_rate:.2g}, so the "
+                "Runge-Kutta "
+                f"method would need {steps} steps in a stage of length {longest_stage:.2g} (limit {self.max_steps}); "
+                "choose "
+                "transcription='collocation'"
+            ],
+        )
         return replace(self.method, steps=steps)
 
     def _solve_program(
@@ -393,8 +408,10 @@ class ControlSolver(ProcessLocal):
         p, x0 = transcribed.compute_initial_states(decision, P)
         courses = self._integrate_scenarios(transcribed, decision, p, x0)
         quantities_by_name, horizon = decision.quantities_by_name(self.question), decision.horizon(self.question)
-        integrated_values = [None if c is None else self.verifier.evaluate_course(c, parameters, quantities_by_name, horizon)
-                  for c, parameters in zip(courses, p, strict=True)]  # fmt: skip
+        integrated_values = [
+            None if c is None else self.verifier.evaluate_course(c, parameters, quantities_by_name, horizon)
+            for c, parameters in zip(courses, p, strict=True)
+        ]
         iterations, solvers = (0, ()) if previous is None else (previous.iterations, previous.solvers)
         solvers = tuple(dict.fromkeys([*solvers, solution.solver]))
         return PlanSolution(
@@ -480,10 +497,19 @@ class ControlSolver(ProcessLocal):
         n_own_states, model, P = len(question.model.own_states), question.model, plan_solution.P.copy()
         fixed_initial = {n: v for n, v in question.initial.items() if isinstance(v, float)}
         for argument_name, new_values, valid, columns in (
-            ("initial", initial, [*fixed_initial], {n: P.shape[1] - 1 - n_own_states + i for i, n in enumerate(model.own_states)}),
-            ("parameters", parameters, [n for n in model.parameters if question.index_of(n) is None],
-             {n: i for i, n in enumerate(model.parameters)}),
-        ):  # fmt: skip
+            (
+                "initial",
+                initial,
+                [*fixed_initial],
+                {n: P.shape[1] - 1 - n_own_states + i for i, n in enumerate(model.own_states)},
+            ),
+            (
+                "parameters",
+                parameters,
+                [n for n in model.parameters if question.index_of(n) is None],
+                {n: i for i, n in enumerate(model.parameters)},
+            ),
+        ):
             for n, value in ({} if new_values is None else read_mapping(argument_name, new_values, mistakes)).items():
                 number = read_real(value)
                 if n not in valid:

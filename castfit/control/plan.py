@@ -297,14 +297,21 @@ class Plan(TabularReport):
         horizon_kind = "free" if self.purpose.timed else "given"
         overview = (
             f"objective {self.objective:.9g}; after integration {self.integrated:.9g}; horizon {self.horizon:.9g} "
-            f"({horizon_kind}); {self.stages} stages, {self.iterations} iterations ({self.solver}), {self.seconds:.2f} s"
+            f"({horizon_kind}); {self.stages} stages, {self.iterations} iterations ({self.solver}), "
+            f"{self.seconds:.2f} s"
         )
         sections: list[TextTable | str] = [overview, self.message]
         inputs = [(n, u.values) for n, u in self.free_inputs.items()]
         if inputs:
-            sections.append(TextTable.from_items(inputs, ("input", lambda i: i[0]), (">values", lambda i: str(i[1].size)),
-                                (">least", lambda i: f"{i[1].min():.6g}"),
-                                (">greatest", lambda i: f"{i[1].max():.6g}")))  # fmt: skip
+            sections.append(
+                TextTable.from_items(
+                    inputs,
+                    ("input", lambda i: i[0]),
+                    (">values", lambda i: str(i[1].size)),
+                    (">least", lambda i: f"{i[1].min():.6g}"),
+                    (">greatest", lambda i: f"{i[1].max():.6g}"),
+                )
+            )
         if self.parameters:
             sections.append(
                 TextTable.from_items(
@@ -312,11 +319,16 @@ class Plan(TabularReport):
                 )
             )
         if self.constraints:
-            sections.append(TextTable.from_items(
-                self.constraints.values(), ("constraint", lambda c: c.name), (">least", lambda c: f"{c.least:.6g}"),
-                (">greatest", lambda c: f"{c.greatest:.6g}"), (">violated by", lambda c: f"{c.violation:.2g}"),
-                ("", lambda c: "active" if c.active else ""),
-            ))  # fmt: skip
+            sections.append(
+                TextTable.from_items(
+                    self.constraints.values(),
+                    ("constraint", lambda c: c.name),
+                    (">least", lambda c: f"{c.least:.6g}"),
+                    (">greatest", lambda c: f"{c.greatest:.6g}"),
+                    (">violated by", lambda c: f"{c.violation:.2g}"),
+                    ("", lambda c: "active" if c.active else ""),
+                )
+            )
         return sections
 
     def __str__(self) -> str:

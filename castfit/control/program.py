@@ -201,8 +201,13 @@ class Program:
         status = Status.MAX_TIME if code == "User_Requested_Stop" and watch.cause is None else status
         end: Array = np.asarray(result["x"], dtype=float).ravel()
         end = np.where(np.isfinite(end), end, x / self.scale) * self.scale
-        return self.build_solution(np.clip(end, lower, upper), P, np.asarray(result["lam_g"], dtype=float).ravel(), status,
-                          int(stats["iter_count"]))  # fmt: skip
+        return self.build_solution(
+            np.clip(end, lower, upper),
+            P,
+            np.asarray(result["lam_g"], dtype=float).ravel(),
+            status,
+            int(stats["iter_count"]),
+        )
 
     def build_solution(
         self, x: Array, P: Array, multipliers: Array, status: Status, iterations: int, solver: str = "IPOPT"
@@ -262,9 +267,15 @@ class _BatchedExpression:
     """
 
     def __init__(
-        self, graphs: StageGraphs, graph: ca.SX, columns: tuple[int, ...] | None, positions: Index, numbers: Array, v: ca.MX,
+        self,
+        graphs: StageGraphs,
+        graph: ca.SX,
+        columns: tuple[int, ...] | None,
+        positions: Index,
+        numbers: Array,
+        v: ca.MX,
         P: ca.MX,
-    ) -> None:  # fmt: skip
+    ) -> None:
         S, K, n_y = positions.shape
         stages = _range(K) if columns is None else np.array(columns, dtype=np.intp) % K
         self._positions, self._graphs, self._graph = positions[:, stages].reshape(-1, n_y), graphs, graph

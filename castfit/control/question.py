@@ -319,8 +319,10 @@ def _read_initial(
             mistakes += [f"initial state '{n}' contains '{s}', which is no parameter" for s in unknown_names]
             out[n] = by_name(value, model.system)
         elif number is None or not np.isfinite(number):
-            mistakes.append(f"initial state '{n}' is {shorten_repr(value)}; give a number, an expression of parameters, or "
-                            "cf.free(guess) to choose it")  # fmt: skip
+            mistakes.append(
+                f"initial state '{n}' is {shorten_repr(value)}; give a number, an expression of parameters, or "
+                "cf.free(guess) to choose it"
+            )
         else:
             out[n] = number
     return out

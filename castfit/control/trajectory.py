@@ -85,8 +85,15 @@ class PlanVerifier:
         values = dict(zip(model.parameters, p.tolist(), strict=True))
         try:
             with without_deadline():  # what was found is to be judged, however little time is left
-                solution = simulate(self.model, values, times, initial=initial_values, inputs=inputs, start=question.start,
-                                 integrator=options)  # fmt: skip
+                solution = simulate(
+                    self.model,
+                    values,
+                    times,
+                    initial=initial_values,
+                    inputs=inputs,
+                    start=question.start,
+                    integrator=options,
+                )
         except (SimulationError, InputError):
             return None
         empty = np.empty((times.size, 0))

@@ -163,8 +163,10 @@ class PlanSolution(ProcessLocal):
                 edges = u.edges(question.start, self.decision.horizon(question))
                 first_time, last_time = edges[loose_indices[0]], edges[min(loose_indices[-1] + 1, edges.size - 1)]
                 sentences.append(
-                    f"'{name}' is nearly undetermined: {loose_indices.size} of its {u.size} values, between {first_time:.4g} and "
-                    f"{last_time:.4g}, can change by more than 5 % of their range while the objective changes by 1e-8 of "
+                    f"'{name}' is nearly undetermined: {loose_indices.size} of its {u.size} values, between "
+                    f"{first_time:.4g} and "
+                    f"{last_time:.4g}, can change by more than 5 % of their range while the objective changes by 1e-8 "
+                    "of "
                     "its size (second-order estimate). The objective is reliable there; the shape of the input is not."
                 )
         return out
@@ -188,8 +190,10 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
     if status is Status.INFEASIBLE and transcribed.method.steps:
         sentences = [f"{sentences[0]} The Runge-Kutta steps may also have been too long: try 'collocation'."]
     if status is Status.INFEASIBLE and solution.worst_constraint:
-        sentences = [f"No feasible inputs were found. Largest violation: {solution.worst_constraint}. Relax the constraints, or "
-                     "set soft=."]  # fmt: skip
+        sentences = [
+            f"No feasible inputs were found. Largest violation: {solution.worst_constraint}. Relax the constraints, or "
+            "set soft=."
+        ]
     elif status is Status.EVALUATION_FAILED and solution.iterations == 0:
         reason = (
             "The objective or a constraint is not finite"
@@ -214,7 +218,8 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
             sentences.append("The model could not be integrated with these inputs.")
         elif differs > _CONFIRMATION_RTOL:
             sentences.append(
-                f"The integrated model gives the objective {plan_solution.integrated_objective:.6g} instead of {plan_solution.objective:.6g}."
+                f"The integrated model gives the objective {plan_solution.integrated_objective:.6g} instead of "
+                f"{plan_solution.objective:.6g}."
             )
         if hard_violations:
             sentences.append(f"The integrated model violates {', '.join(hard_violations)}.")
@@ -223,20 +228,35 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
             sentences.append("Use more elements, cf.Collocation(elements=...), or a tighter tolerance.")
         else:
             constraints_text = " and satisfies the constraints" if constraints and not violated_names else ""
-            sentences.append("Integrating the model with these inputs reproduces the objective to a relative accuracy "
-                             f"of {max(differs, 1e-15):.0e}{constraints_text}.")  # fmt: skip
+            sentences.append(
+                "Integrating the model with these inputs reproduces the objective to a relative accuracy "
+                f"of {max(differs, 1e-15):.0e}{constraints_text}."
+            )
     undetermined = plan_solution.find_undetermined_inputs(sentences) if status.success and check_determinacy else {}
     courses, states = [c for c in plan_solution.courses if c is not None], dict[str, Any]()
     for names, tables in ((model.states, [c.x for c in courses]), (model.algebraic_states, [c.z for c in courses])):
         states |= {n: np.squeeze(np.stack([table[:, i] for table in tables]), 0) if len(tables) == 1 else
                    np.stack([table[:, i] for table in tables]) for i, n in enumerate(names) if tables}  # fmt: skip
     return Plan(
-        status, " ".join(sentences), plan_solution.objective, plan_solution.integrated_objective, decision.horizon(question),
-        decision.inputs(question), courses[0].t if courses else transcribed.times(decision)[0], states,
-        {n: v for n, v in decision.quantities_by_name(question).items() if n != HORIZON}, constraints, undetermined, transcribed.grid.stages,
-        plan_solution.iterations, ", then ".join(plan_solution.solvers), time.process_time() - start_time, ControlStatement.from_question(question), planner,
+        status,
+        " ".join(sentences),
+        plan_solution.objective,
+        plan_solution.integrated_objective,
+        decision.horizon(question),
+        decision.inputs(question),
+        courses[0].t if courses else transcribed.times(decision)[0],
+        states,
+        {n: v for n, v in decision.quantities_by_name(question).items() if n != HORIZON},
+        constraints,
+        undetermined,
+        transcribed.grid.stages,
+        plan_solution.iterations,
+        ", then ".join(plan_solution.solvers),
+        time.process_time() - start_time,
+        ControlStatement.from_question(question),
+        planner,
         plan_solution,
-    )  # fmt: skip
+    )
 
 
 def _constraint_extremes(c: Constraint, values: Array) -> PlanConstraint:

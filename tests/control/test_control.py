@@ -269,9 +269,11 @@ def test_an_input_that_nothing_limits_is_warned_of_before_solving():
     nonlinear_model = cf.Model({x: v, v: u + u**3}, inputs=[u], initial={x: 0, v: 0})
     goal = (cf.at_end(x) - 1) ** 2
     for model, inputs, minimise in [
-        (POINT, free(bounds=(-9, 9)), goal), (POINT, free(), goal + 1e-3 * cf.integral(u**2)), (nonlinear_model, free(), goal),
+        (POINT, free(bounds=(-9, 9)), goal),
+        (POINT, free(), goal + 1e-3 * cf.integral(u**2)),
+        (nonlinear_model, free(), goal),
         (dae, free(), goal + 1e-3 * cf.integral(z**2)),
-    ]:  # fmt: skip
+    ]:
         limited = cf.control(model, horizon=1, inputs=inputs, minimise=minimise)
         assert "unconstrained" not in limited.message
     with refused("input 'k' is free and enters no equation, objective or constraint; give it a number"):

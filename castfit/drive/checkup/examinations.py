@@ -194,7 +194,8 @@ def check_gradient(context: CheckContext) -> Finding:
     max_error = 0.0 if worst_index is None else errors[worst_index]
     if worst_index is not None and max_error > _MAX_DERIVATIVE_ERROR:
         return report_warning(
-            f"the derivative with respect to {compiled_problem.names[worst_index]} differs from finite differences by {max_error:.1g} (relative).",
+            f"the derivative with respect to {compiled_problem.names[worst_index]} differs from finite differences by "
+            f"{max_error:.1g} (relative).",
             "An input, event or if_else may be discontinuous in this parameter: use cf.Event, or cf.if_else with a "
             "time, instead of a steep function.",
         )
@@ -546,10 +547,14 @@ def check_starts(context: CheckContext) -> Finding:
         )
     if best_result is not result:
         values = ", ".join(f"{n} = {v:.4g}" for n, v in list(best_result.values.items())[:6])
-        sentence = f"one of {n_tried} starting points led to a better optimum ({best_result.measure} = {best_result.objective:.6g}, at {values})."
+        sentence = (
+            f"one of {n_tried} starting points led to a better optimum ({best_result.measure} = "
+            f"{best_result.objective:.6g}, at {values})."
+        )
         return report_warning(sentence, "Start there and run cf.multistart.")
     return report_ok(
-        f"{n_tried} starting points within a factor of ten: {n_same} reached the cost of this optimum, none a lower one."
+        f"{n_tried} starting points within a factor of ten: {n_same} reached the cost of this optimum, none a lower "
+        "one."
     )
 
 

@@ -277,7 +277,8 @@ def _recommend(model: Model, raw_stiffness: Stiffness) -> tuple[str, str]:
         )
     if raw_stiffness.growth > _MAX_LOG_GROWTH:
         sentence += (
-            f" Unstable: errors of the initial state may grow by a factor of {np.exp(min(raw_stiffness.growth, 700.0)):.1g}. "
+            " Unstable: errors of the initial state may grow by a factor of "
+            f"{np.exp(min(raw_stiffness.growth, 700.0)):.1g}. "
             "Use MultipleShooting or Collocation."
         )
     return suggested, sentence

@@ -82,8 +82,10 @@ def read_choice_constraints(
                 f"constraint '{c.name}' contains '{n}': {suggest(n, trajectory_names)}" for n in unknown_symbols
             ]
         elif unknown_symbols:
-            mistakes.append(f"constraint '{c.name}' contains {join_limited(unknown_symbols)}; along a course write cf.along(...), "
-                            "else constrain single numbers that cf.choose returned")  # fmt: skip
+            mistakes.append(
+                f"constraint '{c.name}' contains {join_limited(unknown_symbols)}; along a course write cf.along(...), "
+                "else constrain single numbers that cf.choose returned"
+            )
         unknown_experiments = [n for n in c.experiments if n not in information.labels]
         mistakes += [
             f"constraint '{c.name}' names '{n}': {suggest(n, information.labels)}" for n in unknown_experiments
@@ -393,9 +395,13 @@ def _value(end: End) -> float:
 
 
 def optimize_choices(
-    search: ChoiceSearch, build_at_choices: Callable[[Numbers], tuple[DesignInformation, CandidateSelection]],
-    optimize_samples: Callable[[DesignInformation, CandidateSelection], Design], starts: int, rng: np.random.Generator, stop: Callable[[], bool],
-) -> Design:  # fmt: skip
+    search: ChoiceSearch,
+    build_at_choices: Callable[[Numbers], tuple[DesignInformation, CandidateSelection]],
+    optimize_samples: Callable[[DesignInformation, CandidateSelection], Design],
+    starts: int,
+    rng: np.random.Generator,
+    stop: Callable[[], bool],
+) -> Design:
     """Return the design of samples at the best choices, which are sought for it again where it is of whole numbers.
 
     build_at_choices : the integrated model at numbers;  optimize_samples : the best design of samples there
@@ -419,7 +425,10 @@ def optimize_choices(
         if not new_design.value < best_design.value - _MIN_GAIN * abs(best_design.value):
             break
         best_design, z = new_design, new_z
-    hits_text = f"{sum(excess <= _SAME_OPTIMUM_TOLERANCE for excess in excesses) or 'none'} of which reached this value of the criterion"
+    hits_text = (
+        f"{sum(excess <= _SAME_OPTIMUM_TOLERANCE for excess in excesses) or 'none'} of which reached this value of "
+        "the criterion"
+    )
     remark = f"Best design of {len(excesses)} starting points, {hits_text}; a better one may exist."
     choices_by_label = {information.labels[k]: chosen_values(candidates[k], search.numbers(z)) for k in search.graphs}
     return replace(
@@ -495,8 +504,13 @@ class VerifiedChoiceSearch:
         ranked = sorted(ends, key=_value)
         if not np.isfinite(ranked[0][0]):
             requirement = "keeps the constraints" if self.search.constraints else "can be integrated"
-            raise InputError("design", [f"none of {len(ends)} starting points led to a design that {requirement}; narrow the "
-                                        "bounds of cf.choose, or relax the constraints"])  # fmt: skip
+            raise InputError(
+                "design",
+                [
+                    f"none of {len(ends)} starting points led to a design that {requirement}; narrow the "
+                    "bounds of cf.choose, or relax the constraints"
+                ],
+            )
         distinct_ends = [
             end for i, end in enumerate(ranked) if not i or end[0] > ranked[i - 1][0] + _SAME_OPTIMUM_TOLERANCE
         ][:_MAX_OPTIMA]
@@ -504,7 +518,10 @@ class VerifiedChoiceSearch:
         z = self.search_locally(z, _FINAL_GRAPH_RTOL)[1]
         final_pair = self.integrate_at(z)
         if (deviation := self.search.compute_relative_deviation(final_pair[1], z)) > _MAX_GRAPH_DEVIATION:
-            message = f"{self.search.steps} Runge-Kutta steps differ from the accurately integrated model by {100 * deviation:.2g} %"
+            message = (
+                f"{self.search.steps} Runge-Kutta steps differ from the accurately integrated model by "
+                f"{100 * deviation:.2g} %"
+            )
             raise InputError(
                 "design", [f"{message}: the model is too stiff for cf.choose; pass candidates with fixed numbers"]
             )

@@ -155,17 +155,31 @@ class Candidate:
         sigmas = {} if sigma is None else _read_per_output("sigma", sigma, mistakes)
         n, grid = per_subject, np.unique(grid)
         mistakes += option_mistakes(
-            *(("cost", c, is_within(c, 0.0, np.inf, strictly=True), "give a positive number, or one per output")
-              for c in costs.values()),
+            *(
+                ("cost", c, is_within(c, 0.0, np.inf, strictly=True), "give a positive number, or one per output")
+                for c in costs.values()
+            ),
             ("cost_unit", cost_unit, is_one_of(cost_unit, *TOGETHER), "choose 'output', 'time' or 'experiment'"),
             ("at_most", at_most, is_count(at_most, 1, 2**53) or is_within(at_most, np.inf), "give a positive integer"),
-            ("spacing", spacing, min_distance is not None and 0 <= min_distance < np.inf, "give a time that is not negative"),
+            (
+                "spacing",
+                spacing,
+                min_distance is not None and 0 <= min_distance < np.inf,
+                "give a time that is not negative",
+            ),
             ("per_subject", n, n is None or is_count(n, 1), "give a positive integer, or leave it out"),
-            *(("sigma", s, isinstance(s, Relative) or is_within(s, 0.0, np.inf, strictly=True),
-               "give a positive number, cf.relative(...), or one of these per output") for s in sigmas.values()),
+            *(
+                (
+                    "sigma",
+                    s,
+                    isinstance(s, Relative) or is_within(s, 0.0, np.inf, strictly=True),
+                    "give a positive number, cf.relative(...), or one of these per output",
+                )
+                for s in sigmas.values()
+            ),
             ("experiment", experiment, isinstance(experiment, str), "give text"),  # pyright: ignore[reportUnnecessaryIsInstance]
             ("name", name, isinstance(name, str), "give text"),  # pyright: ignore[reportUnnecessaryIsInstance]
-        )  # fmt: skip
+        )
         mistakes += flag_mistakes(repeats=repeats, fixed=fixed, continuous_times=continuous_times)
         if has_cost_per_output and not is_one_of(cost_unit, "output"):
             mistakes.append(
@@ -173,7 +187,8 @@ class Candidate:
             )
         if repeats is True and (any(changes.values()) or event_tuple is not None):
             mistakes.append(
-                "repeats=True repeats an experiment, so its conditions cannot differ; remove repeats=True or the other conditions"
+                "repeats=True repeats an experiment, so its conditions cannot differ; remove repeats=True or the "
+                "other conditions"
             )
         if continuous_times is True and is_one_of(cost_unit, "experiment"):
             mistakes.append(
@@ -181,7 +196,8 @@ class Candidate:
             )
         if continuous_times is True and grid.size < 2:
             mistakes.append(
-                "continuous_times=True optimises times between grid points; pass a grid of at least two times, or remove it"
+                "continuous_times=True optimises times between grid points; pass a grid of at least two times, or "
+                "remove it"
             )
         options_set = {
             "spacing": is_within(spacing, 0.0, strictly=True),
@@ -207,11 +223,22 @@ class Candidate:
         raise_if_mistakes("Candidate", mistakes)
         costs = {o: float(c) for o, c in costs.items()}
         values: dict[str, Any] = {
-            "times": grid, "outputs": tuple(names), "experiment": experiment, "repeats": repeats, **changes,
-            "events": event_tuple, "cost_unit": cost_unit, "cost": costs if has_cost_per_output else costs[""], "at_most": float(at_most),
-            "fixed": fixed, "spacing": float(min_distance or 0.0), "continuous_times": continuous_times, "sigma": sigmas or None,
-            "per_subject": per_subject, "name": name,
-        }  # fmt: skip
+            "times": grid,
+            "outputs": tuple(names),
+            "experiment": experiment,
+            "repeats": repeats,
+            **changes,
+            "events": event_tuple,
+            "cost_unit": cost_unit,
+            "cost": costs if has_cost_per_output else costs[""],
+            "at_most": float(at_most),
+            "fixed": fixed,
+            "spacing": float(min_distance or 0.0),
+            "continuous_times": continuous_times,
+            "sigma": sigmas or None,
+            "per_subject": per_subject,
+            "name": name,
+        }
         for key, value in values.items():
             object.__setattr__(self, key, value)
 

@@ -237,7 +237,8 @@ def design(
         mistakes.append("worst=True needs parameter samples; pass cf.sample(result) or a bootstrap, or remove worst")
     if selection is not None and exact and not selection.can_afford_any:
         mistakes.append(
-            "the budget is smaller than the cost of every candidate; increase it, or set exact=False for a weighted design"
+            "the budget is smaller than the cost of every candidate; increase it, or set exact=False for a weighted "
+            "design"
         )
     discrimination = criterion if isinstance(criterion, Discrimination) else None
     if discrimination is not None and (over is not None or worst or len(information.thetas) > 1):
@@ -412,10 +413,20 @@ def _optimize_samples(
     simple = build_simple_designs(information, selection, counts) if exact else {}
     bound = min(solution.bound, evaluate_goal(counts))
     return _build_proposal(
-        information, selection, goal, solution, counts, value=evaluate_goal(counts), exact=exact, criterion=criterion.name,
-        simple={name: (simple_counts, goal.efficiency(evaluate_goal(simple_counts), bound)) for name, simple_counts in simple.items()},
+        information,
+        selection,
+        goal,
+        solution,
+        counts,
+        value=evaluate_goal(counts),
+        exact=exact,
+        criterion=criterion.name,
+        simple={
+            name: (simple_counts, goal.efficiency(evaluate_goal(simple_counts), bound))
+            for name, simple_counts in simple.items()
+        },
         remarks=["The time limit was reached; this is the best design so far."] if stop() else [],
-    )  # fmt: skip
+    )
 
 
 def _build_criterion(
@@ -464,7 +475,8 @@ def _compute_gradient(information: DesignInformation, target: Any, mistakes: lis
         mistakes.append(f"OutputAt: '{label}' is no experiment: {suggest(label, conditions)}")
     if target.output not in information.problem.original_model.output_names:
         mistakes.append(
-            f"OutputAt: '{target.output}' is no output: {suggest(target.output, information.problem.original_model.output_names)}"
+            f"OutputAt: '{target.output}' is no output: "
+            f"{suggest(target.output, information.problem.original_model.output_names)}"
         )
     if mistakes:
         return None
@@ -503,7 +515,8 @@ def _require_determined(information: DesignInformation, goal: DesignGoal, pool: 
     )
     if (is_unknown & ~has_no_effect).any():
         messages.append(
-            f"the candidates cannot distinguish {join_limited(names[is_unknown & ~has_no_effect])} from other quantities"
+            f"the candidates cannot distinguish {join_limited(names[is_unknown & ~has_no_effect])} from other "
+            "quantities"
         )
     remedy = "add other outputs or conditions, fix it (Parameter(fixed=True)), or exclude it with over="
     raise InputError("design", [f"{message}; {remedy}" for message in messages])

@@ -491,10 +491,22 @@ def build_design_information(
     labels = [e.name for e in extended_problem.experiments[len(problem.experiments) :]]
     names, positions, columns, origins = _match_quantities(problem, extended, labels, full_candidates)
     information = DesignInformation(
-        problem, extended, tuple(labels), names, estimate, thetas, _eliminated_sigmas(result, extended), positions, columns, origins,
-        result is not None, result is not None and result.is_contradicted, absolute,
-        tighten_tolerances(None if result is None else result.integrator), tuple(full_candidates),
-    )  # fmt: skip
+        problem,
+        extended,
+        tuple(labels),
+        names,
+        estimate,
+        thetas,
+        _eliminated_sigmas(result, extended),
+        positions,
+        columns,
+        origins,
+        result is not None,
+        result is not None and result.is_contradicted,
+        absolute,
+        tighten_tolerances(None if result is None else result.integrator),
+        tuple(full_candidates),
+    )
     messages: list[str] = []
     for k, o in [(k, o) for k, c in enumerate(full_candidates) for o in c.outputs if c.sigma_of(o) is None]:
         observable = information.observable(k, o)
@@ -560,7 +572,8 @@ def extend_with_candidates(
         if memory_outputs and is_divided and not candidate.fixed:
             remedy = "leave per_subject out" if subjects else "give cost_unit='experiment'"
             mistakes.append(
-                f"{label}: the information of a measurement of '{memory_outputs[0]}' depends on earlier measurements; {remedy}"
+                f"{label}: the information of a measurement of '{memory_outputs[0]}' depends on earlier measurements; "
+                f"{remedy}"
             )
         if choice_values:
             candidate = substitute_choices(candidate, choice_values, base.start)

@@ -331,7 +331,8 @@ def build_population_information(
             observable = condition.observed[compiled.outputs.index(output)]
             if observable is not None and not isinstance(observable.noise, (Gaussian, LogNormal)):
                 mistakes.append(
-                    f"{condition.name}: designs of populations need normal noise, but '{output}' has another noise model"
+                    f"{condition.name}: designs of populations need normal noise, but '{output}' has another noise "
+                    "model"
                 )
             if fit is None and c.sigma_of(output) is None and problem.posed.groups:
                 remedy = f"give cf.unknown(guess=...) to the experiments, or Candidate(sigma={{'{output}': ...}})"
@@ -342,12 +343,27 @@ def build_population_information(
         y[question.names.index(name)] = value
     n_y = question.n_y
     information = PopulationDesignInformation(
-        problem, compiled, tuple(new_names[len(old_names) :]), question.names, y, y[None], (), np.arange(n_y), np.arange(n_y),
-        np.arange(n_y), fit is not None, False, None, tighten_tolerances(None if fit is None else fit.integrator),
+        problem,
+        compiled,
+        tuple(new_names[len(old_names) :]),
+        question.names,
+        y,
+        y[None],
+        (),
+        np.arange(n_y),
+        np.arange(n_y),
+        np.arange(n_y),
+        fit is not None,
+        False,
+        None,
+        tighten_tolerances(None if fit is None else fit.integrator),
         tuple(with_fields(c, cost_unit="experiment", spacing=0.0, continuous_times=False) for c in full_candidates),
-        question=question, M0=np.zeros((n_y, n_y)), group=tuple(range(len(full_candidates))), groups=tuple(full_candidates),
+        question=question,
+        M0=np.zeros((n_y, n_y)),
+        group=tuple(range(len(full_candidates))),
+        groups=tuple(full_candidates),
         integrator=None if fit is None else fit.integrator,
-    )  # fmt: skip
+    )
     return replace(information, M0=_compute_prior_information(information, fit))
 
 
@@ -581,9 +597,15 @@ def _as_candidates(
     no_index, cost = np.full(N, -1, dtype=np.intp), np.array([selection.cost[column_by_group[g]] for g, _ in keys])
     fixed_values = tuple(selection.values[0][g] for g in fixed)
     return new_information, replace(
-        selection, pool=reordered_pool, positions=positions, candidate=np.arange(N), output=no_index, time=no_index, cost=cost,
+        selection,
+        pool=reordered_pool,
+        positions=positions,
+        candidate=np.arange(N),
+        output=no_index,
+        time=no_index,
+        cost=cost,
         values=((*values, *fixed_values),),
-    )  # fmt: skip
+    )
 
 
 def shift_schedule_times(

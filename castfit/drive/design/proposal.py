@@ -365,7 +365,8 @@ class Design:
                 for location, value in values.items()
             ]
             lines.append(
-                f"{'' if is_single else f'In {label}: '}{'Choose' if is_single else 'choose'} {'; '.join(choice_texts)}."
+                f"{'' if is_single else f'In {label}: '}{'Choose' if is_single else 'choose'} "
+                f"{'; '.join(choice_texts)}."
             )
         for k, label in enumerate(self.information.labels):
             prefix = "" if is_single else f"In {label}: "
@@ -427,7 +428,8 @@ class Design:
         scope_text = self.information.certificate_scope + (", as chosen," if self.chosen else "")
         budget_text = " within the budget" if self.selection.has_budget or not self.selection.price else ""
         phrases = [
-            f"Optimality bound: no design of {scope_text}{budget_text} is better by more than {_format_percent(max_gain)} ({criterion_text})"
+            f"Optimality bound: no design of {scope_text}{budget_text} is better by more than "
+            f"{_format_percent(max_gain)} ({criterion_text})"
         ]
         for name, efficiency in self.simple_efficiency.items():
             unknown_names = [
@@ -445,7 +447,8 @@ class Design:
         lines = [f"{'; '.join(phrases[:2])}{''.join(f', {other}' for other in phrases[2:])}."]
         if self.selection.price:
             lines.append(
-                f"The cost is {self.spent:g}; at a price of {self.selection.price:g} additional measurements do not pay."
+                f"The cost is {self.spent:g}; at a price of {self.selection.price:g} additional measurements do not "
+                "pay."
             )
         return lines
 
@@ -508,7 +511,8 @@ def build_remarks(design: Design) -> tuple[str, ...]:
     other_constraints = [c.name for c in information.problem.constraints if c.name not in equations]
     if other_constraints:
         remarks.append(
-            f"The design ignores the information of the constraint{'' if len(other_constraints) == 1 else 's'} {join_limited(other_constraints)}."
+            f"The design ignores the information of the constraint{'' if len(other_constraints) == 1 else 's'} "
+            f"{join_limited(other_constraints)}."
         )
     table = design.table
     n_points = len({*zip(table["candidate"].tolist(), table["output"].tolist(), table["time"].tolist(), strict=True)})
@@ -520,7 +524,8 @@ def build_remarks(design: Design) -> tuple[str, ...]:
     unknown_names = [name for name, sd in design.after.items() if not np.isfinite(sd)]
     if unknown_names:
         remarks.append(
-            f"{join_limited(unknown_names)} will not be identifiable after this experiment (not a target of the design)."
+            f"{join_limited(unknown_names)} will not be identifiable after this experiment (not a target of the "
+            "design)."
         )
     if len(information.thetas) == 1:
         poorly_known = [name for name, sd in design.before.items() if sd > _POOR_DEVIATION]
@@ -528,6 +533,7 @@ def build_remarks(design: Design) -> tuple[str, ...]:
             remarks.append("The design is optimal only if the guesses are correct; no data support them.")
         elif poorly_known:
             remarks.append(
-                f"The design depends on poorly determined estimates ({join_limited(poorly_known)}). Pass cf.sample(result) to average over their uncertainty."
+                f"The design depends on poorly determined estimates ({join_limited(poorly_known)}). Pass "
+                "cf.sample(result) to average over their uncertainty."
             )
     return tuple(remarks)

@@ -159,8 +159,10 @@ def candidate_rows(
                         for block, is_fixed in zip(sample, fixed, strict=True) if not is_fixed])
         for sample in blocks
     ]  # fmt: skip
-    fixed_information = [sum(np.einsum("Nki,Nkj->ij", block, block) for block, is_fixed in zip(sample, fixed, strict=True) if is_fixed)
-            for sample in blocks]  # fmt: skip
+    fixed_information = [
+        sum(np.einsum("Nki,Nkj->ij", block, block) for block, is_fixed in zip(sample, fixed, strict=True) if is_fixed)
+        for sample in blocks
+    ]
     return np.array(J), np.array([M + added for M, added in zip(prior_information, fixed_information, strict=True)])
 
 

@@ -27,9 +27,15 @@ MIN_SPLINE_TIMES = 4  # grid times that a spline needs
 
 
 def optimize_times(
-    selection: CandidateSelection, goal: DesignGoal, counts: Array, order: Index, bounds: tuple[Array, Array, Array],
-    gaps: tuple[Index, Array], interpolate_information: Callable[[Array], Array], recompute_selection: Callable[[Array], CandidateSelection],
-) -> tuple[CandidateSelection, CandidatePool] | None:  # fmt: skip
+    selection: CandidateSelection,
+    goal: DesignGoal,
+    counts: Array,
+    order: Index,
+    bounds: tuple[Array, Array, Array],
+    gaps: tuple[Index, Array],
+    interpolate_information: Callable[[Array], Array],
+    recompute_selection: Callable[[Array], CandidateSelection],
+) -> tuple[CandidateSelection, CandidatePool] | None:
     """Optimise the times of a design.
 
     Return the purchases and the offers in the criterion's order, or None if not better.
@@ -110,9 +116,15 @@ def shift_times(
 
     start = np.array([grids[k][t] for k, t in places])
     low, high = (
-        np.array([(1 - _MAX_SHIFT_FRACTION) * grids[k][t] + _MAX_SHIFT_FRACTION * grids[k][min(max(t + shift, 0), grids[k].size - 1)]
-                  for k, t in places]) for shift in (-1, 1)
-    )  # fmt: skip
+        np.array(
+            [
+                (1 - _MAX_SHIFT_FRACTION) * grids[k][t]
+                + _MAX_SHIFT_FRACTION * grids[k][min(max(t + shift, 0), grids[k].size - 1)]
+                for k, t in places
+            ]
+        )
+        for shift in (-1, 1)
+    )
     gap_starts = [
         a for a, ((k, _), (j, _)) in enumerate(pairwise(places)) if k == j and information.candidates[k].spacing > 0
     ]

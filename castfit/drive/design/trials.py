@@ -137,7 +137,10 @@ class VerifiedPopulation(RefitsResult):
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        heading = f"{self.fitted} simulated trials with {self.subjects} subjects, fitted with mixed effects: {self.time:.1f} s"
+        heading = (
+            f"{self.fitted} simulated trials with {self.subjects} subjects, fitted with mixed effects: "
+            f"{self.time:.1f} s"
+        )
         lines = [heading, self.message, *(["", *self._scatter.lines] if self.fitted > 1 else [])]
         bound_texts = [
             f"{n} in {100 * q.fraction_at_bound:.0f} %" for n, q in self.quantities.items() if q.fraction_at_bound > 0.0
@@ -145,7 +148,8 @@ class VerifiedPopulation(RefitsResult):
         if bound_texts:
             lines += [
                 "",
-                f"At a bound in some trials, so the predicted standard deviations are unreliable: {', '.join(bound_texts)}.",
+                "At a bound in some trials, so the predicted standard deviations are unreliable: "
+                f"{', '.join(bound_texts)}.",
             ]
         return "\n".join([*lines, "", *self._failure_sheet().lines] if self._failed else lines)
 
@@ -205,9 +209,14 @@ def _run_trial(job: Any, index: int, limit: float, deadline: float) -> Refit | N
     )  # fmt: skip
     status = Status.EVALUATION_FAILED.value if fit.status.success and not fit.success else fit.status.value
     row = Refit(
-        index=index, status=status, message=fit.message, theta=question.natural(fit.y),
-        iterations=fit.iterations, requested_pairs=dict.fromkeys(fit.at_bounds, (0.0, 0.0)), time=time.perf_counter() - start_time,
-    )  # fmt: skip
+        index=index,
+        status=status,
+        message=fit.message,
+        theta=question.natural(fit.y),
+        iterations=fit.iterations,
+        requested_pairs=dict.fromkeys(fit.at_bounds, (0.0, 0.0)),
+        time=time.perf_counter() - start_time,
+    )
     cut = fit.status is Status.MAX_TIME and deadline <= time.time() + 1e-3
     return replace(row, status=CUT_OFF, message="The time of the whole run ended.") if cut else row
 

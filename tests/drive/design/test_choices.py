@@ -48,10 +48,12 @@ WHAT = {
     "doses": lambda: (drug(), {"events": [cf.Doses(gut, [cf.choose(20, 90), 40], [0, cf.choose(1, 6)])]}),
     "infusion": lambda: (drug(), {"events": [cf.Doses(gut, 60, 0), cf.Doses(blood, cf.choose(0, 90), 1, duration=4)]}),
     "after": lambda: (
-        drug(), {"events": [cf.Doses(gut, 60, 0), cf.Doses(blood, cf.choose(0, 9), 2, measured="after")]},
+        drug(),
+        {"events": [cf.Doses(gut, 60, 0), cf.Doses(blood, cf.choose(0, 9), 2, measured="after")]},
     ),
     "event": lambda: (
-        drug(), {"events": [cf.Doses(gut, 60, 0), cf.Event(3, {blood: cf.choose(0.1, 0.9) * blood + ka})]},
+        drug(),
+        {"events": [cf.Doses(gut, 60, 0), cf.Event(3, {blood: cf.choose(0.1, 0.9) * blood + ka})]},
     ),
     "lag": lambda: (
         cf.Problem(
@@ -70,8 +72,11 @@ WHAT = {
     "relative": lambda: (drug(), {"initial": {"blood": cf.choose(1, 50)}, "sigma": cf.relative(0.1, floor=1e-3)}),
     "computed": lambda: (drug({"c": 0.05 + 0.1 * blood / V}), {"initial": {"gut": cf.choose(1, 50)}}),
     "log-normal": lambda: (drug(0.1, cf.LogNormal()), {"initial": {"blood": cf.choose(1, 50)}, "inputs": {"u": 0.2}}),
-    "free": lambda: (drug(initial={"blood": cf.free(5.0)}), {"initial": {"gut": cf.choose(1, 50)}, "cost_unit": "time"}),
-}  # fmt: skip
+    "free": lambda: (
+        drug(initial={"blood": cf.free(5.0)}),
+        {"initial": {"gut": cf.choose(1, 50)}, "cost_unit": "time"},
+    ),
+}
 
 
 @pytest.mark.parametrize("what", WHAT)
@@ -264,8 +269,16 @@ REFUSED = {
     "strange": lambda: ({"initial": {"gut": cf.choose(0, 1)}}, {"constraints": [cf.along(x <= 5)]}, "contains 'x'"),
     "bare": lambda: ({"initial": {"gut": cf.choose(0, 1)}}, {"constraints": [blood <= 5]}, "write cf.along"),
     "blind": lambda: ({"initial": {"blood": cf.choose(1, 2)}, "events": []}, {}, "no candidate depends on ka"),
-    "T": lambda: ({"initial": {"gut": cf.choose(0, 1)}}, {"criterion": cf.discriminate(drug())}, "discriminating designs do not support cf.choose"),
-    "worst": lambda: ({"initial": {"gut": cf.choose(0, 1)}}, {"worst": True}, "cf.choose optimises the average over samples; remove worst=True"),
+    "T": lambda: (
+        {"initial": {"gut": cf.choose(0, 1)}},
+        {"criterion": cf.discriminate(drug())},
+        "discriminating designs do not support cf.choose",
+    ),
+    "worst": lambda: (
+        {"initial": {"gut": cf.choose(0, 1)}},
+        {"worst": True},
+        "cf.choose optimises the average over samples; remove worst=True",
+    ),
     "input": lambda: ({"inputs": {"q": cf.choose(0, 1)}}, {}, "'q'"),
     "into": lambda: ({"events": [cf.Doses("q", cf.choose(0, 1))]}, {}, "'q'"),
     "infusion": lambda: ({"events": [cf.Doses(gut, 9, cf.choose(0, 1), duration=1)]}, {}, "an infusion at no"),
@@ -273,10 +286,11 @@ REFUSED = {
     "event": lambda: ({"events": [cf.Event(cf.choose(0, 1), {gut: 5})]}, {}, "an event at no known time"),
     "by states": lambda: ({"events": [cf.Doses(gut, 9 - gut, cf.choose(0, 1))]}, {}, "a dose by states"),
     "trigger": lambda: (
-        {"initial": {"gut": cf.choose(0, 1)}, "events": [cf.Event(when=blood > 1, changes={gut: 0})]}, {},
+        {"initial": {"gut": cf.choose(0, 1)}, "events": [cf.Event(when=blood > 1, changes={gut: 0})]},
+        {},
         "events that states trigger",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)
