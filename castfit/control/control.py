@@ -1,10 +1,10 @@
-"""Optimal control: `control` reads a question, solves it on a grid, divides the grid, and lets the integrator judge.
+"""Optimal control: `control` reads a question, solves it on a grid, refines the grid, and verifies by integration.
 
-1. The states begin as the model, integrated with the guessed inputs, has them.
-2. The program is solved by IPOPT with exact first and second derivatives.
-3. Stages with errors above the tolerance are divided, and the program is solved again from there.
-4. The model is integrated with error control under the inputs that were found: it must give the same objective and keep
-   the constraints, between the points at which they were held, too.  Otherwise the plan is none, and says so.
+1. The initial states of the program come from integrating the model with the guessed inputs.
+2. IPOPT solves the program with exact first and second derivatives.
+3. Stages with errors above the tolerance are divided, and the program is solved again from its solution.
+4. The model is integrated with error control under the optimal inputs.  It must reproduce the objective and satisfy the
+   constraints, also between the points of the program.  Otherwise the plan has the status "inaccurate".
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from castfit.experiment.inputs import Input
 
 FIRST_ELEMENTS = 20
-"""Of a horizon, at least; more where there are more pieces."""
+"""Minimum number of elements of a horizon; more if an input has more pieces."""
 
 _MAX_REFINEMENTS = 8  # refinements of the discretisation
 _MAX_STAGE_FACTOR = 100  # stages relative to the first grid
@@ -90,7 +90,7 @@ def control(
     rng: Any = None,
     max_time: float = np.inf,
 ) -> Plan:
-    """Find the inputs, parameters and initial states of a model that make an objective least.
+    """Find the inputs, parameters and initial states of a model that minimise an objective.
 
     Parameters
     ----------
@@ -100,35 +100,34 @@ def control(
     minimise : casadi.SX or float
         Any expression of `integral`, `at_end`, `final_time`, parameters, and quantities, ``cf.quantity("x(0)")``.
     inputs : mapping from input to Input.free, Input or float
-        Those that are chosen, and those that are given.
+        Free and fixed inputs.
     constraints : sequence of relations
         ``cf.along(x <= 1)`` at all times, ``cf.at(3, x == 0)`` at some, ``cf.at_end(x) == 1``,
         ``cf.integral(u) <= 2``, ``k1 <= k2``.
     parameters : mapping from str to float or Parameter, Result, or a list of these
-        Numbers, or quantities to be chosen: ``cf.Parameter(1.0, bounds=(0, 2))``; of a result its estimates, and what
-        was fixed in its problem.  A list is one of scenarios, for which the same inputs, and the same chosen
-        quantities, must do.
+        Numbers, or quantities to optimise: ``cf.Parameter(1.0, bounds=(0, 2))``; a result supplies its estimates and
+        the fixed parameters of its problem.  A list defines scenarios, which share the inputs and the optimised
+        quantities.
     initial : mapping from state to float, expression or cf.free
-        Initial states that the model itself does not give, or others; with ``cf.free`` one is chosen, as ``x(0)``.
+        Initial states that the model does not specify, or others; ``cf.free`` optimises one, named ``x(0)``.
     start : float
         Time at the beginning of the horizon.
     transcription : {"collocation", "multiple"} or Collocation
-        Collocation, whose elements are divided until the integrator agrees, or multiple shooting by Runge-Kutta steps,
-        more of them until it does.
+        Collocation, or multiple shooting with Runge-Kutta steps; refined until the integrated model agrees.
     solver : Ipopt, optional
-        IPOPT alone, with these options; by default Gauss-Newton where the objective is a sum of squares and the answer
-        is near, IPOPT elsewhere.
+        IPOPT alone, with these options; by default Gauss-Newton near a solution if the objective is a sum of squares,
+        otherwise IPOPT.
     scenarios : {"mean", "worst"}
-        Whether the mean of the objective over all scenarios or its largest value is made least.
+        Whether the mean of the objective over all scenarios or its largest value is minimised.
     soft : float, optional
-        Lets constraints along the horizon be violated, at this price for each unit of the largest violation: a closed
-        loop may begin where they do not hold.
+        Price of each unit of the largest violation of constraints along the horizon, which are hard by default.  A
+        closed loop may start outside of them.
     starts : int
-        The search begins at the guesses, and at so many points less one drawn within the bounds.
+        Number of starting points: the guesses, and points drawn within the bounds.
     rng : int or Generator
-        For several starts.
+        Draws the starting points.
     max_time : float
-        Seconds; what was found by then is returned.
+        Seconds, after which the best iterate is returned.
 
     Returns
     -------
@@ -160,20 +159,20 @@ def control(
 
 
 def _step_amplification(z: float) -> float:
-    """Return by how much a step of z times the time of decay lets errors grow; 1 at least."""
+    """Return the growth factor of errors in a Runge-Kutta step of z decay times, at least 1."""
     return max(abs(1.0 - z + z**2 / 2.0 - z**3 / 6.0 + z**4 / 24.0), 1.0)
 
 
 def _read_method(
     model: Any, inputs: Any, transcription: Any, solver: Any, starts: Any, rng: Any, max_time: Any, mistakes: list[str]
 ) -> tuple[Any, ...]:
-    """Read the options of a `ControlSolver` other than the question: method, grid, tolerance, solver and starts."""
+    """Read the settings of a `ControlSolver`: method, grid, tolerance, solver and starts."""
     method, elements, tolerance = StageMethod(), FIRST_ELEMENTS, 1e-7
     if isinstance(transcription, Collocation):
         method, tolerance = StageMethod(transcription.degree, transcription.scheme), transcription.tolerance
         are_default = is_one_of(transcription.states, "data"), transcription.integrator == Collocation().integrator
         mistakes += [
-            f"Collocation({name}=...) is for fits; leave it out"
+            f"Collocation({name}=...) has an effect only in fits; remove it"
             for name, is_default in zip(("states", "integrator"), are_default, strict=True)
             if not is_default
         ]
@@ -213,7 +212,7 @@ def _read_method(
 
 @dataclass(frozen=True, eq=False)
 class ControlSolver(ProcessLocal):
-    """Solver settings for a control question: `plan` solves it, `again` solves it for other initial states."""
+    """Solver settings of a control question: `plan` solves it, `replan` solves it for other initial states."""
 
     question: ControlQuestion
     method: StageMethod
@@ -231,7 +230,7 @@ class ControlSolver(ProcessLocal):
 
     @cached_property
     def verifier(self) -> PlanVerifier:
-        """Judge that integrates the model under a solution."""
+        """Verifier that integrates the model under a solution."""
         return PlanVerifier(self.question)
 
     def plan(self, start_time: float) -> Plan:
@@ -263,7 +262,7 @@ class ControlSolver(ProcessLocal):
         return DecisionValues(np.concatenate(values) if values else np.empty(0), quantities)
 
     def _draw_start(self, rng: np.random.Generator) -> DecisionValues:
-        """Draw a start: inputs with a few levels within their bounds, quantities within theirs."""
+        """Draw inputs with a few levels, and quantities, within their bounds."""
         initial_decision, values, question = self._build_guess(), list[Any](), self.question
         for u in question.free_inputs.values():
             guess = u.build_start_values(question.start, question.horizon)
@@ -283,7 +282,7 @@ class ControlSolver(ProcessLocal):
         return DecisionValues(np.concatenate(values) if values else np.empty(0), np.array(drawn_quantities))
 
     def _solve_from(self, initial_decision: DecisionValues, watch: Deadline, *, is_random: bool) -> PlanSolution:
-        """Solve from a start, and on finer grids from there, until the integrated model agrees."""
+        """Solve from a start, and on finer grids from each solution, until the integrated model agrees."""
         question, plan_solution = self.question, None
         initial = np.array([v if isinstance(v, float) else 0.0 for v in question.initial.values()])
         grid = StageGrid.from_question(question, self.elements)
@@ -338,7 +337,7 @@ class ControlSolver(ProcessLocal):
     def _choose_method(
         self, courses: Sequence[PlanTrajectory | None], p: Array, longest_stage: float, *, is_random: bool
     ) -> StageMethod:
-        """Return the method, with so many Runge-Kutta steps in the longest stage that their errors do not grow."""
+        """Return the method, with enough Runge-Kutta steps in the longest stage to limit the growth of errors."""
         if not self.method.steps:
             return self.method
         fastest_rate = max(
@@ -371,7 +370,7 @@ class ControlSolver(ProcessLocal):
     def _solve_program(
         self, transcribed: TranscribedPlan, x: Array, P: Array, size: float, watch: Deadline, *, warm: bool
     ) -> ProgramSolution:
-        """Solve by Gauss and Newton's method where that is near enough to do it, else by IPOPT."""
+        """Solve by Gauss-Newton steps from a warm start or for linear rows. Use IPOPT if these fail."""
         solver, bounds = self.solver or Ipopt(), transcribed.bounds()
         if self.solver is None and (warm or transcribed.program.linear) and transcribed.gauss_newton is not None:
             solution = transcribed.gauss_newton.solve(x, P, *bounds, size, watch, _MAX_GAUSS_NEWTON_STEPS)
@@ -389,7 +388,7 @@ class ControlSolver(ProcessLocal):
         )
         if warm or ipopt_solution.iterations or not ipopt_solution.status.success or not input_indices.size:
             return ipopt_solution
-        perturbed = x.copy()  # the guess is stationary, and may be a maximum: inputs elsewhere tell
+        perturbed = x.copy()  # the guess is stationary, but may be a maximum
         perturbed[input_indices] += _PERTURBATION_SIZE * transcribed.program.scale[input_indices]
         alternative = transcribed.program.solve(np.clip(perturbed, *bounds), P, *bounds, options, remaining_time)
         is_better = alternative.status.success and alternative.objective < ipopt_solution.objective
@@ -435,7 +434,7 @@ class ControlSolver(ProcessLocal):
         x0: Array,
         extra_points: tuple[float, ...] = CHECK_FRACTIONS,
     ) -> list[PlanTrajectory | None]:
-        """Integrate every scenario; at edges and inner points of stages, and at some more parts of each."""
+        """Integrate every scenario, with output at edges and points of stages, and at additional fractions of each."""
         times, inputs = transcribed.times(decision, extra_points)[0], decision.inputs(self.question)
         return [
             self.verifier.integrate(parameters, initial_states, inputs, times)
@@ -445,7 +444,7 @@ class ControlSolver(ProcessLocal):
     def _refine_discretisation(
         self, plan_solution: PlanSolution, previous: PlanSolution | None
     ) -> tuple[StageMethod, StageGrid] | None:
-        """Return a finer discretisation, where errors or violations between points ask for it, and it helps."""
+        """Return a finer discretisation if errors or violations between points require one; else None."""
         transcribed, tolerance = plan_solution.transcribed, self.tolerance
         if not plan_solution.solution.status.success or any(c is None for c in plan_solution.courses):
             return None
@@ -458,7 +457,7 @@ class ControlSolver(ProcessLocal):
         )
         state_tolerance = (
             _FIRST_DEFECT_FACTOR * tolerance if previous is None else _MAX_DEFECT
-        )  # states of unstable models never agree wholly
+        )  # states of unstable models never agree exactly
         is_accurate = plan_solution.max_defect <= state_tolerance and (
             is_converged or plan_solution.objective_deviation <= tolerance
         )
@@ -485,7 +484,7 @@ class ControlSolver(ProcessLocal):
         return transcribed.method, transcribed.grid.subdivide(parts.astype(np.intp))
 
     def replan(self, plan: Plan, initial: Any, parameters: Any, shift: Any, max_time: Any) -> Plan:
-        """Solve the same program for other numbers, from the plan, so much later."""
+        """Solve the same program for other numbers, from the plan shifted in time."""
         start_time, question = time.process_time(), self.question
         plan_solution: PlanSolution = plan.solution
         mistakes: list[str] = []

@@ -25,9 +25,9 @@ _CURVATURE_SHIFT = 1e-11  # shift of the Hessian, relative to its largest entry:
 def compute_input_freedom(
     program: Program, x: Array, P: Array, multipliers: Array, eps: float, lower: Array, upper: Array
 ) -> Array | None:
-    """Return by how much each value of an input can change, 0 at a bound, while the objective changes by eps.
+    """Return the largest change of each input value, 0 at a bound, that changes the objective by eps.
 
-    None where linear algebra does not tell.
+    Return None for too many values, or if the factorization fails.
     """
     n_u = program.layout.inputs.size
     if not 0 < n_u <= _MAX_INPUT_VALUES:

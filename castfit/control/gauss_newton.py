@@ -1,14 +1,14 @@
-"""Sums of squares by Gauss and Newton's method: a quadratic program at each point, its curvature that of the squares.
+"""Gauss-Newton method for sums of squares: a quadratic program at each point, with the curvature of the squares.
 
-Where the objective adds up squares, or is quadratic in states and inputs, B = sum J' Q J, with the slopes J of what is
-squared, is its curvature without that of the equations:
+The objective is a sum of squares, or quadratic in states and inputs.  With the derivatives J of the squared terms, its
+curvature without second derivatives of the equations is B = sum J' Q J:
 
     minimise  grad f' d + 1/2 d' B d     subject to  lower <= g + G d <= upper,  bounds of x + d
 
-The program is sparse and its factorization linear in the number of stages, as a Riccati recursion is; an interior point
-method (PIQP) solves it with all its bounds.  Steps are judged by  f + mu |violations|_1  with mu above the multipliers
-(Han 1977).  Near a solution one or two programs do what IPOPT takes five to ten factorizations for; far from it, where
-a program has no solution or steps do not shrink, nothing is returned, and IPOPT is asked.
+The program is sparse, and its factorization is linear in the number of stages, like a Riccati recursion.  An interior
+point method (PIQP) solves it with all bounds.  The line search uses the merit function  f + mu |violations|_1  with mu
+above the multipliers (Han 1977).  Near a solution one or two programs replace five to ten factorizations of IPOPT.  If
+a program has no solution or the steps do not converge, the method returns None, and IPOPT solves the problem.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CONIC_OPTIONS: dict[str, Any] = {"error_on_fail": False, "print_time": False, "
 
 
 class LeastSquaresControlSolver:
-    """The method for one program, whose objective is a sum of squares or convex and quadratic."""
+    """Gauss-Newton solver of one program, whose objective is a sum of squares or convex and quadratic."""
 
     def __init__(self, program: Program) -> None:
         pattern = {"h": program.curvature.sparsity_out(0), "a": program.functions[2].sparsity_out(1)}
@@ -43,9 +43,9 @@ class LeastSquaresControlSolver:
     def solve(
         self, x: Array, P: Array, lower: Array, upper: Array, size: float, watch: Deadline, max_steps: int
     ) -> ProgramSolution | None:
-        """Take at most so many steps from x (n,); None where they do not end at a solution.
+        """Take at most `max_steps` steps from x (n,). Return None if these do not reach a solution.
 
-        size : by which the objective is divided
+        size : divisor of the objective
         """
         program, p, scale = self.program, self.program.numbers(P), self.program.scale
         low, high, (lbg, ubg) = lower / scale, upper / scale, program.limits
@@ -67,9 +67,7 @@ class LeastSquaresControlSolver:
             if violations.max(initial=0.0) <= _FEASIBILITY_TOLERANCE and abs(
                 predicted_change
             ) <= _CONVERGENCE_RTOL * max(abs(f) / size, _ZERO_OBJECTIVE):
-                full_step = np.clip(
-                    y + d, low, high
-                )  # what is left falls by its square, however small the units make it
+                full_step = np.clip(y + d, low, high)  # the remaining violation decreases quadratically
                 is_more_feasible = (
                     _compute_violations(program.values(full_step * scale, P)[1], lbg, ubg).sum() < violations.sum()
                 )

@@ -1,4 +1,4 @@
-"""Stages of a horizon: where they begin and end, and which value of each free input holds there."""
+"""Stages of a horizon: their edges, and the values of the free inputs on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StageGrid:
 
     @classmethod
     def from_question(cls, question: ControlQuestion, elements: int) -> StageGrid:
-        """Take the ends of pieces, times of constraints, breakpoints of known inputs, and at least some elements."""
+        """Build a grid of about `elements` stages, with edges at pieces, constraint times and breakpoints."""
         length, start = question.horizon, question.start
         boundaries = [np.array([0.0, 1.0])]
         boundaries += [np.linspace(0.0, 1.0, u.pieces + 1) for u in question.free_inputs.values()]
@@ -42,7 +42,7 @@ class StageGrid:
         return self.edges.size - 1
 
     def subdivide(self, parts: Index) -> StageGrid:
-        """Return the grid with stages divided into so many (K,)."""
+        """Return the grid with each stage divided into a number of parts (K,)."""
         begin = np.repeat(self.edges[:-1], parts)
         length = np.repeat(np.diff(self.edges) / parts, parts)
         number = np.arange(begin.size) - np.repeat(np.cumsum(parts) - parts, parts)
@@ -62,7 +62,7 @@ class StageGrid:
         return np.stack(columns, axis=1) if columns else np.empty((self.stages, 0), dtype=np.intp)
 
     def compute_stage_numbers(self, question: ControlQuestion) -> Array:
-        """Return the numbers of the stages, (K, n_e)."""
+        """Return the numbers e of the stages, (K, n_e); see castfit.control.stages."""
         lengths = np.diff(self.edges)
         columns = [self.edges[:-1], lengths]
         for u in question.free_inputs.values():

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from castfit.control.question import ControlQuestion
 
 FORMAT = 1
-"""Of saved plans."""
+"""Format number of saved plans."""
 
 
 @dataclass(frozen=True)
 class ControlStatement:
-    """Description of the question that a plan answers, in words and names.
+    """Description of the question that a plan answers.
 
     timed : whether the horizon was free
-    chosen : names of the inputs that were chosen
-    bounds : the finite ones of chosen inputs, and of states alone along the horizon
+    chosen : names of the free inputs
+    bounds : finite bounds of free inputs, and of single states along the horizon
     """
 
     words: str
@@ -64,9 +64,9 @@ class ControlStatement:
 
 @dataclass(frozen=True)
 class PlanConstraint:
-    """A constraint of a plan, as the integrated model keeps it.
+    """A constraint of a plan, evaluated on the integrated model.
 
-    least, greatest : of the expression, wherever the constraint holds
+    least, greatest : extreme values of the expression at the times of the constraint
     violation : beyond its bounds, 0 if none, in the expression's unit
     """
 
@@ -79,7 +79,7 @@ class PlanConstraint:
 
     @property
     def active(self) -> bool:
-        """Whether a bound is reached, within a hundred-thousandth of the expression's range and bounds."""
+        """Whether a bound is reached, to within 1e-5 of the largest value or bound."""
         size = max(abs(v) for v in (self.lower, self.upper, self.least, self.greatest) if np.isfinite(v)) or 1.0
         return bool(self.least - self.lower <= 1e-5 * size or self.upper - self.greatest <= 1e-5 * size)
 
@@ -88,40 +88,40 @@ class PlanConstraint:
 @public("castfit")
 @dataclass(frozen=True, eq=False)
 class Plan(TabularReport):
-    """The best inputs that were found, and what the model does under them; `control` makes it.
+    """Optimal inputs, and the integrated model under them; `control` creates it.
 
     Attributes
     ----------
     success : bool
-        Whether the optimality conditions hold and the model, integrated with error control under these inputs, gives
-        the same objective and keeps the constraints, to within 1e-4 of their size.
+        Whether the optimality conditions hold, and the model integrated with error control under these inputs
+        reproduces the objective and satisfies the constraints, to within 1e-4 of their size.
     status : Status
     message : str
-        How the search ended, and what is to be known of the answer.
+        End of the search, and remarks on the plan.
     objective : float
-        Of the program that was solved; `integrated` is that of the integrated model.
+        Objective of the program; `integrated` is the objective of the integrated model.
     horizon : float
         The length of the horizon.
     inputs : dict from name to Input
         All inputs; they go into `Experiment` and `simulate`.
     times : (n,) array
-    states : dict from name to (n,) array, or to (scenarios, n) array where there are several
+    states : dict from name to (n,) array, or to (scenarios, n) array with several scenarios
         States, algebraic states and outputs at `times`, integrated.
     parameters : dict from name to float
-        What was decided besides inputs: free parameters, and initial states as ``x(0)``.
+        Optimised parameters, and initial states as ``x(0)``.
     constraints : dict from name to PlanConstraint
     undetermined : dict from input to (n,) array
-        By how much each value of an input can change, the others following, while the objective changes by no more
-        than 1e-8 of its size: of inputs with values that can change by more than a twentieth of their range.
+        Change of each value of an input, with the others adapting, that changes the objective by 1e-8 of its size; for
+        inputs with values that can change by more than a twentieth of their range.
     stages, iterations : int
     solver : str
-        What took the iterations: "Gauss-Newton", "IPOPT", or one then the other.
+        "Gauss-Newton", "IPOPT", or one then the other.
     seconds : float
-        CPU time of everything.
-    purpose : PlanPurpose
-        What was asked, in words and names.
+        CPU time in total.
+    purpose : ControlStatement
+        Description of the question.
     planner, found
-        By which `again` goes on; None of a plan that was loaded.
+        Solver and solution, which `again` needs; None for a loaded plan.
 
     Examples
     --------
@@ -152,17 +152,17 @@ class Plan(TabularReport):
     solver: str
     seconds: float
     purpose: ControlStatement
-    planner: Any = field(default=None, repr=False)  # a Planner, and its FoundPlan; of a loaded plan neither
+    planner: Any = field(default=None, repr=False)  # a ControlSolver, and its PlanSolution
     solution: Any = field(default=None, repr=False)
 
     @property
     def success(self) -> bool:
-        """Whether it is a solution that the integrated model confirms."""
+        """Whether the plan is a solution that the integrated model confirms."""
         return self.status.success
 
     @property
     def free_inputs(self) -> dict[str, Input]:
-        """The inputs that were chosen."""
+        """The inputs that were free."""
         return {n: u for n, u in self.inputs.items() if n in self.purpose.chosen}
 
     def again(
@@ -173,28 +173,28 @@ class Plan(TabularReport):
         shift: float = 0.0,
         max_time: float = np.inf,
     ) -> Plan:
-        """Plan again from other initial states, as a closed loop does: the same program, from this plan.
+        """Plan again from other initial states, as in a closed loop, with the same program and from this plan.
 
         Parameters
         ----------
         initial : mapping from state to float
-            Of the states that are not free; what is left out stays.
+            Initial states that are not free; others keep their values.
         parameters : mapping from parameter to float
-            Of those that are not free; what is left out stays.
+            Parameters that are not free; others keep their values.
         shift : float
-            Time that has passed: the search begins with the inputs so much later.  The horizon keeps its length.
+            Elapsed time, by which the inputs are shifted at the start.  The horizon keeps its length.
         max_time : float
             Seconds.
 
         Returns
         -------
         Plan
-            Its times begin where those of this plan do, too; which inputs are `undetermined` was not looked for.
+            With the same start time as this plan; `undetermined` is empty, since it is not computed.
 
         Raises
         ------
         InputError
-            If a name or a number is none, or the plan was loaded.
+            If a name is unknown, a number is not finite, or the plan was loaded.
 
         Examples
         --------
@@ -217,7 +217,7 @@ class Plan(TabularReport):
         ----------
         path : str or Path, optional
         **options
-            Of `castfit.plots.plan`.
+            Options of `castfit.plots.plan`.
         """
         return views().plots.plan(self, path, **options)
 
@@ -234,12 +234,12 @@ class Plan(TabularReport):
         Returns
         -------
         Path
-            Of the file.
+            Path of the file.
         """
         return views().reports.plan_report(self, path, **options)
 
     def save(self, path: str | Path) -> None:
-        """Write everything but the program, from which `again` goes on, as JSON."""
+        """Write the plan as JSON, without the program that `again` needs."""
         content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("planner", "solution")}
         write_atomically(
             path, [(json.dumps({"castfit_plan": FORMAT, **to_jsonable(content)}, allow_nan=False) + "\n").encode()]
@@ -247,12 +247,12 @@ class Plan(TabularReport):
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan that was saved; it can do everything but plan `again`.
+        """Read a saved plan, which supports everything except `again`.
 
         Raises
         ------
         InputError
-            If the file is no saved plan, damaged, or of a later version of castfit.
+            If the file is not a saved plan, is damaged, or has an unsupported format.
         """
         try:
             loaded: Any = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=decode_object)
@@ -269,7 +269,7 @@ class Plan(TabularReport):
             raise InputError("Plan.load", [f"'{path}' is damaged: {error}"]) from None
 
     def bounds_of(self, name: str) -> tuple[float, ...]:
-        """Return the finite bounds of a chosen input, or those of a state alone along the horizon."""
+        """Return the finite bounds of a free input, or of a single state along the horizon."""
         return self.purpose.bounds.get(name, ())
 
     @property
@@ -279,11 +279,11 @@ class Plan(TabularReport):
 
     @property
     def question(self) -> str:
-        """Question that was posed, in words."""
+        """Description of the question."""
         return self.purpose.words
 
     def summary(self) -> str:
-        """Return the plan in words and tables."""
+        """Return the plan as text and tables."""
         lines: list[str] = []
         for part in self.parts:
             if lines:
@@ -293,7 +293,7 @@ class Plan(TabularReport):
 
     @property
     def parts(self) -> Sequence[TextTable | str]:
-        """The sheets and sentences, in their order."""
+        """The tables and messages, in their order."""
         horizon_kind = "free" if self.purpose.timed else "given"
         overview = (
             f"objective {self.objective:.9g}; after integration {self.integrated:.9g}; horizon {self.horizon:.9g} "

@@ -1,12 +1,11 @@
-"""The nonlinear program of all stages: sparse matrices scattered from stage functions that are mapped over the stages.
+"""The nonlinear program of all stages: sparse matrices scattered from stage functions mapped over the stages.
 
     minimise  sum_k L(y_k, e_k, P) + phi(y_K-1, e_K-1, P)     subject to rows(y_k, e_k, P) within bounds
 
-Every row and every term is an expression of one stage's variables; that of a stage's end is matched to the next node,
-so that these are among its variables.  First and second derivatives are those of the stage's graph, mapped, and where
-their entries go is known beforehand: the program is one CasADi graph without a loop in Python, and its Hessian costs as
-much as that of one stage times their number.  Variables are in units of `scale`, rows in those of their bounds, or
-where these are zero by how much they change as variables do by their units.
+Every row and every term is an expression of one stage's variables, which include the next node.  First and second
+derivatives are derivatives of the stage's graph, mapped; the positions of their entries are fixed.  The program is one
+CasADi graph without a Python loop, and its Hessian costs as much as the Hessians of all stages.  Variables are in units
+of `scale`.  Rows are in units of their bounds, or if these are zero, of their changes by one unit of the variables.
 """
 
 from __future__ import annotations
@@ -33,10 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ProgramLayout:
-    """Layout of the variables: values of inputs first, then quantities, slacks, and per scenario nodes and inner
-    states.
+    """Layout of the variables: input values, quantities, slacks, then nodes and inner states per scenario.
 
-    at : the positions of each stage's variables (scenarios, K, n_y)
+    positions : of each stage's variables (scenarios, K, n_y)
     nodes, inner : (scenarios, K + 1, n_s) and (scenarios, K, n_w)
     """
 
@@ -50,7 +48,7 @@ class ProgramLayout:
 
 
 def build_layout(graphs: StageGraphs, used: Index, scenarios: int) -> ProgramLayout:
-    """Lay variables out; used (K, n_v) are the places of a stage's values among those of all inputs."""
+    """Build the layout; used (K, n_v) are the indices of a stage's values among the values of all inputs."""
     sizes = int(used.max(initial=-1)) + 1, graphs.q.numel(), graphs.slack.numel()
     K, width, n_shared = used.shape[0], graphs.n_s + graphs.n_w, sum(sizes)
     inputs, quantities, slack = np.split(_range(n_shared), np.cumsum(sizes)[:-1])
@@ -67,7 +65,7 @@ def build_layout(graphs: StageGraphs, used: Index, scenarios: int) -> ProgramLay
 class ProgramSolution:
     """Final point of a solver: x (n,) in the variables' own units, multipliers of the rows, status and iterations.
 
-    worst : the name of the constraint that is violated most, or pulls most; "" if nothing is violated
+    worst_constraint : name of the most violated constraint, or of the largest multiplier; "" without violations
     """
 
     x: Array
@@ -80,12 +78,12 @@ class ProgramSolution:
 
 
 class Program:
-    """The program; `terms` add up to the objective, mean over the scenarios; numbers (K, n_e) are those of stages.
+    """The program; `terms` add up to the objective, a mean over the scenarios; numbers (K, n_e) of the stages.
 
-    P (scenarios, n_P) are numbers of scenarios, wherever it is an argument.
+    The argument P (scenarios, n_P) contains the numbers of the scenarios.
 
     linear : whether all rows are linear in the variables
-    curvature : that of Gauss and Newton, a function of x and p; None where the objective is no sum of squares
+    curvature : of the Gauss-Newton method, a function of x and p; None if the objective is not a sum of squares
     units : of rows, by name
     """
 
@@ -158,9 +156,9 @@ class Program:
         return pair[0] * self._row_scales, pair[1] * self._row_scales
 
     def measure(self, x: Array, P: Array) -> float:
-        """Find the units of rows near x, and return the size of the objective there: of its values and slopes.
+        """Set the units of rows near x. Return the size of the objective: of its values and slopes.
 
-        Near it, too: a sum of squares may have neither where everything is zero.
+        A second point near x is included: a sum of squares may have zero value and slope at x.
         """
         shifted, sizes = x.copy(), list[float]()
         shifted[self.layout.inputs] += self.scale[self.layout.inputs]
@@ -212,12 +210,12 @@ class Program:
     def build_solution(
         self, x: Array, P: Array, multipliers: Array, status: Status, iterations: int, solver: str = "IPOPT"
     ) -> ProgramSolution:
-        """Return a solution at x, with the objective there: IPOPT's may lie 1e-8 beyond bounds."""
+        """Return a solution at x, with the objective there: the point of IPOPT may violate bounds by 1e-8."""
         f, g = self.values(x, P)
         lower, upper = self.limits
         excess = np.maximum(np.maximum(lower - g, g - upper), 0.0)
         excess = np.where(np.isfinite(excess), excess, np.inf)
-        constraint_rows = [(row.name, places) for row, places in self._rows[2:]]  # what comes first is the model
+        constraint_rows = [(row.name, places) for row, places in self._rows[2:]]  # the first two rows are the model
         for sizes in (excess, np.abs(multipliers)) if excess.max(initial=0.0) >= 1e-6 else ():
             worst, name = max(
                 ((float(sizes[positions].max(initial=0.0)), name) for name, positions in constraint_rows),
@@ -290,7 +288,7 @@ class _BatchedExpression:
         self.slope, self.columns = ca.vec(slope), self._positions[:, column].ravel()
 
     def build_second_derivatives(self, multiplier: ca.MX) -> tuple[ca.MX, Index, Index]:
-        """Return the entries of the second derivative, multiplied (m, 1 | count), and where they go in x."""
+        """Return the entries of the second derivative, multiplied (m, 1 | count), and their rows and columns in x."""
         lam = ca.SX.sym("lam", self._graph.numel())
         multipliers = multiplier if multiplier.shape[1] == self.count else ca.repmat(multiplier, 1, self.count)
         return self.entries(ca.hessian(ca.dot(lam, self._graph), self._graphs.y)[0], lam, multipliers)
@@ -298,7 +296,7 @@ class _BatchedExpression:
     def entries(
         self, matrix: ca.SX, lam: ca.SX | None = None, value: ca.MX | None = None
     ) -> tuple[ca.MX, Index, Index]:
-        """Return the entries of matrices (n_y, n_y) of all stages, and where they go in x."""
+        """Return the entries of matrices (n_y, n_y) of all stages, and their rows and columns in x."""
         row, column = (np.array(t, dtype=np.intp) for t in matrix.sparsity().get_triplet())
         (values,) = self._map([_nonzeros(matrix)], lam, value)
         return ca.vec(values), self._positions[:, row].ravel(), self._positions[:, column].ravel()
@@ -322,7 +320,7 @@ def _nonzeros(matrix: ca.SX) -> ca.SX:
 
 
 class _SparseEntries:
-    """Entries of a sparse matrix as they come, added up where several have one place."""
+    """Entries of a sparse matrix in any order; entries at the same position are added."""
 
     def __init__(self) -> None:
         self._values, self._rows, self._columns, self._units = list[ca.MX](), list[Any](), list[Any](), list[Any]()

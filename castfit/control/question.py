@@ -33,9 +33,9 @@ _TIME_TOLERANCE = 1e-9  # distance up to which a time is at an end of the horizo
 
 @dataclass(frozen=True)
 class DecisionVariable:
-    """A number that is decided: the horizon, a parameter, an initial state ``x(0)``; `log` if its logarithm is sought.
+    """A quantity to optimise: the horizon, a parameter or an initial state ``x(0)``; `log` for log scale.
 
-    guess, lower, upper : in its own unit
+    guess, lower, upper : natural values
     """
 
     name: str
@@ -47,24 +47,23 @@ class DecisionVariable:
 
 @dataclass(frozen=True, eq=False)
 class ControlQuestion:
-    """Control question: model, free quantities, objective to minimise and constraints, over symbols of the model's
-    system.
+    """Control question: model, free quantities, objective and constraints, over symbols of the model's system.
 
     Attributes
     ----------
     horizon : float
-        Its length, or the guess of it where it is among the quantities.
+        Length of the horizon, or its guess if it is among the quantities.
     inputs : mapping from input to FreeInput or Input
-    quantities : tuple of DecidedQuantity
-        What is decided besides inputs.
+    quantities : tuple of DecisionVariable
+        Optimised quantities besides inputs.
     scenarios : tuple of (n_p,) arrays
-        Numbers of the parameters; of free ones any.
+        Values of the parameters; arbitrary for free ones.
     initial : mapping from own state to float, expression or None
-        None where it is among the quantities.
+        None if it is among the quantities.
     objective : casadi.SX
-        Of `terms`, parameters and quantities; a number if all feasible plans are equally good.
-    path, points, whole : tuple of Constraint
-        Along the horizon, at times, and of the horizon as a whole.
+        Expression of `terms`, parameters and quantities; a number if all feasible plans are equally good.
+    path, points, horizon_constraints : tuple of Constraint
+        Constraints along the horizon, at times, and of the whole horizon.
     """
 
     model: Model
@@ -85,17 +84,17 @@ class ControlQuestion:
 
     @property
     def free_inputs(self) -> dict[str, FreeInput]:
-        """The inputs that are chosen, in the model's order."""
+        """The free inputs, in the model's order."""
         return {n: u for n, u in self.inputs.items() if isinstance(u, FreeInput)}
 
     @property
     def known_inputs(self) -> dict[str, Input]:
-        """The inputs that are given."""
+        """The fixed inputs."""
         return {n: u for n, u in self.inputs.items() if not isinstance(u, FreeInput)}
 
     @cached_property
     def unlimited_inputs(self) -> tuple[str, ...]:
-        """The free inputs that nothing limits: no bounds, no cost or constraint on the way, linear in the equations."""
+        """The free inputs without bounds and without cost or constraint along the horizon, linear in the equations."""
         system, out = self.model.system, list[str]()
         integrals = [t.expression for t in self.terms if t.kind == INTEGRAL]
         for name, u in self.free_inputs.items():
@@ -125,7 +124,7 @@ def read_question(
 ) -> ControlQuestion:  # fmt: skip
     """Read and check the arguments of `control`.
 
-    Raises InputError: listing every mistake, with those that were found before.
+    Raise an InputError with all `mistakes`, including earlier ones.
     """
     if not isinstance(model, Model):
         raise_if_mistakes("control", [f"the first argument is {shorten_repr(model)}; give a Model", *mistakes])
@@ -162,12 +161,12 @@ def read_question(
     }
     objective = _read_objective(model, minimise, known_names, mistakes)
     if scenarios == "worst" and len(numbers) == 1:
-        mistakes.append("the worst case is one among scenarios; give a list of parameters, or leave scenarios= out")
+        mistakes.append("scenarios='worst' needs several scenarios; pass a list of parameters, or remove scenarios=")
     path, points, whole_horizon = _read_constraints(model, constraints, known_names, begin, length, bool(quantities) and
                                             quantities[0].name == HORIZON, mistakes)  # fmt: skip
     if soft is not None and not (path or mistakes):
-        mistakes.append("soft= lets constraints along the horizon be violated, and there are none; leave it out, or "
-                        "give constraints=[cf.along(...)]")  # fmt: skip
+        mistakes.append("soft= applies to constraints along the horizon, and there are none; remove soft=, or "
+                        "pass constraints=[cf.along(...)]")  # fmt: skip
     terms = collect_terms([objective, *(c.expression for c in whole_horizon)])
     terms = tuple(replace(t, expression=_substitute_outputs(model, t.expression)) for t in terms)
     all_expressions = [model.system.ode, model.system.alg, *(e.expression for e in (*terms, *path, *points))]
@@ -201,7 +200,7 @@ def _substitute_outputs(model: Model, expression: ca.SX) -> ca.SX:
 def _read_decision(
     label: str, name: str, spec: Any, guess: Any, quantities: list[DecisionVariable], mistakes: list[str]
 ) -> bool:
-    """Read a number that is decided; tell whether it can be."""
+    """Read a quantity to optimise. Return whether it is valid."""
     new_mistakes = bound_mistakes(label, guess, spec.lower, spec.upper, spec.scale)
     if spec.prior is not None or getattr(spec, "local", False) or getattr(spec, "starts", None) is not None:
         new_mistakes.append(
@@ -257,7 +256,7 @@ def _read_inputs(
 def _read_parameters(
     model: Model, parameters: Any, quantities: list[DecisionVariable], mistakes: list[str]
 ) -> list[Array]:
-    """Return the parameters of each scenario; add those that are free to the quantities."""
+    """Return the parameters of each scenario. Add the free ones to the quantities."""
     scenarios = (
         None if parameters is None or isinstance(parameters, (Mapping, FittedValues)) else read_sequence(parameters)
     )
@@ -342,7 +341,7 @@ def _read_objective(model: Model, minimise: Any, known_names: set[str], mistakes
 def _read_objective_expression(
     model: Model, label: str, expression: ca.SX, known_names: set[str], mistakes: list[str]
 ) -> ca.SX:
-    """Read an expression of terms and quantities: what changes along the horizon may stand inside of terms only."""
+    """Read an expression of terms and quantities; symbols that vary along the horizon may occur in terms only."""
     terms = collect_terms([expression])
     for term in terms:
         _check_names(f"{label}, {term.symbol}", term.expression, known_names, mistakes)
@@ -351,7 +350,7 @@ def _read_objective_expression(
     varying = {*model.outputs, *model.inputs, model.system.t.name()}
     for s in outer_symbols:
         if s.name() in varying:
-            mistakes.append(f"{label} contains '{s.name()}', which changes along the horizon; say where: "
+            mistakes.append(f"{label} contains '{s.name()}', which changes along the horizon; use "
                             f"cf.at_end({s.name()}), cf.integral({s.name()}), or cf.along(...), cf.at(t, ...) of a "
                             "constraint")  # fmt: skip
         elif s.name() not in known_names:
@@ -374,8 +373,8 @@ def _read_constraints(
     path, points, whole_horizon = list[Any](), list[Any](), list[Any]()
     for c in all_constraints:
         if c.of != "value":
-            mistakes.append(f"constraint '{c.name}' is about how something changes, which control does not know; "
-                            "make the rate a state or an output and bound it along")  # fmt: skip
+            mistakes.append(f"constraint '{c.name}' bounds a rate of change, which control does not support; "
+                            "define the rate as an output and bound it along the horizon")  # fmt: skip
             continue
         if c.experiments:
             mistakes.append(f"constraint '{c.name}' names experiments; there are none here")
@@ -392,9 +391,7 @@ def _read_constraints(
                                 f"{start:g} to {start + length:g}")  # fmt: skip
         if c.times == ALONG or isinstance(c.times, tuple):
             if collect_terms([c.expression]):
-                mistakes.append(
-                    f"constraint '{c.name}' contains an integral or an end value; leave cf.along, cf.at out"
-                )
+                mistakes.append(f"constraint '{c.name}' contains an integral or an end value; remove cf.along or cf.at")
                 continue
             _check_names(f"constraint '{c.name}'", c.expression, known_names, mistakes)
             rewritten = replace(c, expression=_substitute_outputs(model, c.expression))

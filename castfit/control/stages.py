@@ -1,4 +1,4 @@
-"""The equations of one stage as graphs, by collocation or by Runge-Kutta steps: all stages share them.
+"""The equations of one stage as graphs, by collocation or by Runge-Kutta steps; all stages share them.
 
 With tau in [0, 1] on a stage of length h that begins at t_k, D the differentiation matrix, l_j the basis polynomials
 and b the weights of a collocation table with points c,
@@ -7,14 +7,14 @@ and b the weights of a collocation table with points c,
     x_k  : sum_j l_j(1) x_j - s_{k+1} = 0
     L_k  = h sum_i b_i L(t_i, x_i, z_i, u(t_i), p)                  the integral over the stage
 
-so that an integral has the accuracy of a state.  Integrals that the objective does not simply add up are states: those
-in a root or a logarithm, and those in constraints.
+An integral has the accuracy of a state.  Integrals that the objective does not sum linearly are states, for instance in
+a root, a logarithm or a constraint.
 
 Notation
 --------
 y (n_y,)   variables of a stage: s_k, inner states w_k, values of free inputs v_k, quantities q, s_{k+1}
-e (n_e,)   numbers of a stage: begin and length as parts of the horizon, for each free input the parts of its piece at
-           which the stage begins and ends, for each known one the cubic (4,) that it is
+e (n_e,)   numbers of a stage: start and length as fractions of the horizon, for each free input the fractions of its
+           piece at the start and end of the stage, for each known input the coefficients (4,) of its cubic
 P (n_P,)   numbers of a scenario: parameters, initial states, length of the horizon
 """
 
@@ -63,7 +63,7 @@ class StageMethod:
 
     @property
     def points(self) -> Array:
-        """Times in a stage at which inner states are, (d,)."""
+        """Fractions of a stage at its inner states, (d,)."""
         return table(self.scheme, self.degree).points if not self.steps else np.empty(0)
 
 
@@ -94,13 +94,13 @@ class StageGraphs:
     Attributes
     ----------
     y, e, P : casadi.SX
-        What the expressions are of.
-    summed : tuple of HorizonTerm
-        The integrals that the objective adds up.
-    carried : tuple of HorizonTerm
-        The integrals that are states, after the model's.
+        Symbols of the expressions.
+    summed_terms : tuple of HorizonTerm
+        The integrals that the objective sums linearly.
+    state_terms : tuple of HorizonTerm
+        The integrals that are additional states.
     slack : casadi.SX
-        The worst case, if it is asked for, and by how much each path constraint may be violated, if they are soft.
+        The worst case, if it is the objective, and the violations of soft path constraints.
     """
 
     def __init__(self, question: ControlQuestion, method: StageMethod) -> None:
@@ -131,7 +131,7 @@ class StageGraphs:
         rates = [system.ode, *(t.expression for t in self.state_terms)]
         summed = ca.vertcat(*(t.expression for t in self.summed_terms))
         self._rates = ca.Function("rates", system.arguments, [ca.vertcat(*rates), system.alg, ca.SX(summed)])
-        self._nodes = list[tuple[ca.SX, StagePoint]]()  # where integrands are added up, with weights
+        self._nodes = list[tuple[ca.SX, StagePoint]]()  # points of the integrands, with weights
         self.integrals = ca.SX(len(self.summed_terms), 1)
         build = self._build_runge_kutta if self.method.steps else self._build_collocation
         defects, end, self.inner_points, self.end = build()
@@ -139,7 +139,7 @@ class StageGraphs:
         self.equations = StageRows("the model's equations", ca.vertcat(defects, end - self.next), 0.0, 0.0)
 
     def build_point(self, tau: float, x: ca.SX, z: ca.SX) -> StagePoint:
-        """Return the point at a part tau of the stage, with states x and algebraic states z there."""
+        """Return the point at a fraction tau of the stage, with states x and algebraic states z."""
         question, edge_index, cubic_index = self.question, 2, 2 + 2 * len(self.question.free_inputs)
         elapsed, value_index, u = tau * self.h, 0, list[ca.SX]()
         for name in question.model.inputs:
@@ -165,12 +165,12 @@ class StageGraphs:
         return ca.SX(graph(place.t, place.x[: self.n_x], place.z, self.p, place.u, self.q))
 
     def rates(self, place: StagePoint) -> tuple[ca.SX, ca.SX, ca.SX]:
-        """Return the derivatives of the states, what algebraic equations leave, and the integrands that are summed."""
+        """Return the derivatives of the states, the residuals of the algebraic equations, and the summed integrands."""
         values: Any = self._rates(place.t, place.x[: self.n_x], place.z, self.p, place.u)
         return values
 
     def _add_rates(self, weight: Any, place: StagePoint) -> tuple[ca.SX, ca.SX]:
-        """Return the derivatives and what algebraic equations leave at a point, and add its share of integrals up."""
+        """Return the derivatives and algebraic residuals at a point. Add its contribution to the integrals."""
         rate, residual, integrand = self.rates(place)
         self.integrals += weight * integrand
         self._nodes.append((weight, place))
@@ -184,7 +184,7 @@ class StageGraphs:
         nodes = [self.s, *(node_values[: self.n_s] for node_values in inner_nodes)]
         algebraic = [
             ca.reshape(node_values[self.n_s :], self.n_z, 1) for node_values in inner_nodes
-        ]  # of one state alone, a slice is a row
+        ]  # a slice of a single state is a row
         defects = list[ca.SX]()
         for i, node_values in enumerate(inner_nodes):
             place = self.build_point(float(scheme.points[i]), node_values[: self.n_s], algebraic[i])
@@ -242,7 +242,7 @@ class StageGraphs:
             else:
                 values[n] = self.P[n_p + i]
         initial_states = ca.vertcat(*values.values(), *ca.vertsplit(self.s)[len(values) : self.n_x])
-        for line in model.lines:  # what a delay line holds at the start may contain the other states there
+        for line in model.lines:  # the history of a delay line may depend on the other initial states
             for n in line.nodes:
                 values[n] = self.evaluate_at(
                     StagePoint(self.begin.t, initial_states, self.begin.z, self.begin.u), [model.initial[n]]
@@ -250,9 +250,7 @@ class StageGraphs:
         return ca.SX(ca.vertcat(*(values[n] for n in model.states), ca.SX(len(self.state_terms), 1)))
 
     def objective(self) -> list[StageRows]:
-        """Return the contributions of each stage and of the end of the horizon to the objective, with the cost of
-        slacks.
-        """
+        """Return the terms of each stage and of the horizon's end in the objective, with the cost of slacks."""
         question, last_stage = self.question, (-1,)
         price = (
             0.0
@@ -275,7 +273,7 @@ class StageGraphs:
         return ca.SX(ca.jacobian(graph, sums)), remainder
 
     def curvature(self) -> list[StageRows] | None:
-        """Return the curvature of Gauss and Newton, (n_y, n_y), of each stage and of the end; None if there is none."""
+        """Return the Gauss-Newton curvature (n_y, n_y) of each stage and of the end; None if there is none."""
         question, (factors, remainder) = self.question, self._split_objective()
         if question.is_worst_case or question.has_free_horizon or not factors.is_constant():
             return None
@@ -302,8 +300,9 @@ class StageGraphs:
         ]  # fmt: skip
 
     def _build_gauss_newton_matrix(self, expression: ca.SX, places: Sequence[tuple[ca.SX, StagePoint]]) -> ca.SX | None:
-        """Return sum w J' Q J over places, J the slopes of the squared terms, or of all variables of a convex
-        quadratic expression. Return None if neither form applies or the sum is zero.
+        """Return sum w J' Q J over points, with J of squared terms, or of the variables of a convex quadratic.
+
+        Return None if neither form applies or the sum is zero.
         """
         system, rows = self.question.model.system, extract_squares(expression)
         inner = ca.vertsplit(ca.vertcat(system.x, system.z, system.u))
@@ -323,7 +322,7 @@ class StageGraphs:
         return ca.sparsify(total) if ca.sparsify(total).nnz() else None
 
     def rows(self, edges: Array) -> list[StageRows]:
-        """Return everything that is held between bounds; edges (K + 1,) of stages are in time."""
+        """Return all rows between bounds; edges (K + 1,) of stages are times."""
         rows = [self.initial(), self.equations, *self._build_all_path_rows(), *self._build_point_rows(edges)]
         rows += [StageRows(c.name, ca.densify(self.substitute_terms(c.expression)), c.lower, c.upper, (-1,))
                  for c in self.question.horizon_constraints]  # fmt: skip
@@ -333,16 +332,15 @@ class StageGraphs:
         return rows
 
     def _build_all_path_rows(self) -> list[StageRows]:
-        """Return path constraints at all points of a stage, and at its begin what free inputs make jump there.
+        """Return path constraints at all points of a stage, and at its start if free inputs may jump there.
 
-        At the begin of the first stage a constraint of states alone is a statement about the initial states: held if
-        these, or what else is in it, are decided.
+        A constraint of states alone is included at the start of the first stage if decision variables affect it.
         """
         system, out = self.question.model.system, list[StageRows]()
         for i, c in enumerate(self.question.path):
             is_known_at_start = not (
                 self.n_z and ca.depends_on(c.expression, system.z)
-            )  # as algebraic states are not, at a begin
+            )  # algebraic states are not known at the start
             jumps = is_known_at_start and ca.depends_on(c.expression, system.u)
             for place in (*self.inner_points, *([self.begin] if jumps else [])):
                 out += self._build_path_rows(c, self.evaluate_at(place, [c.expression]), i)
@@ -351,7 +349,7 @@ class StageGraphs:
         return out
 
     def _build_point_rows(self, edges: Array) -> list[StageRows]:
-        """Return the rows of constraints at points in time; these times are edges (K + 1,) of stages."""
+        """Return the rows of constraints at times, which are among the edges (K + 1,) of stages."""
         out: list[StageRows] = []
         for c in self.question.points:
             assert isinstance(c.times, tuple)
@@ -366,7 +364,7 @@ class StageGraphs:
     def _build_path_rows(
         self, constraint: Constraint, value: ca.SX, i: int, columns: tuple[int, ...] | None = None
     ) -> list[StageRows]:
-        """Return one path constraint at one place, softened if that was asked for."""
+        """Return the rows of one path constraint at one point, with slacks if constraints are soft."""
         low, high, name = constraint.lower, constraint.upper, constraint.name
         if self.question.soft_price is None:
             return [StageRows(name, value, low, high, columns)]
@@ -394,7 +392,7 @@ class StageGraphs:
 
 
 def extract_squares(expression: ca.SX) -> list[tuple[float, ca.SX]] | None:
-    """Return the summands (factor, row) of a sum of factor * row**2 with positive factors; None if it is no such."""
+    """Return the terms (factor, row) of a sum of factor * row**2 with positive factors; None for other sums."""
     op = expression.op()
     if expression.is_constant():
         return []
@@ -413,7 +411,7 @@ def extract_squares(expression: ca.SX) -> list[tuple[float, ca.SX]] | None:
 
 
 def substitute_stacked(expressions: Sequence[ca.SX], values_by_name: dict[str, ca.SX], p: ca.SX) -> ca.SX:
-    """Stack expressions, with quantities that are no parameters in the place of their names."""
+    """Stack expressions, with quantities other than parameters substituted for their names."""
     parameter_names = {s.name() for s in (ca.vertsplit(p) if p.numel() else [])}
     other_values = {n: v for n, v in values_by_name.items() if n not in parameter_names}
     return ca.densify(substitute_by_name(ca.SX(ca.vertcat(*expressions)), other_values)) if expressions else ca.SX(0, 1)

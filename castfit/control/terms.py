@@ -1,7 +1,7 @@
 """Terms of objectives and constraints of a whole horizon: integrals, values at its end, its length.
 
-Each is a CasADi symbol, so that any expression may hold it: ``cf.integral(u**2) + 10 * cf.at_end(x)``,
-``-cf.log(cf.at_end(x))``.  A graph carries nothing but symbols, so what each one stands for is remembered here.
+Each is a CasADi symbol, which any expression may contain: ``cf.integral(u**2) + 10 * cf.at_end(x)``,
+``-cf.log(cf.at_end(x))``.  A graph carries only symbols, so this module stores the term of each.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _RELATIONS: dict[int, Callable[[ca.SX, ca.SX], ca.SX]] = {
 }  # fmt: skip
 
 _TERMS_BY_SYMBOL: dict[int, HorizonTerm] = {}
-"""What each symbol stands for.  A record keeps its own alive, so that no other gets its place in memory."""
+"""Terms by the hash of their symbols.  A term keeps its symbol alive, so that no other symbol has its hash."""
 
 _TERMS_BY_KEY: dict[tuple[str, int], HorizonTerm] = {}
-"""The same by what was said, so that what is said twice is one symbol."""
+"""Terms by kind and expression, so that equal calls return the same symbol."""
 
 
 @dataclass(frozen=True, eq=False)
 class HorizonTerm:
-    """A symbol, and the expression of which it is the integral or the value at the end; of the final time none."""
+    """A symbol for the integral or the end value of an expression, or for the final time."""
 
     kind: str
     symbol: ca.SX
@@ -49,7 +49,7 @@ def integral(expression: Any) -> Any:
     Parameters
     ----------
     expression : casadi.SX or float
-        Of states, algebraic states, inputs, parameters and time.
+        Expression of states, algebraic states, inputs, parameters and time.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def integral(expression: Any) -> Any:
     Raises
     ------
     InputError
-        If it is no scalar expression, or contains such symbols itself.
+        If the expression is not a scalar, or contains such symbols.
 
     Examples
     --------
@@ -77,18 +77,18 @@ def at_end(expression: Any) -> Any:
     Parameters
     ----------
     expression : casadi.SX
-        Of states, algebraic states, inputs, parameters and time; or a relation of such, of which both sides are taken.
+        Expression of states, algebraic states, inputs, parameters and time; or a relation between two such expressions.
 
     Returns
     -------
     casadi.SX
-        A symbol: ``minimise=-cf.at_end(b)``, ``constraints=[cf.at_end(x) == 1]``.  Of a relation the relation at the
-        end: ``cf.at_end(x == 1)`` is the same.
+        A symbol: ``minimise=-cf.at_end(b)``, ``constraints=[cf.at_end(x) == 1]``.  For a relation, the relation of the
+        end values: ``cf.at_end(x == 1)`` is the same.
 
     Raises
     ------
     InputError
-        If it is no scalar expression, or contains such symbols itself.
+        If the expression is not a scalar, or contains such symbols.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def _term(function_name: str, kind: str, argument: Any) -> ca.SX:
     if collect_terms([graph]):
         raise_if_mistakes(
             function_name,
-            ["expression contains cf.integral, cf.at_end or cf.final_time; these stand outside of each other"],
+            ["expression contains cf.integral, cf.at_end or cf.final_time; they cannot be nested"],
         )
     return _registered_term(kind, f"{function_name}({expression_text(graph)[:60]})", graph).symbol
 

@@ -1,4 +1,4 @@
-"""The model integrated with error control under inputs that were found or guessed: starts, and the last judgement."""
+"""Integration of the model with error control under guessed or optimal inputs, for starts and verification."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class PlanTrajectory:
     """Integrated trajectory: times t (n,), states x (n, n_x), integrals (n, n_terms), algebraic states z (n, n_z).
 
-    u (n, n_u) are the inputs just before each time, as a stage that ends there has them.
+    u (n, n_u) are the inputs just before each time, as at the end of a stage.
     """
 
     t: Array
@@ -41,7 +41,7 @@ _N_EIGENVALUE_POINTS = 8  # points of a trajectory at which eigenvalues are comp
 
 
 class PlanVerifier:
-    """Integrates the model of a question, with the integrals of its objective and constraints as further states."""
+    """Integrator of a question's model, with the integrals of its objective and constraints as further states."""
 
     def __init__(self, question: ControlQuestion) -> None:
         self.question, system = question, question.model.system
@@ -53,7 +53,7 @@ class PlanVerifier:
             algebraic=dict(zip(_split_column(system.z), _split_column(system.alg), strict=True)),
             parameters=_split_column(system.p), inputs=_split_column(system.u), time=system.t,
         )  # fmt: skip
-        # Quantities that are no parameters may stand in expressions, by name.
+        # Expressions may contain quantities other than parameters, by name.
         extra_symbols = {
             q.name: ca.SX.sym(q.name) for q in question.quantities if q.name not in question.model.parameters
         }
@@ -76,7 +76,7 @@ class PlanVerifier:
     def integrate(
         self, p: Array, x0: Array, inputs: dict[str, Input], times: Array, tolerance: float = 1e-9
     ) -> PlanTrajectory | None:
-        """Integrate from initial states x0 (n_x,); None where that is not possible."""
+        """Integrate from initial states x0 (n_x,). Return None if the integration fails."""
         question, model = self.question, self.question.model
         initial_values: dict[str, Any] = dict(zip(model.states, x0.tolist(), strict=True))
         initial_values |= dict.fromkeys(self.names, 0.0)
@@ -84,7 +84,7 @@ class PlanVerifier:
         options = IntegratorOptions(relative_tolerance=tolerance, absolute_tolerance=tolerance)
         values = dict(zip(model.parameters, p.tolist(), strict=True))
         try:
-            with without_deadline():  # what was found is to be judged, however little time is left
+            with without_deadline():  # the solution is verified even if the time is over
                 solution = simulate(
                     self.model,
                     values,
@@ -108,7 +108,7 @@ class PlanVerifier:
         return PlanTrajectory(times, x, integrals, z, np.stack(u, axis=1) if u else empty)
 
     def compute_fastest_rate(self, course: PlanTrajectory, p: Array) -> float:
-        """Return the size of the largest eigenvalue of what decays, at some points of a course."""
+        """Return the size of the largest eigenvalue with negative real part, at some points of a trajectory."""
         system = self.question.model.system
         jacobian: Any = ca.Function("jacobian", system.arguments, [ca.densify(ca.jacobian(system.ode, system.x))])
         indices = np.linspace(0, course.t.size - 1, min(course.t.size, _N_EIGENVALUE_POINTS)).astype(np.intp)
@@ -121,7 +121,7 @@ class PlanVerifier:
     def evaluate_course(
         self, course: PlanTrajectory, p: Array, quantities: dict[str, float], horizon: float
     ) -> tuple[Array, ...]:
-        """Return the objective and constraints of the whole, (1 + n,), then those along and at points, (times, n)."""
+        """Return objective and horizon constraints, (1 + n,), then path and point constraints, (times, n) each."""
         extra_values = np.array([quantities[n] for n in self._extra_symbols], dtype=float)
         point_values = self._path_function(course.t[None], course.x.T, course.z.T, p, course.u.T, extra_values)
         ends = self._ends(course.t[-1], course.x[-1], course.z[-1], p, course.u[-1], extra_values)

@@ -1,6 +1,6 @@
-"""A question on a grid of stages: its program, where that starts, and what its solution says of the grid.
+"""A question on a grid of stages: its program, its start, and error estimates of a solution.
 
-The polynomials of a stage satisfy the model's equations at the collocation points.  What they leave in between,
+The polynomials of a stage satisfy the model's equations at the collocation points.  Their residual between the points,
 integrated by a finer rule, is the error at the stage's end to leading order:
 
     e_k = | int_0^1 h f(p(tau)) - p'(tau) dtau |,        for the integrals  | int_0^1 h L(p(tau)) dtau - L_k |
@@ -75,7 +75,7 @@ class TranscribedPlan:
             self.graphs, grid.find_value_indices(question), len(question.scenarios)
         )
         self.numbers = grid.compute_stage_numbers(question)
-        self.units = cast("PlanUnits", units)  # None where only times and first states are asked for
+        self.units = cast("PlanUnits", units)  # None if only times and initial states are needed
         kinds = [t for t in question.terms if t.kind == INTEGRAL]
         self.state_term_indices = [kinds.index(t) for t in self.graphs.state_terms]  # among all integrals
 
@@ -95,7 +95,7 @@ class TranscribedPlan:
 
     @cached_property
     def gauss_newton(self) -> LeastSquaresControlSolver | None:
-        """Gauss and Newton's method for the program; None where the objective is no sum of squares."""
+        """Gauss-Newton solver of the program; None if the objective is not a sum of squares."""
         usable = self.program.curvature is not None and ca.has_conic("piqp")
         return LeastSquaresControlSolver(self.program) if usable else None
 
@@ -113,12 +113,12 @@ class TranscribedPlan:
         return low, high
 
     def P(self, initial: Array, scenarios: Sequence[Array]) -> Array:
-        """Return numbers (scenarios, n_P) from initial states (n_x,), of which those that are given matter."""
+        """Return numbers (scenarios, n_P) from initial states (n_x,), whose free entries have no effect."""
         n_own_states = len(self.question.model.own_states)
         return np.array([[*p, *initial[:n_own_states], self.question.horizon] for p in scenarios])
 
     def to_search_scale(self, decision: DecisionValues) -> Array:
-        """Return quantities as they are searched."""
+        """Return quantities in search scale."""
         return np.array([np.log(v) if q.log else v
                          for q, v in zip(self.question.quantities, decision.quantities, strict=True)])  # fmt: skip
 
@@ -151,9 +151,7 @@ class TranscribedPlan:
         return p, np.array(initial_states, dtype=float)
 
     def times(self, decision: DecisionValues, extra_points: Sequence[float] = ()) -> tuple[Array, Index]:
-        """Return the times of edges and inner points, and the indices of each stage's start, points and end among
-        them.
-        """
+        """Return the times of edges and inner points, and each stage's indices from start to end."""
         question = self.question
         edges = self.grid.times(question.start, decision.horizon(question))
         inner = np.sort([*(c for c in self.method.points if c < 1.0), *extra_points])
@@ -163,7 +161,7 @@ class TranscribedPlan:
         return all_times, np.arange(m + 2, dtype=np.intp)[None] + (m + 1) * np.arange(K, dtype=np.intp)[:, None]
 
     def fill_variables(self, decision: DecisionValues, tables: Sequence[tuple[Array, Array]]) -> Array:
-        """Return variables with states from tables: times (n,), and states, integrals among them, (n, n_s + n_z)."""
+        """Return variables with states from tables: times (n,), and states with integrals, (n, n_s + n_z)."""
         layout, n_s, (times, point_indices) = self.layout, self.graphs.n_s, self.times(decision)
         x = np.zeros(layout.size)
         x[layout.inputs], x[layout.quantities] = decision.values, self.to_search_scale(decision)
@@ -179,7 +177,7 @@ class TranscribedPlan:
         return x
 
     def build_start(self, decision: DecisionValues, courses: Sequence[PlanTrajectory | None], initial: Array) -> Array:
-        """Return variables with states from courses; where there is none, with those at the start (scenarios, n_x)."""
+        """Return variables with states from trajectories; without one, with constant `initial` (scenarios, n_x)."""
         tables: list[tuple[Array, Array]] = []
         for course, x in zip(courses, initial, strict=True):
             constant_states = np.concatenate([x, np.zeros(len(self.state_term_indices)), self.question.algebraic_guess])
@@ -209,7 +207,7 @@ class TranscribedPlan:
         return out
 
     def errors(self, x: Array, P: Array, unit: float) -> Array:
-        """Return the relative error of each stage, (K,), as above; integrals in a unit of the objective."""
+        """Return the relative error of each stage, (K,); see the module. Integrals are in units of `unit`."""
         graphs, K = self.graphs, self.grid.stages
         units = np.concatenate([self.units.states, np.full(len(graphs.summed_terms), unit)])
         max_errors = np.zeros(K)

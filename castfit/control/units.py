@@ -1,8 +1,8 @@
-"""Typical magnitudes of everything that a program is in, so that no plan depends on units.
+"""Typical magnitudes of all variables of a program, so that no plan depends on units.
 
-States have the size that they had under the guessed inputs, and that bounds and end values give them; inputs that of
-their bounds and guesses.  What was zero all along takes the size that moves another state, or is moved by others, by as
-much as is typical of it over the horizon:
+Sizes of states come from the trajectory under the guessed inputs, and from bounds and end values; sizes of inputs from
+their bounds and guesses.  A variable that is zero throughout takes the size that changes another state, or that results
+from other variables, by a typical amount over the horizon:
 
     size of y_j = size of x_i / (T |df_i/dy_j|),      size of x_i = T max_j |df_i/dy_j| size of y_j
 """
@@ -40,7 +40,7 @@ def compute_units(
 ) -> PlanUnits:
     """Compute the units from trajectories with parameters (scenarios, n_p).
 
-    `carried` are the integrals that are states.
+    `carried` are the indices of the integrals that are states.
     """
     system = question.model.system
     n_x, n_z, horizon = system.x.numel(), system.z.numel(), question.horizon
@@ -73,7 +73,7 @@ def compute_units(
 
 
 def _named_sizes(question: ControlQuestion) -> dict[str, float]:
-    """Return the largest bounds of constraints of a state alone, along, at a time or at the end."""
+    """Return the largest bounds of constraints on single states: along the horizon, at times, or at the end."""
     ends = {hash(t.symbol): t.expression for t in question.terms if t.kind == END}
     out: dict[str, float] = {}
     for c in (*question.path, *question.points, *question.horizon_constraints):

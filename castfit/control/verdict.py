@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from castfit.problem.constraints import Constraint
 
 CHECK_FRACTIONS = (0.25, 0.5, 0.75)
-"""Parts of a stage at which constraints are looked at, besides its points."""
+"""Fractions of a stage at which constraints are evaluated, besides its points."""
 
 # Difference of the integrated model, relative to the objective or a constraint, that confirms a plan.
 _CONFIRMATION_RTOL = 1e-4
@@ -45,13 +45,12 @@ _SENTENCES = {
 
 @dataclass(frozen=True, eq=False)
 class PlanSolution(ProcessLocal):
-    """Solution with numbers P (scenarios, n_P), its decision, and the objective and constraints of the integrated
-    model.
+    """Solution of a program with its decision, and the objective and constraints of the integrated model.
 
-    p : parameters of the scenarios (scenarios, n_p)
-    courses, judged : of each scenario, None where the model could not be integrated
+    P, p : numbers (scenarios, n_P) and parameters (scenarios, n_p) of the scenarios
+    courses, integrated_values : of each scenario, None if the model could not be integrated
     size : of the objective at the start
-    iterations, solvers : of everything that led here
+    iterations, solvers : including earlier grids
     """
 
     transcribed: TranscribedPlan
@@ -67,27 +66,27 @@ class PlanSolution(ProcessLocal):
 
     @cached_property
     def objective(self) -> float:
-        """The objective of the program, without what violations cost."""
+        """The objective of the program, without the cost of violations."""
         question = self.transcribed.question
         slack = self.solution.x[self.transcribed.layout.slack[int(question.is_worst_case) :]]
         return self.solution.objective - (question.soft_price or 0.0) * float(slack.sum())
 
     @cached_property
     def integrated_objective(self) -> float:
-        """The objective as the integrated model has it; NaN where it could not be integrated."""
+        """The objective of the integrated model; NaN if it could not be integrated."""
         objectives = [np.nan if values is None else float(values[0][0]) for values in self.integrated_values]
         return float(np.max(objectives) if self.transcribed.question.is_worst_case else np.mean(objectives))
 
     @cached_property
     def objective_deviation(self) -> float:
-        """By how much both differ, relative to the larger one."""
+        """Difference of both objectives, relative to the larger one."""
         largest = max(abs(self.objective), abs(self.integrated_objective), _ZERO_OBJECTIVE * self.size)
         difference = abs(self.objective - self.integrated_objective) / largest
         return difference if np.isfinite(difference) else np.inf
 
     @cached_property
     def max_defect(self) -> float:
-        """By how much nodes and the integrated states are apart, at most, in the states' units."""
+        """Largest difference of nodes and integrated states, in the states' units."""
         transcribed, n_x = self.transcribed, self.transcribed.question.model.system.x.numel()
         _, point_indices = transcribed.times(self.decision, CHECK_FRACTIONS)
         edges, nodes = (
@@ -99,7 +98,7 @@ class PlanSolution(ProcessLocal):
 
     @cached_property
     def has_invalid_units(self) -> bool:
-        """Whether states are so much smaller than at the start, where they ran away, that its units say nothing."""
+        """Whether states are so much smaller than at the start, where they diverged, that its units are invalid."""
         if not self.solution.status.success or any(c is None for c in self.courses):
             return False
         sizes = np.max([np.abs(c.x).max(axis=0) for c in self.courses if c is not None], axis=0)
@@ -120,7 +119,7 @@ class PlanSolution(ProcessLocal):
         return out
 
     def summarize_constraints(self) -> dict[str, PlanConstraint]:
-        """Return all constraints as the integrated model keeps them, over all scenarios."""
+        """Return the extreme values of all constraints on the integrated model, over all scenarios."""
         question, values_by_name = self.transcribed.question, dict[str, list[Any]]()
         all_constraints = (*question.path, *question.points, *question.horizon_constraints)
         for course, scenario_values in zip(self.courses, self.integrated_values, strict=True):
@@ -128,7 +127,7 @@ class PlanSolution(ProcessLocal):
                 continue
             horizon_values, path, points = scenario_values
             for c, values in zip(all_constraints, (*path.T, *points.T, *horizon_values[1:, None]), strict=True):
-                if c in question.path:  # of the given initial states nothing is decided
+                if c in question.path:  # fixed initial states do not count
                     selected = values[int(not self.transcribed.graphs.is_affected_at_start(c)) :]
                 elif isinstance(c.times, tuple):
                     selected = values[[int(np.argmin(np.abs(course.t - t))) for t in c.times]]
@@ -142,7 +141,7 @@ class PlanSolution(ProcessLocal):
         }
 
     def find_undetermined_inputs(self, sentences: list[str]) -> dict[str, Array]:
-        """Return by how much values of inputs can change that are hardly determined; say where these are."""
+        """Return the possible changes of poorly determined inputs. Add a message for each to `sentences`."""
         question, transcribed, solution, offset = self.transcribed.question, self.transcribed, self.solution, 0
         eps, out = OBJECTIVE_CHANGE_RTOL * max(abs(solution.objective), _ZERO_OBJECTIVE * self.size), dict[str, Any]()
         possible_changes = compute_input_freedom(
@@ -182,7 +181,7 @@ def unbounded_input_message(name: str) -> str:
 
 
 def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, check_determinacy: bool = True) -> Plan:
-    """Return the plan, with what the integrated model says of it; where inputs are loose only if it is looking."""
+    """Return the plan with its verification; undetermined inputs are found only if `check_determinacy`."""
     transcribed, solution, decision = plan_solution.transcribed, plan_solution.solution, plan_solution.decision
     question, model, status = transcribed.question, transcribed.question.model, solution.status
     constraints, differs = plan_solution.summarize_constraints(), plan_solution.objective_deviation

@@ -94,7 +94,7 @@ def test_a_relation_at_the_end_is_the_relation_of_values_at_the_end():
     assert list(inside.constraints) == list(outside.constraints) == ["at_end(x) == 1", "at_end(v) <= 0.5"]
     assert inside.objective == outside.objective > 3.5  # 3 where v is free at the end
     assert inside.states["x"][-1] == pytest.approx(1.0, abs=1e-7)
-    with refused("stand outside of each other"):
+    with refused("they cannot be nested"):
         cf.at_end(x >= cf.final_time())
 
 

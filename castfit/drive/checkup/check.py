@@ -1,4 +1,4 @@
-"""`doctor`: what a careful person would try before believing a fit, in under a minute, each line fine or what to do."""
+"""`doctor`: checks of a fit and its problem, in under a minute by default, with advice."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from castfit.fit.methods import Solver, Transcription
     from castfit.problem.problem import Posable
 
-_MAX_FIT_TIME_FRACTION = 0.3  # of the time, at most
+_MAX_FIT_TIME_FRACTION = 0.3  # fraction of max_time for the fit
 
 
 @with_old_names(fine="ok")
 @add_brief_repr
 @dataclass(frozen=True, repr=False)
 class CheckResult:
-    """Result of one check: fine, or None if the check was not possible.
+    """Result of one check, with advice if needed.
 
-    The finding; and advice, empty if none is needed.
+    fine : whether nothing needs attention; None if the check was skipped
     """
 
     name: str
@@ -71,7 +71,7 @@ class Checkup(TabularReport):
 
     Attributes
     ----------
-    lines : tuple of CheckLine
+    lines : tuple of CheckResult
     result : Result or None
         The fit that was examined.
     time : float
@@ -87,8 +87,8 @@ class Checkup(TabularReport):
     >>> found = cf.doctor(problem, starts=0)
     >>> found.ok
     False
-    >>> found.advice[0]
-    'redundant parameters: Fix one of them, write the model with the combination, or measure another output.'
+    >>> found["redundant parameters"].fine
+    False
     """
 
     lines: tuple[CheckResult, ...]
@@ -97,7 +97,7 @@ class Checkup(TabularReport):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing needs a look."""
+        """Whether no check needs attention."""
         return not any(line.ok is False for line in self.lines)
 
     @property
@@ -106,14 +106,14 @@ class Checkup(TabularReport):
         return tuple(f"{line.name}: {line.advice or line.sentence}" for line in self.lines if line.ok is False)
 
     def __getitem__(self, name: str) -> CheckResult:
-        """Return the line of a check."""
+        """Return the result of a check."""
         lines = {line.name: line for line in self.lines}
         raise_if_mistakes("doctor", unknown_names("unknown check '{}'", [name], lines))
         return lines[name]
 
     @property
     def parts(self) -> tuple[TextTable, str]:
-        """The checks as a table, and what to do about them."""
+        """The checks as a table, and a conclusion."""
         table = TextTable.from_items(
             self.lines,
             ("", lambda line: line.mark),
@@ -149,11 +149,11 @@ def doctor(
     max_time: float = 60.0,
     callback: Callable[[str], Any] | None = None,
 ) -> Checkup:
-    """Try what a careful person would try before believing a fit.
+    """Check a fit and its problem before its results are used.
 
-    The gradient against differences (and adjoint states, where there are any), scale, data that say nothing, stiffness,
-    the fit itself, redundant and symmetric parameters, identifiability, residuals, sensitivity to tolerances, whether
-    other transcriptions agree, and other starts.
+    The checks: convergence; the gradient against finite differences and adjoint states; data without information;
+    scale; stiffness; redundant and symmetric parameters; identifiability; residuals; sensitivity to tolerances; other
+    transcriptions; and other starts.
 
     Parameters
     ----------
@@ -162,33 +162,33 @@ def doctor(
     transcription, solver, start : optional
         As for `fit`.
     starts : int
-        How many other starts are tried, at most.
+        Largest number of other starting points.
     rng : int or numpy.random.Generator
-        Draws random values and starts.
+        Draws parameter values and starting points.
     max_time : float
-        Seconds: starts are tried until then, other checks are left out where no time is left.
+        Seconds: starting points are tried until then; checks that begin later are skipped.
     callback : callable, optional
-        Told the name of each check before it begins.
+        Called with the name of each check before it begins.
 
     Returns
     -------
     Checkup
-        Also where the fit fails.
+        Also if the fit fails.
 
     Raises
     ------
     InputError
-        For misuse.
+        Listing every mistake in the arguments.
 
     Examples
     --------
     >>> import castfit as cf
     >>> problem = cf.problems.load("bellman").problem
     >>> found = cf.doctor(problem, starts=0)
-    >>> found.ok, found["residuals"].sentence[:72]
-    (False, 'Neighbouring residuals of z are alike (correlation 0.64, p = 0.0002): th')
+    >>> found.ok, found["residuals"].fine
+    (False, False)
     >>> print(found["redundant parameters"])
-    fine  redundant parameters: none (rank 2 of 2 at random values).
+    fine  redundant parameters: none (rank 2 of 2 at random parameter values).
     """
     start_time, limit = time.perf_counter(), read_real(max_time)
     problem_or_result: Any = problem
@@ -227,7 +227,7 @@ def doctor(
         if isinstance(problem_or_result, Result)
         else fit(problem_or_result, *method, start=start, max_time=_MAX_FIT_TIME_FRACTION * limit)
     )
-    fitted_problem: Any = result.problem or problem_or_result  # with as many nodes in delay lines as the fit needed
+    fitted_problem: Any = result.problem or problem_or_result  # with the fit's number of nodes in delay lines
     compiled_problem, is_success = fitted_problem.posed, result.success
     context = CheckContext(
         problem=fitted_problem,
@@ -255,7 +255,7 @@ def doctor(
                     finding = examine(replace(context, seconds_left=seconds_left))
                 if watch.interrupt.requested:
                     raise KeyboardInterrupt
-            except InputError as error:  # a check that does not take such a problem
+            except InputError as error:  # the check does not support such a problem
                 finding = report_skipped(f"skipped: {error.problems[0]}.")
         lines.append(CheckResult(name, *finding))
     return Checkup(tuple(lines), result, time.perf_counter() - start_time)

@@ -1,6 +1,6 @@
 """Checks of a fit and its problem, one function each; `EXAMINATIONS` at the end gives their order.
 
-Each returns a `Finding`: fine, or what to look at and to do.  Where a check cannot be applied it says why (`report_skipped`).
+Each returns a `Finding`: ok, a warning with advice, or the reason for a skipped check (`report_skipped`).
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ if TYPE_CHECKING:
     from castfit.result.result import Result
 
 
-_MAX_DERIVATIVE_ERROR = 1e-3  # relative error of a derivative that deserves a word
-_DIFFERENCE_STEP_REL = 1e-3  # of differences, relative to each quantity's size
+_MAX_DERIVATIVE_ERROR = 1e-3  # relative error of a derivative, beyond which the check warns
+_DIFFERENCE_STEP_REL = 1e-3  # step of finite differences, relative to each quantity's size
 _INTEGRATION_NOISE_FACTOR = 100.0  # times the tolerance: how far neighbouring integrations differ
-_MIN_EFFECT_FRACTION = 1e-12  # of the largest effect: what moves a value by less does not move it
-_MAX_LINEAR_DECADES = 3.0  # between bounds, from which a linear search is a bad one
+_MIN_EFFECT_FRACTION = 1e-12  # fraction of the largest effect below which a value is unaffected
+_MAX_LINEAR_DECADES = 3.0  # decades between bounds, beyond which a linear scale is poor
 _MAX_GUESS_RATIO = 100.0  # factor between guess and estimate
 _MAX_PREDICTION_SHIFT_SIGMA = 0.05  # standard deviations by which predictions may depend on the tolerance
 _MAX_ESTIMATE_SHIFT_SE = 0.1  # standard errors by which estimates of transcriptions may differ
-_MIN_CHI2_GAIN_PER_DATUM = 1e-3  # of chi2 per datum: what is lower by more is a better optimum
-_SAME_OUTPUT = 1e-6  # relative difference of outputs that are the same
-_MAX_PAIR_EXCHANGE_QUANTITIES = 7  # quantities up to which pairs of exchanges are tried, too
+_MIN_CHI2_GAIN_PER_DATUM = 1e-3  # decrease of chi2 per datum that makes a better optimum
+_SAME_OUTPUT = 1e-6  # relative difference up to which outputs are equal
+_MAX_PAIR_EXCHANGE_QUANTITIES = 7  # number of quantities up to which pairs of exchanges are tried
 # Limit of another fit's time: a multiple of the first fit's, and seconds.
 _PATIENCE_FACTOR, _MIN_PATIENCE_SECONDS = 5.0, 2.0
 MIN_CHECK_SECONDS = 1e-2
-"""Seconds that a check has at least."""
+"""Minimum seconds of a check."""
 
 NO_TIME_LEFT = "no time left."
-"""How the sentence of a check ends that had none."""
+"""End of the sentence of a check that was skipped for lack of time."""
 
 _START_SCATTER_LOG = float(np.log(10.0))  # starts are drawn within a factor of ten
 _TINY = np.finfo(float).tiny
 
 Finding = tuple[bool | None, str, str]
-"""Whether it is fine, None if that is not known; what was found; what to do, empty if nothing."""
+"""Whether it is fine, None if skipped; the sentence; advice, empty if none."""
 
 
 def report_ok(sentence: str) -> Finding:
-    """Find nothing to do."""
+    """Return a finding without a problem."""
     return True, sentence, ""
 
 
@@ -100,7 +100,7 @@ class CheckContext:
 
     @property
     def point_label(self) -> str:
-        """Name of the point of evaluation, in words."""
+        """Description of the point of evaluation."""
         return "at the estimate" if self.result.success else "at the guess"
 
     @property
@@ -130,7 +130,7 @@ class CheckContext:
         transcription: Transcription | str | None,
         solver: Solver | None = None,
     ) -> Result:
-        """Fit once more, for many times as long as the first fit took if so much is left."""
+        """Fit again within `patience` seconds."""
         return fit(self.problem, transcription, solver, start=start, retry=False, max_time=self.patience)
 
     @property
@@ -145,7 +145,7 @@ class CheckContext:
 
 
 def check_fit(context: CheckContext) -> Finding:
-    """Report how the fit ended."""
+    """Check convergence, active bounds and goodness of fit."""
     result = context.result
     if not result.success:
         return report_warning(
@@ -217,11 +217,11 @@ def check_gradient(context: CheckContext) -> Finding:
 
 
 def _compute_adjoint_error(context: CheckContext) -> float | None:
-    """Return the relative difference of the gradient by adjoint states; None where there are none."""
+    """Return the relative difference of adjoint and forward gradients; None if adjoints are unsupported."""
     compiled_problem, theta, options = context.compiled_problem, context.theta, context.options
     if not compiled_problem.least_squares:
         return None
-    # Adjoint states that are integrated anew can disagree; those of the ESDIRK method's own steps hardly can.
+    # Adjoints by a separate integration are an independent check; adjoints of the ESDIRK steps are not.
     adjoint_options = (
         replace(options, method=sundials(len(compiled_problem.model.algebraic_states)))
         if options.method == "auto"
@@ -233,7 +233,7 @@ def _compute_adjoint_error(context: CheckContext) -> float | None:
             statistics(staged.layout, staged.linearize(staged.start), np.zeros(staged.layout.n_v, dtype=np.int8))
             for staged in (t.transcribe(compiled_problem, theta) for t in (SingleShooting(options), shooting))
         ]
-    except (InputError, np.linalg.LinAlgError, RuntimeError, ValueError, AttributeError):  # not for such a problem
+    except (InputError, np.linalg.LinAlgError, RuntimeError, ValueError, AttributeError):  # unsupported problem
         return None
     d = np.sqrt(evaluations[0].information.diagonal())  # gradients in units of each quantity's own uncertainty
     forward, backward = (np.where(d > 0.0, f.gradient / np.where(d > 0.0, d, 1.0), 0.0) for f in evaluations)
@@ -241,7 +241,7 @@ def _compute_adjoint_error(context: CheckContext) -> float | None:
 
 
 def check_unused_data(context: CheckContext) -> Finding:
-    """Look for measured values that nothing estimated moves."""
+    """Look for outputs that no estimated quantity affects."""
     sizes = np.where(context.compiled_problem.log, 1.0, np.maximum(np.abs(context.theta), _TINY))
     unused_names: list[str] = []
     at_start = 0
@@ -266,7 +266,7 @@ def check_unused_data(context: CheckContext) -> Finding:
 
 
 def check_scaling(context: CheckContext) -> Finding:
-    """Look for quantities that should be searched as logarithms, and guesses that are far away."""
+    """Look for quantities that need a log scale, and for distant guesses."""
     linear = [q for q in context.compiled_problem.quantities if q.scale != "log"]
     wide_names = [
         q.name for q in linear if q.lower > 0.0 and np.isfinite(q.upper) and q.upper / q.lower > 10**_MAX_LINEAR_DECADES
@@ -314,7 +314,7 @@ def check_stiffness(context: CheckContext) -> Finding:
 
 
 def check_structural_identifiability(context: CheckContext) -> Finding:
-    """Find parameter combinations that no data of these outputs could determine."""
+    """Find parameter combinations that are structurally unidentifiable from these outputs."""
     structural = structure(
         context.compiled_problem,
         context.theta,
@@ -331,7 +331,7 @@ def check_structural_identifiability(context: CheckContext) -> Finding:
 
 
 def check_symmetry(context: CheckContext) -> Finding:
-    """Exchange quantities, in pairs and in pairs of pairs, and see whether the outputs notice."""
+    """Exchange quantities, in pairs and pairs of pairs, and compare the outputs."""
     compiled_problem, sizes = context.compiled_problem, context.magnitudes
     theta = random_values(compiled_problem, context.theta, sizes, context.rng, 0.3)
     outputs = _compute_outputs(context, theta)
@@ -392,7 +392,7 @@ def _are_equal(one: Array, other: Array) -> bool:
 
 
 def _compute_outputs(context: CheckContext, theta: Array) -> Array | None:
-    """Return measured outputs relative to their sizes, in one row; None where integration fails."""
+    """Return all measured outputs in one array, relative to the largest; None if the integration fails."""
     lower, upper = context.compiled_problem.bounds
     staged = (
         SingleShooting(context.options).transcribe(context.compiled_problem, np.clip(theta, lower, upper)).explicit()
@@ -404,7 +404,7 @@ def _compute_outputs(context: CheckContext, theta: Array) -> Array | None:
 
 
 def check_practical_identifiability(context: CheckContext) -> Finding:
-    """Check which quantities these data do not determine, or determine poorly."""
+    """Check for quantities that these data do not determine, or determine poorly."""
     result = context.result
     if not result.success:
         return report_skipped("skipped: the fit did not succeed.")
@@ -428,7 +428,7 @@ def check_residuals(context: CheckContext) -> Finding:
 
 
 def check_tolerances(context: CheckContext) -> Finding:
-    """Integrate a hundred times more accurately, from the nodes of the trajectory, and compare the predictions."""
+    """Integrate with tolerances 100 times tighter from the trajectory's nodes, and compare the predictions."""
     result = context.result
     if not result.success:
         return report_skipped("skipped: the fit did not succeed.")
@@ -467,7 +467,7 @@ def check_tolerances(context: CheckContext) -> Finding:
 
 
 def check_transcriptions(context: CheckContext) -> Finding:
-    """Fit from the estimate by the other transcriptions, and compare estimates."""
+    """Fit from the estimate by the other transcriptions, and compare the estimates."""
     result = context.result
     if not result.success:
         return report_skipped("skipped: the fit did not succeed.")
@@ -482,7 +482,7 @@ def check_transcriptions(context: CheckContext) -> Finding:
             break
         try:
             other_result = context.fit_from(result, kind)
-        except InputError:  # this transcription does not take such a problem
+        except InputError:  # unsupported by this transcription
             continue
         if not other_result.success:
             continue
@@ -522,7 +522,7 @@ def _is_lower(other: Result, reference: Result) -> bool:
 
 
 def check_starts(context: CheckContext) -> Finding:
-    """Fit from random starts within a factor of ten, as many as the time allows."""
+    """Fit from random starts within a factor of ten, as time allows."""
     result, sizes = context.result, context.magnitudes
     n_tried, n_same, best_result = 0, 0, result if result.success else None
     transcription, solver = context.method
@@ -572,4 +572,4 @@ EXAMINATIONS: tuple[tuple[str, float, Callable[[CheckContext], Finding]], ...] =
     ("other transcriptions", 0.85, check_transcriptions),
     ("other starts", 1.0, check_starts),
 )
-"""Their names, in order, and which part of the time may be gone when each ends."""
+"""Names of the checks in order, with the fraction of max_time by which each must end."""

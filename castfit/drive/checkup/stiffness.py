@@ -1,17 +1,17 @@
-"""Stiffness: how far apart the time constants of a model lie, and which integrator that asks for.
+"""Stiffness: the spread of a model's time constants, and a suitable integrator.
 
 Near a point of a trajectory the solutions of  x' = f(t, x)  behave as  x(t) − x(t_0) = b + sum_i c_i w_i exp(lambda_i
 (t − t_0)),  with the eigenvalues lambda_i of the Jacobian df/dx (Hemker 1972, Eqs. 1.4 to 1.7): 1 / |lambda_i| are the
-time constants.  A system is stiff where its solutions decay (Re lambda_i < 0) at rates that are widely spread.  An
+time constants.  A system is stiff if its solutions decay (Re lambda_i < 0) at rates that are widely spread.  An
 explicit method is stable only where all h lambda_i lie in a bounded region, |1 + h lambda| < 1 for Euler's (Eq. 1.12),
-so that the fastest rate dictates the steps long after what it belongs to is over.
+so the fastest rate limits the steps long after the fast component has decayed.
 
-    ratio     max |Re lambda_i| / min |Re lambda_i|  over what decays
-    steps     integral of max |lambda_i| dt / 2.79:  what a Runge-Kutta method of order 4 needs for stability alone
+    ratio     max |Re lambda_i| / min |Re lambda_i|  over decaying components
+    steps     integral of max |lambda_i| dt / 2.79:  steps of a Runge-Kutta method of order 4 for stability alone
     growth    integral of max(Re lambda_i, 0) dt:  errors of the initial state grow by exp(growth)
 
-Algebraic states follow the differential ones, df/dx = f_x − f_z g_z^-1 g_x.  All of this is independent of the units of
-states; ratio, steps and growth are of that of time, too.
+With algebraic states, df/dx = f_x − f_z g_z^-1 g_x.  All figures are independent of the units of states; ratio, steps
+and growth are independent of the unit of time, too.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     Complex = NDArray[np.complex128]
 
 RK4_REAL_STABILITY_LIMIT = 2.785  # where the stability region of the classical Runge-Kutta method cuts the real axis
-_ZERO_RATE_FRACTION = 1e-11  # relative to the fastest rate: what is slower is rounding, as of conserved sums
-_STIFF_STEP_RATIO = 1000.0  # steps for stability alone, and ratio of rates, from which on a problem is stiff
-_MILDLY_STIFF_RATIO = 100.0
+_ZERO_RATE_FRACTION = 1e-11  # rate relative to the fastest, below which it is rounding, as of conserved sums
+_STIFF_STEP_RATIO = 1000.0  # steps for stability alone, and ratio of rates, above which a model is stiff
+_MILDLY_STIFF_RATIO = 100.0  # the same for mildly stiff
 _OSCILLATION_RATIO = np.tan(np.deg2rad(51.8))  # |Im / Re| beyond which BDF of order 5 is unstable
-_MAX_LOG_GROWTH = 12.0  # growth by exp(12) = 2e5: single shooting loses the digits that fits live on
+_MAX_LOG_GROWTH = 12.0  # growth by exp(12) = 2e5, beyond which single shooting is too inaccurate
 
 
 @public("castfit")
@@ -65,14 +65,14 @@ class Stiffness:
     Attributes
     ----------
     name : str
-        Of the experiment.
+        Name of the experiment.
     times : (n,) array
     eigenvalues : (n, n_x) complex array
-        Of the Jacobian, in 1 / unit of time, by decreasing size; those that are zero but for rounding are zero.
+        Eigenvalues of the Jacobian, in 1 / unit of time, by decreasing size; rounding errors are set to zero.
     suggested : str
         An integrator, as `IntegratorOptions` names it.
     sentence : str
-        The verdict in words, with what to use and why.
+        Verdict, with the recommended integrator and the reason.
 
     Examples
     --------
@@ -92,13 +92,13 @@ class Stiffness:
 
     @cached_property
     def time_constants(self) -> Array:
-        """``1 / |lambda|``, increasing, (n, n_x); infinite for what does not move."""
+        """``1 / |lambda|``, increasing, (n, n_x); infinite for constant components."""
         with np.errstate(divide="ignore"):
             return 1.0 / np.abs(self.eigenvalues)
 
     @cached_property
     def ratios(self) -> Array:
-        """Ratio of the fastest to the slowest rate of decay at each time, (n,); 1 where fewer than two decay."""
+        """Ratio of the fastest to the slowest decay rate at each time, (n,); 1 if fewer than two components decay."""
         rate = -self.eigenvalues.real
         fast = np.where(rate > 0.0, rate, 0.0).max(axis=1)
         slow = np.where(rate > _ZERO_RATE_FRACTION * fast[:, None], rate, np.inf).min(axis=1)
@@ -117,12 +117,12 @@ class Stiffness:
 
     @cached_property
     def growth(self) -> float:
-        """By how many powers of e an error of the initial state may grow."""
+        """Logarithm of the growth of an error in the initial state."""
         return _integrate_trapezoidal(np.maximum(self.eigenvalues.real.max(axis=1), 0.0), self.times)
 
     @cached_property
     def oscillating(self) -> bool:
-        """Whether oscillations that decay slowly shorten the steps of BDF (CVODES, IDAS)."""
+        """Whether slowly decaying oscillations limit the steps of BDF (CVODES, IDAS)."""
         values, size = self.eigenvalues, np.abs(self.eigenvalues)
         is_ringing = (values.real < 0.0) & (np.abs(values.imag) > _OSCILLATION_RATIO * np.abs(values.real))
         return (
@@ -175,19 +175,19 @@ def stiffness(
     start: float | None = None,
     integrator: IntegratorOptions | None = None,
 ) -> Any:
-    """Find the time constants of a model along a trajectory, and which integrator suits them.
+    """Compute the time constants of a model along a trajectory, and recommend an integrator.
 
     Parameters
     ----------
     problem : Model, Problem, Posed or Result
-        Of a result, its estimates are the values.
+        A result supplies its estimates as values.
     parameters, times, initial, inputs, start, integrator
-        As for `castfit.simulate`, which integrates the trajectory; eigenvalues are found at `times`.
+        As for `castfit.simulate`; eigenvalues are computed at `times`.
 
     Returns
     -------
     Stiffness, or dict from experiment to Stiffness
-        One of a model; of a problem or a result one per experiment.
+        One for a model; one per experiment for a problem or a result.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def stiffness(
     mistakes: list[str] = []
     argument: Any = integrator
     if argument is not None and not isinstance(argument, IntegratorOptions):
-        mistakes.append(f"integrator is {shorten_repr(argument)}; give IntegratorOptions(...)")
+        mistakes.append(f"integrator is {shorten_repr(argument)}; expected IntegratorOptions(...)")
     model_or_problem, values = problem, parameters
     if isinstance(model_or_problem, Result):
         if values is not None:

@@ -2,17 +2,17 @@
 
     F(d) = min_w f(M(w, d)),    M(w, d) = M0 + sum_i w_i J_i(d)' J_i(d)
 
-The inner problem is convex, and solved with its certificate by castfit.drive.design.interior_point; the weights need no
-derivatives (Danskin 1967), so that with G of the criterion's tangent
+castfit.drive.design.interior_point solves the convex inner problem with its certificate.  The weights need no
+derivatives (Danskin 1967): with G of the criterion's tangent,
 
     dF/dd = -tr(G dM/dd) = -2 sum_i w_i <J_i G, dJ_i/dd>
 
-takes one sweep backwards through the graph of the sensitivities.  F is not convex: quasi-Newton steps within bounds, or
-quadratic programs with constraints, begin at the middle, at what the experiment was like, at corners and at random, and
-again beside the best local optima.  The graph is never believed: its slopes are compared with those of the integrated
-model at the middle and at the end of every search, and there are more steps until both agree.
+takes one backward sweep through the graph of the sensitivities.  F is not convex.  Quasi-Newton steps within bounds, or
+quadratic programs with constraints, start at the middle, at the values of the base experiment, at corners and at random
+points, and again beside the best local optima.  The graph's rows are compared with the integrated model at the middle
+and at the end, and with twice as many Runge-Kutta steps after each search; the steps are doubled until both agree.
 
-Notation:  z (n_z,) in [0, 1] are all choices between their bounds, one after the other;  d those of one candidate.
+Notation:  z (n_z,) in [0, 1] are all choices, scaled to their bounds;  d are the choices of one candidate.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _N_CHECK_TIMES = 400  # times at which path constraints are evaluated on the int
 def read_choice_constraints(
     user_constraints: Any, information: DesignInformation, choices: Sequence[DesignChoice], mistakes: list[str]
 ) -> list[Constraint]:
-    """Read constraints as `control` takes them: along courses, at times, or relations of choices."""
+    """Read constraints on trajectories, along or at times, and relations between choices."""
     constraints, model = read_constraints(user_constraints or (), mistakes), information.extended.model
     mistakes += repeated_names(constraints)
     choice_names = {c.name for c in choices if c.pieces == 1}
@@ -101,7 +101,7 @@ def _is_on_trajectory(c: Constraint) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ChoiceSearch:
-    """The criterion as a function of choices, the weights of samples at their best, in the criterion's order."""
+    """The criterion as a function of the choices, at optimal weights, with quantities in the criterion's order."""
 
     information: DesignInformation
     selection: CandidateSelection
@@ -115,7 +115,7 @@ class ChoiceSearch:
 
     @cached_property
     def bounds(self) -> tuple[Array, Array]:
-        """Lower and upper ones of the choices, (n_z,) each."""
+        """Lower and upper bounds of the choices, (n_z,) each."""
         bound_pairs = np.array([pair for c in self.choices for pair in c.pieces * [(c.low, c.high)]], dtype=float)
         return bound_pairs[:, 0], bound_pairs[:, 1]
 
@@ -127,7 +127,7 @@ class ChoiceSearch:
 
     @cached_property
     def graphs(self) -> dict[int, SensitivityGraph]:
-        """The candidates in which something is chosen."""
+        """Graphs of the candidates that contain choices, by index."""
         return {
             k: SensitivityGraph(
                 self.information,
@@ -149,7 +149,7 @@ class ChoiceSearch:
 
     @cached_property
     def _relative_columns(self) -> Array:
-        """From rows by the extended problem's theta to those by relative changes, in the criterion's order."""
+        """Matrix from rows by the extended problem's theta to rows by relative changes, in the criterion's order."""
         columns = np.zeros((self.information.columns.size, len(self.information.names)))
         columns[np.arange(self.information.columns.size), self.information.columns] = self.information.units[
             self.information.columns
@@ -196,11 +196,11 @@ class ChoiceSearch:
         )
 
     def compute_relative_deviation(self, selection: CandidateSelection, z: Array) -> float:
-        """Return by how much what candidates tell at z differs from what the integrated model says, relatively."""
+        """Return the relative difference at z of the graph's information rows from rows of the integrated model."""
         return self._max_relative_error({k: selection.values[0][k].rows[..., self.order] for k in self.graphs}, z)
 
     def compute_step_error(self, z: Array) -> float:
-        """Return by how much it differs from what twice the steps say."""
+        """Return the relative difference at z of the rows from rows with twice the steps."""
         return self._max_relative_error({k: self.finer_search.rows(z, 0, k) for k in self.graphs}, z)
 
     def _max_relative_error(self, reference_rows: dict[int, Array], z: Array) -> float:
@@ -217,7 +217,7 @@ class ChoiceSearch:
         return replace(self, steps=2 * self.steps)
 
     def value(self, z: Array, counts: Array | None = None, *, sloped: bool = True) -> tuple[float, Array]:
-        """Return the logarithm of the criterion, with its gradient by z, of the best weights or of given ones."""
+        """Return the logarithm of the criterion, with its gradient by z, at optimal or at fixed weights."""
         failure, criterion, S = (_FAILED_VALUE, np.zeros(z.size)), self.goal.criterion, len(self._samples)
         rows_by_sample = [[self.rows(z, s, k) for k in range(len(self.candidates))] for s in range(S)]
         if not all(np.isfinite(rows).all() for rows_by_candidate in rows_by_sample for rows in rows_by_candidate):
@@ -228,7 +228,7 @@ class ChoiceSearch:
             if solution is None:
                 return failure
             counts, nu = solution.w, solution.mu
-            self._weights["last"] = counts  # where the next inner problem begins
+            self._weights["last"] = counts  # start of the next inner problem
         value, slope = float(self.selection.pool.price @ counts), np.zeros(z.size)
         shares: list[Array] = [np.append(counts, 1.0)[positions][..., None, None] for positions in self._count_indices]
         for (theta, M0), rows_by_candidate in zip(self._samples, rows_by_sample, strict=True):
@@ -287,7 +287,7 @@ class ChoiceSearch:
     def search_locally(
         self, z: Array, counts: Array | None, stop: Callable[[], bool], tolerance: float = _SEARCH_FTOL
     ) -> End:
-        """Return the best point near z that keeps the constraints, with its value; infinite if there is none."""
+        """Return the best feasible point of a local search from z, with its value; infinite if there is none."""
         best: list[Any] = [np.inf, z]
         scale = np.abs(np.nan_to_num(self.compute_slacks(z)[0])) if self.constraints else np.empty(0)
         scale = np.maximum(scale, 1e-3 * max(float(scale.max(initial=0.0)), 1e-300))
@@ -334,10 +334,9 @@ class ChoiceSearch:
         return best[0], best[1]
 
     def starts(self, count: int, rng: np.random.Generator) -> list[Array]:
-        """Return starting points: the middle, the values of the base experiments, both bounds, then corners and
-        random points.
+        """Return starting points: the middle, the base experiments, both bounds, then others.
 
-        Of three more one is a corner in which inputs are pulses, early or late, one any corner, and one any point.
+        The others are, in turn, early or late pulses of all choices, a random corner, and a random point.
         """
         n = self.bounds[0].size
         points = [np.full(n, 0.5), self._build_base_point(), np.zeros(n), np.ones(n)]
@@ -351,9 +350,7 @@ class ChoiceSearch:
         return points[:count]
 
     def _build_base_point(self) -> Array:
-        """Return z with the values of the base experiments in the place of choices, and the middle where there are
-        none.
-        """
+        """Return z with the values of the base experiments, and 0.5 for choices without one."""
         z, (low, high) = np.full(self.bounds[0].size, 0.5), self.bounds
         experiments, model = (
             {e.name: e for e in self.information.problem.experiments},
@@ -377,7 +374,7 @@ class ChoiceSearch:
         return z
 
     def build_neighbours(self, z: Array, rng: np.random.Generator) -> list[Array]:
-        """Return points of which one choice is elsewhere, or in which an input comes a piece earlier or later."""
+        """Return points that change one choice, or shift an input by one piece."""
         points = [np.where(np.arange(z.size) == i, value, z) for i, value in product(range(z.size), (0.0, 0.5, 1.0))]
         for positions, shift in product(self.positions_by_name.values(), (-1, 1)):
             points.append(z.copy())
@@ -402,14 +399,14 @@ def optimize_choices(
     rng: np.random.Generator,
     stop: Callable[[], bool],
 ) -> Design:
-    """Return the design of samples at the best choices, which are sought for it again where it is of whole numbers.
+    """Return the design of samples at the best choices; an exact design repeats the search at its counts.
 
-    build_at_choices : the integrated model at numbers;  optimize_samples : the best design of samples there
+    build_at_choices : information and purchases at numbers;  optimize_samples : the best design of samples there
     """
     information, candidates = search.information, search.candidates
 
     def integrate_at(z: Array) -> tuple[DesignInformation, CandidateSelection]:
-        with without_deadline():  # what was found is judged, however late it is
+        with without_deadline():  # the result is verified even if the time is over
             return build_at_choices(search.numbers(z))
 
     raise_if_mistakes("design", [m for graph in search.graphs.values() for m in graph.obstacles])
@@ -440,14 +437,14 @@ def optimize_choices(
 
 @dataclass(eq=False)
 class VerifiedChoiceSearch:
-    """Local searches whose ends the integrated model confirms; where it does not there are more steps from then on."""
+    """Local searches with doubled Runge-Kutta steps until twice the steps confirm their ends."""
 
     search: ChoiceSearch
     integrate_at: Callable[[Array], tuple[DesignInformation, CandidateSelection]]
     stop: Callable[[], bool]
 
     def search_locally(self, z: Array, tolerance: float = _SEARCH_GRAPH_RTOL, below: float = np.inf) -> End:
-        """Return the best point near z; twice the steps confirm it if its value, infinite without one, is below."""
+        """Search from z. Repeat with twice the steps until these confirm the end, if its value is below `below`."""
         search_tolerance = _SEARCH_FTOL if tolerance == _SEARCH_GRAPH_RTOL else _FINAL_FTOL
         while True:
             end = self.search.search_locally(z, None, self.stop, search_tolerance)

@@ -41,7 +41,7 @@ TOGETHER = ("output", "time", "experiment")
 @add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """An experiment that could be done, or a part of one, for `castfit.design`.
+    """A possible experiment, or a part of one, for `castfit.design`.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ class Candidate:
 
     @property
     def named_outputs(self) -> tuple[str, ...]:
-        """Every output that is named, as one that is measured or as one that costs something or has a sigma."""
+        """All outputs named: measured ones, and keys of `cost` and `sigma`."""
         costs: dict[str, float] | float = self.cost
         sigmas: Mapping[str, Any] = self.sigma or {}
         names = (*self.outputs, *(costs if isinstance(costs, dict) else ()), *sigmas)
@@ -267,7 +267,7 @@ def _read_per_output(argument: str, value: Any, mistakes: list[str]) -> dict[str
 
 
 def with_fields(candidate: Candidate, **changes: Any) -> Candidate:
-    """Return a copy with other fields, as they are kept."""
+    """Return a copy with other field values, without checks."""
     new_candidate = copy(candidate)
     for key, value in changes.items():
         object.__setattr__(new_candidate, key, value)

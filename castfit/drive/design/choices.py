@@ -1,7 +1,7 @@
 """Choices of a design besides samples: initial states, inputs, doses and their times, as symbols in candidates.
 
-A choice is a CasADi symbol, so that it may stand in any expression, and in several places at once: a dose d in the
-morning and 100 - d in the evening.  A graph carries nothing but symbols, so what each may be is remembered here.
+A choice is a CasADi symbol, which may stand in any expression, and in several places at once: a dose d in the morning
+and 100 - d in the evening.  A graph carries only symbols, so this module stores the bounds of each.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def collect_choices(values: Iterable[Any]) -> tuple[DesignChoice, ...]:
 
 
 def choice_locations(candidate: Candidate) -> dict[str, Any]:
-    """Return all that a candidate chooses, by words that say where it is."""
+    """Return the expressions of a candidate that contain choices, by a description of their place."""
     entries: list[tuple[str, Any]] = [(f"{n}(0)", v) for n, v in candidate.initial.items()]
     entries += [*candidate.parameters.items(), *candidate.inputs.items()]
     for event in candidate.events or ():
@@ -125,7 +125,7 @@ def choice_locations(candidate: Candidate) -> dict[str, Any]:
 
 
 def candidate_choices(candidates: Iterable[Candidate], mistakes: list[str]) -> tuple[DesignChoice, ...]:
-    """Return all choices of candidates; a piecewise one that is no input is a mistake."""
+    """Return all choices of candidates. Add a mistake for a piecewise choice that is not an input."""
     choices_by_name: dict[str, DesignChoice] = {}
     for candidate in candidates:
         for location, value in choice_locations(candidate).items():

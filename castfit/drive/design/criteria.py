@@ -1,9 +1,8 @@
-"""Optimality criteria of designs: convex functions of the information M to be minimised, with derivatives for Newton
-steps.
+"""Optimality criteria of designs: convex functions of the information M, with derivatives.
 
 Notation
 --------
-M    (n, n)     information of everything that is known and will be measured, in relative changes of the quantities
+M    (n, n)     information of data, priors and planned measurements, in relative changes of the quantities
 J_i  (k, n)     rows of candidate i, M_i = J_i' J_i;  M(w) = M0 + sum_i w_i M_i
 G    (n, n)     d f / d w_i = -tr(G M_i)
 V    (N, r)     V V' is the Hessian of f by w;  L = chol M
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 class CriterionLinearization:
     """Value of a criterion at M, its smoothed value for a step, and the tangent that bounds it from below.
 
-    value : f itself;  smooth : the function that is minimised, f but for E
+    value : f itself;  smooth : the function that is minimised, which differs from f for E only
     G (n, n);  offset : see the module
     curvature : from rows J (N, k, n) to V (N, r)
     """
@@ -80,7 +79,7 @@ class DCriterion(InformationCriterion):
 
     @property
     def name(self) -> str:
-        """D, or Ds where only some quantities matter."""
+        """D, or Ds if only some quantities are targets."""
         return "Ds" if self.nuisance else "D"
 
     def values(self, M: Array) -> Array:
@@ -92,7 +91,7 @@ class DCriterion(InformationCriterion):
         return np.where(np.isfinite(log_det), _log_det(M[..., :q, :q]), 0.0) - log_det
 
     def tangent(self, M: Array, M0: Array, nu: float) -> CriterionLinearization | None:
-        """See the module; M_22 comes first, so that its Cholesky factor is a part of L."""
+        """Compute the tangent at M; M_22 comes first, so that its Cholesky factor is a part of L."""
         L = _cholesky(M)
         if L is None:
             return None
@@ -124,7 +123,7 @@ class ACriterion(InformationCriterion):
 
     @property
     def name(self) -> str:
-        """A, or c where the variance of one combination is to be small."""
+        """A, or c for a single combination."""
         return "c" if self.K.shape[1] == 1 else "A"
 
     def values(self, M: Array) -> Array:
@@ -159,7 +158,7 @@ class ACriterion(InformationCriterion):
 
 @dataclass(frozen=True, eq=False)
 class ECriterion(InformationCriterion):
-    """The variance of the combination that is known worst: its inverse is the least eigenvalue of M."""
+    """The largest variance of a combination of unit length, whose inverse is the least eigenvalue of M."""
 
     n: int
 
@@ -173,8 +172,9 @@ class ECriterion(InformationCriterion):
         return np.asarray(-np.linalg.eigvalsh(M)[..., 0], dtype=float)
 
     def tangent(self, M: Array, M0: Array, nu: float) -> CriterionLinearization | None:
-        """Compute the smoothed tangent: t solves nu tr (M - t I)^-1 = 1 and is eliminated from the Hessian by d =
-        svec((M - t I)^-1).
+        """Compute the tangent of the smoothed criterion.
+
+        t solves nu tr (M - t I)^-1 = 1, and is eliminated from the Hessian by d = svec((M - t I)^-1).
         """
         values, U = np.linalg.eigh(M)
         if not np.isfinite(values).all() or values[0] <= 0.0:

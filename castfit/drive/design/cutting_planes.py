@@ -1,13 +1,13 @@
-"""Linear programs over planes above a concave function of weights: what ends E-optimality, and T-optimality altogether.
+"""Linear programs over planes above a concave function of weights, for the last digits of E and for T-optimality.
 
     max_w sum_g p_g t_g - price'w   with  t_g <= c_k + d_k'w  for the planes k of group g,  A w <= b,  0 <= w <= u
 
-bounds the function from above for every design, as  t_g  is nowhere less than what lies below all planes of its group.
-Where least eigenvalues meet, planes are unit vectors v,
+bounds the function from above for every design, since  t_g  is at least the minimum of all planes of its group.  If the
+least eigenvalues coincide, planes are unit vectors v,
 
     lambda_min(M(w)) <= v'M0 v + sum_i w_i |J_i v|^2
 
-one group for each sample whose mean counts, or a single one of all samples where the worst one counts.  Multipliers
+with one group for each sample if the mean counts, or one group of all samples if the worst one counts.  Multipliers
 q_k >= 0 of sum p_g in each group are a certificate: h = sum_k q_k d_k - price.  The eigenvectors of M at the solution,
 and of  Z = sum_k q_k v_k v_k',  are the next planes (Kelley 1960); near the best design, where the interior point ends,
 few are needed.
@@ -48,7 +48,7 @@ class PlanesOptimum:
 def maximize_below_planes(
     c: Array, d: Array, pool: CandidatePool, group: Index | None = None, p: Array | None = None
 ) -> PlanesOptimum | None:
-    """Return the highest point below planes c (K,), d (K, N); None where rounding prevents it."""
+    """Return the highest point below planes c (K,), d (K, N). Return None if the linear program fails."""
     p, K, m = np.ones(1) if p is None else p, len(c), len(pool.b)
     group = np.zeros(K, dtype=np.intp) if group is None else group
     unit = max(float(np.abs(d).max()), 1e-300)
@@ -70,8 +70,9 @@ def maximize_below_planes(
 def refine_by_planes(
     goal: DesignGoal, pool: CandidatePool, solution: RelaxedDesign, support: Index, tolerance: float
 ) -> RelaxedDesign:
-    """Return a better design, and a better bound of all others; `support` are candidates that are likely in the best one.
+    """Improve a design and its bound by cutting planes.
 
+    support : candidates that may be in the best design
     tolerance : of the gap, absolute
     """
     S, best, w, value, bound = len(pool.J), solution, solution.w, solution.value, solution.bound
@@ -116,9 +117,7 @@ def refine_by_planes(
 
 
 def _cuts(M: Array, t: Array) -> tuple[Index, Array]:
-    """Return the sample indices (K,) and eigenvectors (K, n) of M (S, n, n) that become planes: eigenvalues near t
-    (S,) or below.
-    """
+    """Return the sample indices (K,) and eigenvectors (K, n) of eigenvalues of M (S, n, n) near t (S,) or below."""
     values, vectors = np.linalg.eigh(M)
     return _select_vectors(values < (t + _CUT_RTOL * np.abs(t))[:, None], vectors)
 

@@ -1,6 +1,6 @@
 """`design`: what to measure next.
 
-known --candidates--> rows of information --relaxed, with its bound--> weights --rounding, exchange--> the design
+prior information --candidates--> information rows --relaxation, bound--> weights --rounding, exchange--> design
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ def design(
     rng: int | np.random.Generator = 0,
     max_time: float = np.inf,
 ) -> Design:
-    """Propose what to measure next within a budget, and say how far that is from the best possible.
+    """Propose what to measure next within a budget, with a bound on the loss to the best possible design.
 
     Parameters
     ----------
     known : Result, Problem, SampleResult, BootstrapResult or MixedEffectsResult
-        What is known: a fit, whose data count; guesses, of which only priors count; or draws, over whom the design is
-        good on average or in the worst case.  A fit of a population asks for subjects.
+        Prior information: a fit, with its data; a problem at its guesses, with its priors only; or samples, over which
+        the design is good on average or in the worst case.  A fit of a population leads to a design of subjects.
     candidates : Candidate or sequence of Candidate
         What could be measured.
     budget : float or mapping from str to float, optional
@@ -191,7 +191,7 @@ def design(
         mistakes.append(f"criterion is {shorten_repr(criterion)}; expected 'D', 'A', 'E' or cf.variance_of(...)")
     is_bounded = is_one_of(criterion, "D", "A") or isinstance(
         criterion, VarianceOf
-    )  # E and T grow as fast as what is spent
+    )  # E and T grow in proportion to the cost
     is_priced = is_bounded and is_within(price, 0.0, 1e300, strictly=True)
     is_population = population is not None or isinstance(known, MixedEffectsResult)
     if samples is not None and (is_population or not hasattr(known, "thetas")):
@@ -279,7 +279,7 @@ def design(
 def _choice_mistakes(
     information: DesignInformation, candidates: Sequence[Candidate], criterion: Any, options: Mapping[str, Any]
 ) -> list[str]:
-    """List what does not go with choices, or not without them."""
+    """Return mistakes in options that choices exclude, or that need choices."""
     starts, labels = (
         options["starts"],
         [n for n, c in zip(information.labels, candidates, strict=True) if choice_locations(c)],
@@ -296,7 +296,7 @@ def _choice_mistakes(
         )
     for target in criterion.what if isinstance(criterion, VarianceOf) else ():
         if isinstance(target, OutputAt) and target.experiment in labels:
-            mistakes.append(f"OutputAt: '{target.experiment}' is what is chosen; predict an experiment that is known")
+            mistakes.append(f"OutputAt: '{target.experiment}' contains choices; predict another experiment")
     return mistakes
 
 
@@ -309,7 +309,7 @@ def _design_against_rivals(
     rng: np.random.Generator,
     stop: Any,
 ) -> Design:
-    """Return the design that tells the model from rivals."""
+    """Return the design that discriminates the model from its rivals."""
     result = optimize_discrimination(information, selection, criterion, exact=exact, rng=rng, stop=stop)
     if -result.relaxed.bound <= _MIN_DISCRIMINATION_CHI2:
         raise_if_mistakes(
@@ -343,7 +343,7 @@ def _build_proposal(
     remarks: Sequence[str],
     **fields: Any,
 ) -> Design:
-    """Return a design with all that is to be said of it."""
+    """Return a design with its remarks."""
     bound, compute_information = min(solution.bound, value), selection.pool.information
     design = Design(
         weights=solution.w,
@@ -396,7 +396,7 @@ def _optimize_samples(
         solution = optimize_weights(goal, pool, start=solution.w, stop=stop) or solution
     if solution is None:
         raise InputError("design", ["the information matrix of all candidates is singular; add candidates"])
-    # What is left of weights where nothing is measured says nothing, and is not listed.
+    # Weights that an interior point method leaves on unused candidates are not listed.
     counts = np.where(solution.w > _MIN_WEIGHT_FRACTION * solution.w.max(), solution.w, 0.0)
     if exact:
         counts = optimize_counts(goal, pool, selection.positions, solution.w, rng=rng, stop=stop)
@@ -432,7 +432,7 @@ def _optimize_samples(
 def _build_criterion(
     information: DesignInformation, criterion: Any, over: Any, mistakes: list[str]
 ) -> InformationCriterion | None:
-    """Return the criterion in the order of `_order_quantities`; None where something is wrong."""
+    """Return the criterion in the order of `_order_quantities`. Return None after a mistake."""
     names = information.quantities
     over_names = [over] if isinstance(over, str) else read_sequence(over) if over is not None else list(names)
     if over_names is None or not over_names or not all(isinstance(n, str) for n in over_names):
@@ -447,7 +447,7 @@ def _build_criterion(
     if isinstance(criterion, VarianceOf):
         columns = [_compute_gradient(information, target, mistakes) for target in criterion.what]
         if not columns:
-            mistakes.append("variance_of() needs something: a quantity, an expression, or cf.OutputAt(...)")
+            mistakes.append("variance_of() has no argument; pass a quantity, an expression, or cf.OutputAt(...)")
         valid_columns = [c for c in columns if c is not None]
         if len(valid_columns) == len(columns) and columns and not any(c.any() for c in valid_columns):
             mistakes.append("the argument of variance_of does not depend on any quantity; pass one that does")
@@ -484,7 +484,7 @@ def _compute_gradient(information: DesignInformation, target: Any, mistakes: lis
 
 
 def _order_quantities(information: DesignInformation, criterion: InformationCriterion, over: Any) -> Index:
-    """Return the order of quantities in which a criterion takes them: nuisance first, where there is any."""
+    """Return the order of quantities that a criterion expects: nuisance quantities first."""
     if not isinstance(criterion, DCriterion) or not criterion.nuisance:
         return np.arange(len(information.names))
     wanted_names = {over} if isinstance(over, str) else set(over) if over is not None else set(information.quantities)
@@ -494,7 +494,7 @@ def _order_quantities(information: DesignInformation, criterion: InformationCrit
 
 
 def _require_determined(information: DesignInformation, goal: DesignGoal, pool: CandidatePool, order: Index) -> None:
-    """Refuse what even all candidates together cannot do."""
+    """Raise an InputError if all candidates together do not determine the target, or add no information."""
     cap = np.where(np.isfinite(pool.u), pool.u, 1.0)
     best_deviations = standard_deviations(pool.information(cap)).max(axis=0)[np.argsort(order)]
     is_relevant = _find_relevant_entries(goal.criterion, len(information.names))[np.argsort(order)]
@@ -503,7 +503,7 @@ def _require_determined(information: DesignInformation, goal: DesignGoal, pool: 
     is_unknown = is_relevant & (best_deviations > UNKNOWN_DEVIATION)
     if not is_unknown.any():
         value_before, value_after = float(goal.values(pool.M0)), float(goal.values(pool.information(cap)))
-        unit = 1.0 if goal.criterion.logarithmic else abs(value_before)  # a variance has one
+        unit = 1.0 if goal.criterion.logarithmic else abs(value_before)  # a variance has a unit
         if np.isfinite(value_before) and value_before - value_after <= _MIN_CRITERION_GAIN * unit:
             remedy = "offer other times, outputs or conditions"
             raise InputError("design", [f"the candidates add no information; {remedy}"])
@@ -557,7 +557,7 @@ def _require_reached(
 
 
 def _build_maximin_goal(goal: DesignGoal, pool: CandidatePool, stop: Any) -> tuple[DesignGoal, CandidatePool]:
-    """Return the goal of the least efficiency: each sample beside its own best design, in units of it."""
+    """Return the goal of the least efficiency: each sample relative to its own best design."""
     best_values = np.zeros(len(pool.J))
     for s in range(best_values.size):
         sample_design = optimize_weights(

@@ -1,17 +1,17 @@
-"""Designs that tell two models apart: T-optimality (Atkinson and Fedorov 1975).
+"""Designs that discriminate between models: T-optimality (Atkinson and Fedorov 1975).
 
-The model that is known predicts y1; the rival comes as near as it can, and the design keeps it as far away as possible:
+The fitted model predicts y1; the rival is fitted to these predictions, and the design maximises its misfit:
 
     max_w min_theta2  T(w, theta2),    T = c(theta2) + sum_i w_i d_i(theta2),    d_i = ((y1_i - y2_i(theta2)) / s_i)^2
 
-with c from values that were measured already; y are on the axis on which errors are those of the noise, and d times its
-information on the mean (`_compute_misfit_roots`).  Where spreads differ, d_i is twice the Kullback-Leibler divergence
-(Lopez-Fidalgo, Tommasi and Trandafir 2007).  Each fit of the rival to noise-free y1 gives a plane above the minimum:
+with c from previous measurements; y are on the scale of the noise, and d is weighted by the noise's information on the
+mean (`_compute_misfit_roots`).  If spreads differ, d_i is twice the Kullback-Leibler divergence (Lopez-Fidalgo, Tommasi
+and Trandafir 2007).  Each fit of the rival to noise-free y1 gives a plane above the minimum:
 
     T(v) <= c_k + d_k'v  for all designs v
 
-so that a linear program over all planes bounds every design from above, and the next fit is at its solution, or half
-way between it and the best design so far, which ends the wandering that plain cutting planes are known for.
+A linear program over all planes bounds every design from above.  The next fit is at its solution, or half way between
+it and the best design so far, which damps the oscillations of plain cutting planes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MAX_ROUNDS = 60  # rounds of a linear program and a fit of the rivals
 _GAP_RTOL = 1e-5  # gap, relative to the bound, that ends the rounds
 _FIRST_FIT_STARTS = 4  # random starts of a rival's first fit; later fits have one, and the last optimum
 _FAILED_RESIDUAL = 1e6  # residual where the rival cannot be integrated
-_START_SCATTER = 0.7  # standard deviation of random starts: of a logarithm, or relative to the guess
+_START_SCATTER = 0.7  # standard deviation of random starts, in log scale or relative to the guess
 _MAX_EXACT_ROUNDS = 12  # rounds of an exchange and a fit of the rivals
 _MIN_USED_WEIGHT = 1e-9  # number of measurements up to which a purchase counts as unused
 _MIN_LOG_ARGUMENT = 1e-300  # lower limit of a rival's prediction before its logarithm is taken
@@ -64,7 +64,7 @@ _MIN_LOG_ARGUMENT = 1e-300  # lower limit of a rival's prediction before its log
 @public("castfit")
 @dataclass(frozen=True, eq=False)
 class Discrimination:
-    """Rivals from which a design is to tell the model; create it with `discriminate`.
+    """Rival models that a design discriminates from the model; create it with `discriminate`.
 
     Examples
     --------
@@ -82,13 +82,13 @@ def discriminate(*rivals: Result | Problem) -> Discrimination:
     Parameters
     ----------
     *rivals : Result or Problem
-        Models with outputs of the same names.  Where both the model and the rival are results, the values that were
-        measured count: a rival must describe them, too.  Of several rivals the nearest one counts.
+        Models with outputs of the same names.  If both the model and the rival are results, the fit of the rival
+        includes the measured values.  With several rivals the nearest one counts.
 
     Raises
     ------
     InputError
-        For what is neither.
+        If an argument is neither.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class DiscriminatingDesign:
 
 @dataclass(eq=False)
 class _RivalModel:
-    """A rival model beside the one that is known: its misfit, and the best fits so far."""
+    """A rival of the fitted model: its misfit, and the best fits so far."""
 
     information: DesignInformation
     selection: CandidateSelection
@@ -154,7 +154,7 @@ class _RivalModel:
         }
 
     def compute_roots(self, theta: Array) -> tuple[Array, Array, Array, Array]:
-        """Return roots of c, (m,), and of d, (N, values), and their derivatives by theta; wrong where spreads move."""
+        """Return roots of c, (m,), and of d, (N, values), and their derivatives by theta (not of variable spreads)."""
         rival, information, n = replace(self.rival, estimate=theta), self.information, theta.size
         data_roots, data_slopes = [np.empty(0)], [np.empty((0, n))]
         for condition in information.compiled_problem.conditions if self.has_common_data else ():
@@ -193,7 +193,7 @@ class _RivalModel:
             pair for pair, candidate in zip(root_pairs, information.candidates, strict=True) if not candidate.fixed
         ]
         for (root, slope), candidate in zip(root_pairs, information.candidates, strict=True):
-            if candidate.fixed:  # it is done anyway
+            if candidate.fixed:  # it is measured in any case
                 data_roots.append(root.ravel())
                 data_slopes.append(slope.reshape(-1, n))
         roots, derivatives = (np.concatenate(part) for part in zip(*free_pairs, strict=True))
@@ -252,7 +252,7 @@ class _RivalModel:
                         np.concatenate([data_roots, (weight_roots * candidate_roots[is_used]).ravel()]),
                         np.concatenate([data_slopes, rows]),
                     )
-                except InputError:  # of integration: as far as can be
+                except InputError:  # the rival cannot be integrated
                     evaluation = np.full(size, _FAILED_RESIDUAL), np.zeros((size, theta.size))
                 cache[theta.tobytes()] = evaluation
             return cache[theta.tobytes()]
@@ -293,7 +293,7 @@ def optimize_discrimination(
     rng: np.random.Generator,
     stop: Callable[[], bool],
 ) -> DiscriminatingDesign:
-    """Choose what tells the model from its rivals."""
+    """Choose the design that maximises the misfit of the nearest rival."""
     rivals = [_build_rival(information, selection, rival, rng) for rival in criterion.rivals]
     pool = selection.pool
     planes: list[tuple[float, Array]] = []
@@ -336,9 +336,9 @@ def _optimize_exact_counts(
     rng: Any,
     stop: Any,
 ) -> tuple[Array, float]:
-    """Return whole numbers, by exchange below all planes, until the rival's fit there meets them.
+    """Return counts by exchange below all planes, until the rival's misfit there agrees with the planes.
 
-    The least of  c_k + d_k'n  is the least eigenvalue of a diagonal matrix: E-optimality.
+    The minimum of  c_k + d_k'n  is the least eigenvalue of a diagonal matrix: E-optimality.
     """
     counts, value = np.zeros_like(best), -np.inf
     for _ in range(_MAX_EXACT_ROUNDS):
@@ -360,10 +360,10 @@ def _optimize_exact_counts(
 def _compute_misfit_roots(
     noise: Noise, mu: Array, deviation: Array, sigma: Array, rival_mu: Array, slope: Array
 ) -> tuple[Array, Array]:
-    """Return roots of d (n,), and derivatives (n, n_theta), where the rival's `rival_mu` moves by `slope`.
+    """Return roots of d (n,), and derivatives (n, n_theta), of predictions `rival_mu` with derivatives `slope`.
 
-    On the axis on which errors are those of the noise, by the information on the mean that limits of detection leave;
-    of counts by their deviation.
+    Errors are on the scale of the noise, weighted by the information on the mean that limits of detection leave.
+    Errors of counts are relative to their standard deviation.
     """
     if isinstance(noise, (Poisson, NegativeBinomial)):
         return (mu - rival_mu) / deviation, -slope / deviation[:, None]
@@ -377,7 +377,7 @@ def _compute_misfit_roots(
 def _build_rival(
     information: DesignInformation, selection: CandidateSelection, source: Any, rng: np.random.Generator
 ) -> _RivalModel:
-    """Pose the rival with the same candidates; where its own spreads do not move, the accuracy is that of the model."""
+    """Build the rival with the same candidates; sigma is the model's unless sigma depends on parameters."""
     from castfit.drive.design.candidate import with_fields
 
     mistakes: list[str] = []

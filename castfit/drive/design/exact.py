@@ -1,9 +1,8 @@
-"""Exact designs: whole numbers of measurements, from weights, by rounding, filling and exchange.
+"""Exact designs: integer numbers of measurements, from weights, by rounding, filling and exchange.
 
-The weights of a relaxed design are merged where they stand on neighbouring times, rounded efficiently (Pukelsheim and
-Rieder 1992), filled up while the budget lasts, and improved by exchanges of one measurement for another (Fedorov 1972),
-of which only those that the gradient ranks first are evaluated.  Each is as good as it says, beside the bound of the
-relaxed design, which no exact one can pass.
+Weights of a relaxed design at neighbouring times are merged and rounded efficiently (Pukelsheim and Rieder 1992).
+Measurements are added while the budget lasts, and one measurement is exchanged for another (Fedorov 1972).  Only the
+exchanges with the largest sensitivities are evaluated.  The bound of the relaxed design holds for exact designs, too.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _MIN_IMPROVEMENT = 1e-10  # decrease of a variance (relative) or of its logarith
 
 @dataclass(frozen=True, eq=False)
 class CandidatePositions:
-    """Positions of candidates: those of one `line` (N,) differ in `time` (N,) only.
+    """Positions of candidates: candidates of one `line` (N,) differ only in `time` (N,).
 
-    Used ones are at least `spacing` (N,) apart.
+    Times of used candidates are at least `spacing` (N,) apart.
 
     group (N,) : lines of one sample, of which several outputs may be measured at the same time
     """
@@ -59,7 +58,7 @@ class CandidatePositions:
 
 
 def merge_adjacent_weights(w: Array, positions: CandidatePositions) -> Array:
-    """Return weights whose neighbours in time, up to two steps apart, are put together at their mean."""
+    """Merge weights at most two grid steps apart at their mean time."""
     merged_weights = np.zeros_like(w)
     is_used = w > _MIN_WEIGHT_FRACTION * max(1e-300, float(w.max()))
     for line in np.unique(positions.line):
@@ -74,7 +73,7 @@ def merge_adjacent_weights(w: Array, positions: CandidatePositions) -> Array:
 
 
 def round_efficiently(w: Array, total: int) -> Array:
-    """Return whole numbers that add up to `total`, in the proportions of w, efficiently.
+    """Return integers that add up to `total`, in the proportions of w, by efficient rounding.
 
     Pukelsheim and Rieder (1992), section 5: ceilings of  (total - l / 2) w_i,  l the size of the support, then one more
     where n_i / w_i is least, or one less where (n_i - 1) / w_i is largest, until they fit.
@@ -102,7 +101,7 @@ def optimize_counts(
     rng: np.random.Generator,
     stop: Callable[[], bool] = bool,
 ) -> Array:
-    """Return a design of whole numbers (N,) near weights w (N,) of the relaxed one, the best of several starts."""
+    """Return integer counts (N,) near weights w (N,) of the relaxed design, the best of several starts."""
     search = _Exchange(goal, pool, positions)
     weights = merge_adjacent_weights(w, positions)
     best = search.improve_design(search.fill_budget(search.round_weights(weights)), stop)
@@ -141,7 +140,7 @@ class _Exchange:
         return float(self.goal.values(self.pool.information(counts)) + self.pool.price @ counts)
 
     def round_weights(self, w: Array) -> Array:
-        """Return whole numbers near w that fit."""
+        """Return integers near w that satisfy the budgets."""
         pool, costs = self.pool, self.pool.A[:, w > 0]
         has_equal_costs = len(pool.b) == 1 and np.ptp(costs) <= 1e-12 * costs.max() and not pool.price.any()
         if has_equal_costs and w.sum() > 0 and not np.isfinite(pool.u).any():
@@ -155,7 +154,7 @@ class _Exchange:
         return counts
 
     def draw_design(self, rng: np.random.Generator) -> Array:
-        """Return a design by chance, which uses up the budget or reaches the size of a large one."""
+        """Draw a random design until the budget is used up or the random size is reached, then fill it."""
         counts = np.zeros(self.pool.count)
         for _ in range(_SMALL_DESIGN_COUNT):
             indices = np.flatnonzero(self._can_add(counts))
@@ -174,7 +173,7 @@ class _Exchange:
         return is_possible
 
     def _rank_entering(self, counts: Array) -> tuple[Index, Array]:
-        """Return candidates that may enter, the most promising ones, and what each leads to."""
+        """Return the candidates that may enter with the largest sensitivities, and the criterion with each."""
         pool, ridge = self.pool, self._ridge
         indices = np.flatnonzero(self._can_add(counts))
         if not indices.size:
@@ -192,12 +191,12 @@ class _Exchange:
 
     @property
     def _ridge(self) -> Array:
-        """Return a little of everything, which makes incomplete designs comparable, (S, n, n)."""
+        """Return a small diagonal information that makes incomplete designs comparable, (S, n, n)."""
         diagonals = np.einsum("sNki,sNki->si", self.pool.J, self.pool.J) / self.pool.count
         return _RIDGE_FRACTION * np.array([np.diag(d) for d in np.where(diagonals > 0.0, diagonals, 1.0)])
 
     def fill_budget(self, counts: Array) -> Array:
-        """Return the design with more measurements, one by one the best, as long as they fit and help."""
+        """Add the best measurement repeatedly, as long as one fits and improves the criterion."""
         while True:
             indices, values = self._rank_entering(counts)
             current_value = float(
@@ -209,7 +208,7 @@ class _Exchange:
             counts[indices[np.argmin(values)]] += 1.0
 
     def improve_design(self, counts: Array, stop: Callable[[], bool]) -> Array:
-        """Return the design after exchanges, until none helps."""
+        """Exchange measurements until no exchange improves the criterion."""
         value = self.value(counts)
         A = self.pool.A
         has_unequal_costs = bool(A.size and np.ptp(A, axis=1).any())
@@ -217,7 +216,7 @@ class _Exchange:
             exchange = self._find_best_exchange(counts, value, [(j,) for j in np.flatnonzero(counts)])
             if (
                 exchange is None and has_unequal_costs and counts.sum() <= _SMALL_DESIGN_COUNT
-            ):  # one dear measurement for two cheap ones
+            ):  # one expensive measurement for two cheap ones
                 exchange = self._find_best_exchange(counts, value, list(combinations(np.flatnonzero(counts), 2)))
             if exchange is None or stop():
                 break
@@ -227,13 +226,13 @@ class _Exchange:
     def _find_best_exchange(
         self, counts: Array, value: float, leaving: Sequence[tuple[Any, ...]]
     ) -> tuple[Array, float] | None:
-        """Return the best design in which others are in the place of some, with its value; None if none is better."""
+        """Return the best design after exchanging leaving measurements, with its value; None if none is better."""
         best: tuple[Array, float] | None = None
         for group in leaving:
             trial = counts.copy()
             trial[list(group)] -= 1.0
             indices, values = self._rank_entering(trial)
-            trials = [trial] if self.pool.price.any() else []  # what is not worth its price has no successor
+            trials = [trial] if self.pool.price.any() else []  # a measurement may leave without a successor
             trials += [trial + (np.arange(trial.size) == indices[np.argmin(values)])] if indices.size else []
             for trial in map(self.fill_budget, trials):
                 trial_value, best_value = self.value(trial), value if best is None else best[1]

@@ -1,25 +1,25 @@
-"""The relaxed design: weights w that may be any numbers, by a primal-dual interior point method, with its certificate.
+"""Relaxed designs: real weights w, by a primal-dual interior point method, with a certificate.
 
     min f(w)   with  A w <= b,  0 <= w <= u
 
 Notation
 --------
-w (N,)   how often each candidate is measured;  u (N,) at most;  A (m, N), b (m,) budgets, s = b - A w what is left
-y (m,)   multipliers of the budgets: what one more unit is worth;  l, r (N,) those of 0 <= w and of w <= u
+w (N,)   how often each candidate is measured;  u (N,) upper limits;  A (m, N), b (m,) budgets, s = b - A w slacks
+y (m,)   multipliers of the budgets: the value of one more unit;  l, r (N,) multipliers of 0 <= w and of w <= u
 V (N, r) V V' is the Hessian of f (castfit.drive.design.criteria)
 
 Newton's step on the conditions  g + A'y - l + r = 0,  l w = mu,  r (u - w) = mu,  y s = mu  has the matrix
 
     diag(l / w + r / (u - w)) + V V' + A' diag(y / s) A
 
-a diagonal and few columns more: by Woodbury's formula it costs O(N r^2), and no N x N matrix is made.
+a diagonal and a few columns.  By Woodbury's formula a step costs O(N r^2), without an N x N matrix.
 
 Certificate (Frank and Wolfe 1956).  From the criterion's tangent  f(v) >= offset - h'v,  h_i = tr(G M_i),  follows for
 every design v, by the duality of linear programs, with any y >= 0
 
     f(v) >= offset - b'y - sum_i u_i max(0, h_i - A_i'y)
 
-so that f(w) minus this bounds what any design can be better by.  For one budget of sum w <= 1, M0 = 0 and D it is the
+f(w) minus this bounds the improvement by any other design.  For one budget sum w <= 1, M0 = 0 and D it is the
 equivalence theorem, tr(M^-1 M_i) <= n (Kiefer and Wolfowitz 1960).
 """
 
@@ -49,7 +49,7 @@ _ARMIJO_FRACTION = 1e-4  # fraction of the predicted decrease that a step must r
 _N_REFINEMENTS = 2  # iterative refinements of each linear solve
 _CHOLESKY_SHIFTS = (0.0, 1e-14, 1e-12, 1e-9)  # relative shifts of the diagonal until the factorization succeeds
 _MAX_STEPS = 120  # Newton steps
-# Of the largest weight, and relative to the price: candidates that may be in the best design.
+# Relative to the largest weight, and to the price: candidates that may be in the best design.
 _MIN_WEIGHT_FRACTION, _SENSITIVITY_MARGIN = 1e-5, 1e-2
 _MAX_STALLED_STEPS = 12  # steps without a smaller gap
 
@@ -65,9 +65,9 @@ class CandidatePool:
     """Candidates that can be bought, as information rows, with their costs and budgets.
 
     J (S, N, k, n) : rows of each candidate at each of S samples of the quantities, in relative changes
-    M0 (S, n, n) : what is known without them
-    A (m, N), b (m,) : budgets;  u (N,) : how often at most, infinite where nothing is said
-    price (N,) : what one costs in units of the criterion
+    M0 (S, n, n) : information without them
+    A (m, N), b (m,) : budgets;  u (N,) : largest count, infinite without a limit
+    price (N,) : price of one in units of the criterion
     """
 
     J: Array
@@ -90,16 +90,16 @@ class CandidatePool:
         return self.M0 + np.swapaxes(rows, 1, 2) @ rows
 
     def with_candidates(self, indices: Index) -> CandidatePool:
-        """Return some of the candidates."""
+        """Return the pool with some of the candidates."""
         return replace(self, J=self.J[:, indices], A=self.A[:, indices], u=self.u[indices], price=self.price[indices])
 
     def with_order(self, order: Index) -> CandidatePool:
-        """Return the offers with the quantities in another order."""
+        """Return the pool with the quantities in another order."""
         return replace(self, J=self.J[..., order], M0=self.M0[:, order][:, :, order])
 
     @property
     def joint_max_counts(self) -> Array | None:
-        """Return as much of each candidate as may be bought, where the budgets allow that and it costs nothing."""
+        """Largest counts of all candidates, if the budgets allow them together and there is no price; else None."""
         cap = np.minimum(self.u, max_affordable_counts(self.A, self.b))
         return cap if self.fits(cap) and not self.price.any() else None
 
@@ -112,7 +112,7 @@ class CandidatePool:
 class DesignGoal:
     """A criterion over samples: the mean, or the largest of  f_s - best_s  (softened by b while it is minimised).
 
-    best (S,) : what each sample's own best design reaches;  None: the mean over samples
+    best (S,) : value of each sample's own best design;  None: the mean over samples
     """
 
     criterion: InformationCriterion
@@ -196,8 +196,8 @@ def compute_tangent(
 class RelaxedDesign:
     """Optimal weights, and a lower bound of the value of all designs.
 
-    w (N,), value : f there;  bound : no design has less
-    sensitivity (N,) : h_i, what a little more of a candidate is worth;  y (m,) : what budgets are worth
+    w (N,), value : f there;  bound : lower bound of f
+    sensitivity (N,) : h_i, marginal value of a candidate;  y (m,) : marginal values of the budgets
     """
 
     w: Array
@@ -210,12 +210,12 @@ class RelaxedDesign:
 
     @property
     def gap(self) -> float:
-        """By how much any other design can be better at most."""
+        """Upper bound of the improvement by any other design."""
         return self.value - self.bound
 
 
 def optimality_bound(linearization: GoalTangent, pool: CandidatePool, y: Array) -> float:
-    """Return the certificate: what no design is below, from the tangent at one and prices y >= 0 of the budgets."""
+    """Return a lower bound of all designs, from the tangent at one and prices y >= 0 of the budgets."""
     cost, is_unbounded = y @ pool.A, ~np.isfinite(pool.u)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(linearization.h > 0.0, linearization.h / cost, 0.0)[is_unbounded]
@@ -233,11 +233,11 @@ def optimize_weights(
     start: Array | None = None,
     stop: Callable[[], bool] = bool,
 ) -> RelaxedDesign | None:
-    """Minimise the goal over weights; None where even all candidates together leave the information singular.
+    """Minimise the goal over weights. Return None if the information of all candidates together is singular.
 
     tolerance : of the certified gap, per quantity for D, relative to the value for the others
     start (N,) : weights within all bounds
-    stop : asked before each step
+    stop : called before each step; True ends the method
     """
     if (bounded_pool := _add_cost_budget(goal, pool)) is not pool:
         solution = optimize_weights(goal, bounded_pool, tolerance, start, stop)
@@ -245,7 +245,7 @@ def optimize_weights(
     solution = _run_interior_point(goal, pool, tolerance, start, stop)
     if solution is None or solution.gap <= tolerance * _compute_gap_unit(goal, solution.value) or stop():
         return solution
-    # Rounding has ended it, as it may for E: once more with the few candidates that matter, and the bound of all.
+    # Rounding ended the method, as may happen for E: repeat it with the few relevant candidates, and bound all others.
     is_worthwhile = solution.sensitivity >= (1.0 - _SENSITIVITY_MARGIN) * (solution.y @ pool.A)
     support = np.flatnonzero((solution.w > _MIN_WEIGHT_FRACTION * solution.w.max()) | is_worthwhile)
     refined = _run_interior_point(goal, pool.with_candidates(support), tolerance, None, stop)
@@ -270,10 +270,10 @@ def optimize_weights(
 
 
 def _add_cost_budget(goal: DesignGoal, pool: CandidatePool) -> CandidatePool:
-    """Return offers with a budget that no best design needs, where it is only its price that ends something.
+    """Return the pool with a budget that no optimal design uses up, if only prices limit some candidates.
 
-    At the best weights spending is worth its price:  p'w = sum_i w_i tr(G M_i), at most n for D, and the criterion
-    itself for A and c, which with its price is no larger than that of any other design.
+    At the best weights the cost equals its value:  p'w = sum_i w_i tr(G M_i).  It is at most n for D.  For A and c it
+    is at most the criterion, which with its price is no larger than the sum of both for any other design.
     """
     if np.isfinite(np.minimum(pool.u, max_affordable_counts(pool.A, pool.b))).all() or not (pool.price > 0.0).all():
         return pool
@@ -288,9 +288,9 @@ def _add_cost_budget(goal: DesignGoal, pool: CandidatePool) -> CandidatePool:
 def _run_interior_point(
     goal: DesignGoal, pool: CandidatePool, tolerance: float, start: Array | None, stop: Callable[[], bool]
 ) -> RelaxedDesign | None:
-    """Take the steps."""
+    """Run the primal-dual interior point method."""
     A, b, N = pool.A, pool.b, pool.count
-    # Twice what budgets allow, so that these alone bind, and have the whole price.
+    # Twice the affordable counts, so that only the budgets are active.
     u = np.minimum(pool.u, 2.0 * max_affordable_counts(A, b))
     interior = _compute_interior_weights(A, b, u)
     w: Array = interior if start is None else 0.9 * start + 0.1 * interior
@@ -341,7 +341,7 @@ def _run_interior_point(
             solve = _solver(lower_dual / w + upper_dual / (u - w), linearization.V)
             solutions: Array = solve(np.column_stack([-gradient + A.T @ (mu / s - y), A.T]))
             dy: Array = _solve(A @ solutions[:, 1:] + np.diag(s / y), A @ solutions[:, 0] + mu / y - s)
-        except np.linalg.LinAlgError:  # rounding ends it: the best so far says how good it is
+        except np.linalg.LinAlgError:  # rounding ends the method; the best point so far has a bound
             break
         dw: Array = solutions[:, 0] - solutions[:, 1:] @ dy
         ds = -A @ dw
@@ -369,10 +369,7 @@ def _run_interior_point(
 
 
 def _compute_gap_unit(goal: DesignGoal, value: float) -> float:
-    """Return the unit of the gap:
-
-    1 for logarithms and for goals relative to the best values, else the size of the value.
-    """
+    """Return the unit of the gap: 1 for logarithms and for goals relative to best values, else the value's size."""
     return 1.0 if goal.criterion.logarithmic or goal.best is not None else abs(value) or 1.0
 
 
@@ -385,7 +382,7 @@ def _compute_interior_weights(A: Array, b: Array, u: Array) -> Array:
 def _evaluate_barrier(
     goal: DesignGoal, pool: CandidatePool, w: Array, u: Array, mu: float, smoothed_value: float | None = None
 ) -> float:
-    """Return the barrier function, of which the smoothed goal may be known."""
+    """Evaluate the barrier function; `smoothed_value` is the smoothed goal, if it is available."""
     s = pool.b - pool.A @ w
     if min(w.min(), (u - w).min(), s.min(initial=np.inf)) <= 0.0:
         return np.inf
@@ -417,7 +414,7 @@ def _solver(diagonal: Array, V: Array) -> Callable[[Array], Array]:
 
     def solve(R: Array) -> Array:
         x = solve_once(R)
-        for _ in range(_N_REFINEMENTS):  # what cancellation has lost
+        for _ in range(_N_REFINEMENTS):  # cancellation loses digits
             x = x + solve_once(R - diagonal[:, None] * x - V @ (V.T @ x))
         return x
 
@@ -425,7 +422,7 @@ def _solver(diagonal: Array, V: Array) -> Callable[[Array], Array]:
 
 
 def _factor(matrix: Array) -> Any:
-    """Return a Cholesky factorization, of a little more than the matrix where rounding has made it indefinite."""
+    """Return a Cholesky factorization, with a diagonal shift if rounding made the matrix indefinite."""
     size = np.diag(matrix).copy()
     for lift in _CHOLESKY_SHIFTS:
         try:

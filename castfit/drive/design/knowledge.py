@@ -1,15 +1,15 @@
 """Prior information, and the information of candidates: rows of the Fisher information in relative changes.
 
-Every candidate is an experiment of an extended problem, whose quantities are those of the problem and, where it begins
-from free initial states or has local parameters, own ones.  A value with prediction mu and spread s brings the rows
+Every candidate is an experiment of an extended problem.  Its quantities are the problem's quantities, and new ones for
+free initial states and local parameters.  A value with prediction mu and spread s adds the rows
 
-    sqrt(kappa) mu' / s    and, where s moves with the quantities,    sqrt(lambda) s' / s
+    sqrt(kappa) mu' / s    and, if s depends on the quantities,    sqrt(lambda) s' / s
 
-with kappa = 1, lambda = 2 for normal errors, mu' and s' by relative changes u: of the logarithm of a quantity, or of a
-quantity divided by its size.  Unknown constant spreads that are eliminated change nothing: their block is apart.
+with kappa = 1, lambda = 2 for normal errors.  mu' and s' are derivatives by relative changes u: changes of the
+logarithm of a quantity, or of a quantity divided by its size.  Eliminated constant spreads have a separate block.
 
-A weak prior, of a standard deviation of a hundred thousand times each value, stands for nothing known, so that every
-matrix has an inverse; what is known to no better than a tenth of that counts as unknown.
+A weak prior with a relative standard deviation of 1e5 makes every matrix invertible.  A quantity with a relative
+standard deviation above 1e4 counts as unknown.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class PredictedValues:
     """Values of one candidate's outputs that could be measured.
 
     times (n,), outputs (q,);  mu, s (n, q) : predictions, and standard deviations of errors in the unit of the output
-    sigma (n, q) : the spreads of the noise, in its own unit
-    rows (n, q, 2, n_u) : what each tells, in relative changes
-    between (n, q) : the variance between subjects, in units of s^2
+    sigma (n, q) : spreads of the noise, in its own unit
+    rows (n, q, 2, n_u) : information rows of each, in relative changes
+    between_variance (n, q) : variance between subjects, in units of s^2
     """
 
     times: Array
@@ -79,7 +79,7 @@ class PredictedValues:
 
     @property
     def deviation(self) -> Array:
-        """Standard deviations of values (n, q), from each other where subjects vary."""
+        """Standard deviations of values (n, q), including the variation between subjects."""
         return self.s * np.sqrt(1.0 + self.between_variance)
 
 
@@ -87,12 +87,11 @@ class PredictedValues:
 class DesignInformation:
     """The problem extended by candidates, at one or several points theta.
 
-    problem : whose quantities are wanted;  extended : with an experiment for each candidate, in `labels`
-    estimate (n_theta,) : of the problem;  thetas (S, n_theta) : where designs are judged;  sigmas : by group
+    problem : has the target quantities;  extended : with an experiment for each candidate, in `labels`
+    estimate (n_theta,) : of the problem;  thetas (S, n_theta) : samples of it;  sigmas : by group
     problem_positions (n_theta,) : positions of the problem's quantities among the n_u of the extended problem
-    columns : to which of the n_u the extended problem's own theta belongs
-    origins : whose estimate a quantity of a new
-        experiment has, by position in theta, -1 of none
+    columns : positions of the extended problem's theta among the n_u
+    origins : positions in theta of the quantities whose estimates new quantities take, -1 without one
     is_fitted, is_refuted : whether there is a fit, and whether it shows that the model is wrong
     response_cache : response functions by experiment, times and outputs; None if each is used once
     """
@@ -116,19 +115,17 @@ class DesignInformation:
 
     @cached_property
     def compiled_problem(self) -> CompiledProblem:
-        """The problem, worked out, with what the fit assumed of sigmas."""
+        """The compiled problem, with the fit's assumption on sigmas."""
         return self.problem.posed.with_absolute_sigma(absolute_sigma=self.absolute_sigma)
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Names of the problem's quantities, which are wanted."""
+        """Names of the problem's quantities."""
         return self.compiled_problem.names
 
     @cached_property
     def absolute_names(self) -> frozenset[str]:
-        """Names of quantities with absolute rather than relative standard deviations: those that are 0 and not in
-        log scale.
-        """
+        """Names of quantities with absolute standard deviations: value 0, and not in log scale."""
         entries = zip(self.compiled_problem.names, self.estimate, self.compiled_problem.log, strict=True)
         return frozenset(n for n, value, log in entries if value == 0.0 and not log)
 
@@ -143,7 +140,7 @@ class DesignInformation:
         return False
 
     def describe_schedule(self, k: int, count: float, values: PredictedValues, *, exact: bool) -> str:
-        """Describe the measurements of bought subjects. Raise NotImplementedError, as there are none here."""
+        """Describe the measurements of a schedule's subjects; only populations have schedules."""
         raise NotImplementedError
 
     @property
@@ -171,16 +168,13 @@ class DesignInformation:
 
     @cached_property
     def units(self) -> Array:
-        """Size in search scale of a relative change of 1, (n_u,):
-
-        1 for logarithms and values of 0, else the size of the value.
-        """
+        """Size in search scale of a relative change of 1, (n_u,); 1 for logarithms and values of 0."""
         log, theta = np.zeros(len(self.names), dtype=bool), np.zeros(len(self.names))
         log[self.columns], theta[self.columns] = self.extended.log, self.theta()
         return np.where(log | (theta == 0.0), 1.0, np.abs(theta))
 
     def compute_prior_information(self, sample: int = 0) -> Array:
-        """Return the information that data and priors give, (n_u, n_u)."""
+        """Return the information of data and priors, (n_u, n_u)."""
         theta, n = self.thetas[sample], len(self.names)
         rows = [self._to_relative_rows(self.compiled_problem.priors(theta).jacobian, self.problem_positions)]
         extended = self._to_relative_rows(self.extended.priors(self.theta(sample)).jacobian, self.columns)
@@ -206,7 +200,7 @@ class DesignInformation:
         return J.T @ J + WEAK_PRIOR_INFORMATION * np.eye(n)
 
     def _equations(self, theta: Array) -> Array:
-        """Compute information rows of equations between quantities, which hold to a part in `EQUATION_PRECISION`, (m, n_u)."""
+        """Compute information rows (m, n_u) of equations between quantities, with `EQUATION_PRECISION`."""
         _, slopes = self.compiled_problem.evaluate_relations(theta)
         rows = self._to_relative_rows(
             slopes[[relation.lower == relation.upper for relation in self.compiled_problem.relations]],
@@ -229,7 +223,7 @@ class DesignInformation:
     def _predict_candidate(
         self, k: int, times: Array, theta: Array, names: Sequence[str]
     ) -> tuple[Array, Array, Array, Array]:
-        """Return predictions, deviations, spreads (n, q) of candidate k, and rows (n, q, 2, n_theta) of its theta."""
+        """Return predictions, deviations, spreads (n, q) of candidate k, and rows (n, q, 2, n_theta)."""
         condition = self.condition(k)
         response = self.predict(self.extended, condition, times, theta, names)
         mu: list[Array] = []
@@ -296,7 +290,7 @@ class DesignInformation:
         return row * self.units
 
     def spread_of(self, k: int, output: str, times: Array) -> Relative | Array:
-        """Return the spreads of an output of candidate k at times (n,), or how they follow from its prediction."""
+        """Return the spreads of an output of candidate k at times (n,), or its `Relative` sigma."""
         sigma, condition, j = (
             self.candidates[k].sigma_of(output),
             self.condition(k),
@@ -309,7 +303,7 @@ class DesignInformation:
         )
 
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
-        """Return outputs at times, (n, q), and how they move with relative changes, (n, q, n_u)."""
+        """Return outputs at times, (n, q), and their derivatives by relative changes, (n, q, n_u)."""
         response = self.predict(self.extended, self._find_condition(label), times, self.theta(), outputs)
         relative_slopes = self._to_relative_rows(response.slopes.reshape(-1, response.slopes.shape[-1]), self.columns)
         return response.values[:, : len(outputs)], relative_slopes.reshape(*response.slopes.shape[:2], -1)[
@@ -317,7 +311,7 @@ class DesignInformation:
         ]
 
     def condition(self, k: int) -> Condition:
-        """Return the experiment of candidate k, worked out."""
+        """Return the compiled experiment of candidate k."""
         return self._find_condition(self.labels[k])
 
     def observable(self, k: int, output: str) -> ObservedOutput | None:
@@ -325,21 +319,21 @@ class DesignInformation:
         return self.condition(k).observed[self.extended.outputs.index(output)]
 
     def sigma_factor(self, observable: ObservedOutput | None) -> float:
-        """Return by which unknown factor a sigma is multiplied, 1 if it is known."""
+        """Return the estimated factor of a sigma, 1 if sigma is known."""
         return self.sigmas[observable.group] if observable is not None and observable.group >= 0 else 1.0
 
     def experiment(self, k: int) -> Experiment:
-        """Return the experiment of candidate k as it was said."""
+        """Return the experiment of candidate k as specified."""
         return next(e for e in self.extended.experiments if e.name == self.labels[k])
 
     def events(self, k: int) -> tuple[Happening, ...]:
-        """Return the events of candidate k as specified, or those of its base experiment."""
+        """Return the events of candidate k, or of its base experiment if the candidate specifies none."""
         candidate, experiments = self.candidates[k], {e.name: e for e in self.problem.experiments}
         base = experiments[candidate.experiment or next(iter(experiments))]
         return base.events if candidate.events is None else candidate.events
 
     def purchase_rows(self, values: PredictedValues, purchase_unit: str) -> Array:
-        """Return information rows (N, k, n_u) of each purchase, from those of values (n, q, 2, n_u)."""
+        """Return the information rows (N, k, n_u) of each purchase, from the rows of values (n, q, 2, n_u)."""
         n, q, _, n_u = values.rows.shape
         rows = values.rows if values.rows[:, :, 1].any() else values.rows[:, :, :1]
         match purchase_unit:
@@ -354,11 +348,11 @@ class DesignInformation:
         return np.array([np.linalg.qr(block, mode="r") for block in result])
 
     def simple_experiments(self, pool: CandidatePool, counts: Array) -> dict[str, Array]:
-        """Return whole experiments at simple times (castfit.drive.design.simple_schedules): there are none."""
+        """Return whole experiments at simple times; only populations have them (simple_schedules)."""
         return {}
 
     def measured_times(self, k: int, output: int) -> Array:
-        """Return when the experiment that candidate k is like was measured so far; output -1 is any."""
+        """Return the measurement times so far of candidate k's base experiment; output -1 means all outputs."""
         candidate, experiments = self.candidates[k], {e.name: e for e in self.problem.experiments}
         data = experiments[candidate.experiment or next(iter(experiments))].data
         names = candidate.outputs if output < 0 else candidate.outputs[output : output + 1]
@@ -368,7 +362,7 @@ class DesignInformation:
         return next(c for c in self.extended.conditions if c.name == name)
 
     def _to_relative_rows(self, rows: Any, columns: Index) -> Array:
-        """Return rows by theta (m, n) as rows by relative changes of the n_u quantities."""
+        """Convert rows by theta (m, n) to rows by relative changes of the n_u quantities."""
         dense_rows = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=float)
         full_rows = np.zeros((dense_rows.shape[0], len(self.names)))
         for j, column in enumerate(columns):
@@ -378,7 +372,7 @@ class DesignInformation:
     def predict(
         self, compiled: CompiledProblem, condition: Condition, times: Array, theta: Array, outputs: Sequence[str]
     ) -> OutputSensitivities:
-        """Return outputs of an experiment at times, what their noise depends on behind them."""
+        """Return outputs of an experiment at times, followed by predictions on which their noise depends."""
         observables = (condition.observed[compiled.outputs.index(o)] for o in outputs if o in compiled.outputs)
         requested_outputs = tuple(
             dict.fromkeys(
@@ -434,7 +428,7 @@ def information_rows(
 
 
 def transform_slope(noise: Noise, mu: Array) -> Array | float:
-    """Return the slope of the axis on which the noise acts, (n,): that of the logarithm for `LogNormal`, else 1."""
+    """Return the derivative of the noise's scale, (n,); 1 except for `LogNormal`."""
     if not isinstance(noise, LogNormal):
         return 1.0
     with np.errstate(divide="ignore"):
@@ -444,8 +438,8 @@ def transform_slope(noise: Noise, mu: Array) -> Array | float:
 def censoring_share(noise: Noise, mu: Array, s: Array) -> Array:
     """Return the share of the information on the mean that limits of detection leave, (n,).
 
-    Beyond a limit at the distance z, in standard deviations from the mean on the side of what is seen, only that is
-    known:  1 - Phi(z) + z phi(z)  of the information is in what is seen,  phi(z)^2 / Phi(z)  in how often it is not.
+    z is the distance of a limit from the mean, in standard deviations, positive towards the detected values.  Detected
+    values have the share  1 - Phi(z) + z phi(z)  of the information, the frequency of censoring has  phi(z)^2 / Phi(z).
     """
     share = np.ones(mu.size)
     if isinstance(noise, (Gaussian, LogNormal)):
@@ -459,14 +453,14 @@ def censoring_share(noise: Noise, mu: Array, s: Array) -> Array:
 
 
 def information_factors(noise: Noise) -> tuple[float, float]:
-    """Return kappa and lambda of a noise model, those of the mean and of the logarithm of the spread."""
+    """Return kappa (mean) and lambda (logarithm of the spread) of a noise model."""
     match noise:
         case Gaussian() | LogNormal():
             return 1.0, 2.0
         case HeavyTailed():
-            numbers = noise._numbers  # pyright: ignore[reportPrivateUsage] - what the density is known by
+            numbers = noise._numbers  # pyright: ignore[reportPrivateUsage] - of the density
             return numbers.location, numbers.scale
-        case _:  # counts, whose mean is known as well as their variance says; of the dispersion nothing is claimed
+        case _:  # counts: information on the mean by their variance, none on the dispersion
             return 1.0, 0.0
 
 
@@ -481,7 +475,7 @@ def build_design_information(
 ) -> DesignInformation:
     """Build the problem extended by an experiment for each candidate. Raise an InputError with all `mistakes`, if any.
 
-    choice_values : the numbers of what candidates choose (castfit.drive.design.choices)
+    choice_values : numbers of the choices in candidates (castfit.drive.design.choices)
     """
     result, estimate, thetas = _read_source(source, samples, mistakes, where)
     problem: Any = source if result is None else result.problem
@@ -515,8 +509,8 @@ def build_design_information(
             messages.append(f"{labels[k]}: the sigma of '{o}' is unknown; {remedy}")
         noise = observable.noise if observable is not None and observable.is_spread_computed else None
         if isinstance(noise, (Gaussian, LogNormal)) and noise.censored:
-            cause = "moves with quantities, and values are cut off by a limit of detection"
-            consequence = "what both tell together is not known: give Candidate(sigma=...)"
+            cause = "depends on estimated quantities, and values are censored"
+            consequence = "this combination is unsupported: set Candidate(sigma=...)"
             messages.append(f"{labels[k]}: sigma of '{o}' {cause}; {consequence}")
     raise_if_mistakes(where, messages)
     return information
@@ -531,9 +525,11 @@ def extend_with_candidates(
     *,
     subjects: bool = False,
 ) -> tuple[list[Candidate], Problem]:
-    """Return the candidates, with their outputs, and the problem with an experiment for each; raise the mistakes.
+    """Return the candidates, with their outputs, and the problem with an experiment for each.
 
-    subjects : whether what is bought are subjects, each measured at all times unless `per_subject` says how often
+    Raise an InputError with all `mistakes`, if any.
+
+    subjects : whether purchases are subjects, measured at all times unless `per_subject` is set
     """
     experiments = {e.name: e for e in problem.experiments}
     if problem.posed.correlations:
@@ -600,7 +596,7 @@ def extend_with_candidates(
 
 
 def _read_source(source: Any, samples: int, mistakes: list[str], where: str) -> tuple[Result | None, Array, Array]:
-    """Return the result, if there is one, the estimate, and the points (S, n_theta) at which designs are judged."""
+    """Return the result, if there is one, the estimate, and the samples (S, n_theta)."""
     result = source if isinstance(source, Result) else getattr(source, "result", None)
     if isinstance(source, Problem):
         message = "nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess))"
@@ -630,7 +626,7 @@ def _read_source(source: Any, samples: int, mistakes: list[str], where: str) -> 
 def _candidate_experiment(
     label: str, candidate: Candidate, base: Experiment, problem: Problem, mistakes: list[str]
 ) -> list[Experiment]:
-    """Return the experiment of a candidate, whose values are nowhere used; none if there are mistakes."""
+    """Return the experiment of a candidate, with placeholder values; none if there are mistakes."""
     n_before = len(mistakes)
     sigma: dict[str, Any] = {}
     noise: dict[str, Any] = {}
@@ -639,7 +635,7 @@ def _candidate_experiment(
         candidate_sigma = candidate.sigma_of(output)
         reference = next((e for e in (base, *problem.experiments) if output in e.measured), None)
         if candidate_sigma is not None:
-            if "" not in problem.posed.groups:  # where no sigma is known none is given here either
+            if "" not in problem.posed.groups:  # if the problem has no sigma, new experiments have none
                 sigma[output] = 1.0 if isinstance(candidate_sigma, Relative) else float(candidate_sigma)
         elif reference is None:
             mistakes.append(
@@ -683,7 +679,7 @@ def _candidate_experiment(
 
 
 def _extend_local_parameter(parameter: Parameter, origin_by_name: Mapping[str, str]) -> Parameter:
-    """Return a parameter whose guesses, where they differ between experiments, are known of new ones, too."""
+    """Return a parameter whose guesses by experiment include the new experiments."""
     value: Any = parameter.value
     if isinstance(value, (int, float)):
         return parameter
@@ -697,7 +693,7 @@ def _extend_local_parameter(parameter: Parameter, origin_by_name: Mapping[str, s
 def _match_quantities(
     problem: Problem, extended: CompiledProblem, labels: Sequence[str], candidates: Sequence[Candidate]
 ) -> tuple[tuple[str, ...], Index, Index, Index]:
-    """Return all names, where those of the problem are among them, and those of the extended problem."""
+    """Return all names, positions of the problem's and the extended problem's quantities, and origins."""
     compiled, first_name = problem.posed, problem.experiments[0].name
     origin_by_label = {
         label: c.experiment or first_name for label, c in zip(labels, candidates, strict=True) if c.repeats
@@ -721,7 +717,7 @@ def _match_quantities(
 
 
 def _eliminated_sigmas(result: Result | None, extended: CompiledProblem) -> tuple[float, ...]:
-    """Return the unbiased sigma of each group that is eliminated; NaN where none was estimated."""
+    """Return the unbiased sigma of each eliminated group; NaN without an estimate."""
     if result is None:
         return (np.nan,) * len(extended.groups)
     from castfit.drive.uncertainty.refits.resampling import group_factors
@@ -732,7 +728,7 @@ def _eliminated_sigmas(result: Result | None, extended: CompiledProblem) -> tupl
 
 
 def tighten_tolerances(options: IntegratorOptions | None) -> IntegratorOptions:
-    """Return options of an integration that is accurate enough."""
+    """Return integrator options with the tolerances of designs."""
     return replace(
         options or IntegratorOptions(),
         relative_tolerance=_INTEGRATION_RTOL,

@@ -5,19 +5,19 @@ A subject of a group with the covariates z has own parameters  phi = mu(y, z) + 
 
     V = L Omega L' + Sigma,    L = df / dphi,  J = L dmu / dy + df / ds,  Sigma the noise's
 
-and, where the dependence of V on what moves the mean is left out (the "reduced" form), a subject brings
+and a subject adds, without the dependence of V on parameters of the mean (the "reduced" form),
 
     F = J' V^-1 J + B,    B_ab = tr(V^-1 V_a V^-1 V_b) / 2,  a, b among Omega and the noise
 
-(Mentre, Mallet and Baccar 1997; Retout and Mentre 2003).  Its square root stands for the rows of a purchase, so that
-the mix of schedules is a convex problem with the certificate of all others.  Which schedules there are is found by
-generating them: the relaxed design of those that are known has a tangent, tr(G F), and exchanges of one time for
-another look for schedules that are worth more than their price under it (Fedorov 1972; Wynn 1970), until none is found.
+(Mentre, Mallet and Baccar 1997; Retout and Mentre 2003).  Its square root gives the rows of a purchase, so the mix of
+schedules is a convex problem with the usual certificate.  Column generation finds the schedules: the relaxed design of
+the current schedules has a tangent, tr(G F).  Exchanges of times search for schedules whose value tr(G F) exceeds their
+price (Fedorov 1972; Wynn 1970), until there are none.
 
 Notation
 --------
 n, q     times and outputs of a schedule;  K = n q of its values
-m, n_u   own parameters; everything on the upper level, in relative changes u, as it is reported:  dy = T du
+m, n_u   individual parameters; parameters of the population, in relative changes u:  dy = T du
 P        schedules;  rows (..., 2, m + n_u) of values: (L, J) / s and (0, s') / s
 """
 
@@ -81,10 +81,10 @@ class PopulationDesignInformation(DesignInformation):
     """Prior information of a population, and the information of subjects of groups.
 
     question : with an experiment for each group;  y (n_y,) : the point, `estimate`
-    M0 (n_u, n_u) : what a fit or priors tell;  group (N,) : which group's candidate each of `candidates` is
-    integrator : that of the fit, if there is one
-    simplest : simple schedules by name, of each group the place among `candidates`
-    compared : how many schedules a tangent has compared, and whether these are all that there are
+    M0 (n_u, n_u) : information of a fit or of priors;  group (N,) : index of the group of each of `candidates`
+    integrator : of the fit, if there is one
+    simple_indices : indices of simple schedules among `candidates`, one per group, by name
+    n_compared : number of schedules compared by the tangent;  all_compared : whether these are all schedules
     """
 
     question: CompiledPopulation = field(kw_only=True)
@@ -103,7 +103,7 @@ class PopulationDesignInformation(DesignInformation):
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Everything on the upper level."""
+        """Names of the parameters of the population."""
         return self.names
 
     @cached_property
@@ -117,7 +117,7 @@ class PopulationDesignInformation(DesignInformation):
 
     @cached_property
     def relative_transform(self) -> Array:
-        """T (n_y, n_u)."""
+        """Matrix T (n_y, n_u) of  dy = T du."""
         values = self.question.natural(self.estimate)
         unit = np.array([1.0 if n in self.absolute_names else abs(v) for n, v in zip(self.names, values, strict=True)])
         return np.asarray(np.linalg.inv(self.question.natural_slopes(self.estimate)) * unit, dtype=float)
@@ -130,7 +130,7 @@ class PopulationDesignInformation(DesignInformation):
 
     @cached_property
     def _typical_theta_and_slopes(self) -> tuple[Array, Array, Array]:
-        """Theta at typical values, and how own (n, m, n_u) and shared (n_s, n_u) parameters move with u."""
+        """Theta at typical values, and derivatives by u of individual (n, m, n_u) and shared (n_s, n_u) parameters."""
         question, y = self.question, self.estimate
         mu, slopes = question.means(y)
         theta = question.theta(mu, y[question.of_shared])
@@ -141,20 +141,20 @@ class PopulationDesignInformation(DesignInformation):
         return self._typical_theta_and_slopes[0]
 
     def compute_prior_information(self, sample: int = 0) -> Array:
-        """Return the information that a fit or priors give."""
+        """Return the information of a fit or of priors."""
         return self.M0 + WEAK_PRIOR_INFORMATION * np.eye(len(self.names))
 
     def condition(self, k: int) -> Condition:
-        """Return the group's experiment, worked out."""
+        """Return the group's compiled experiment."""
         return self.extended.conditions[self._condition_index(k)]
 
     def experiment(self, k: int) -> Experiment:
-        """Return the group's experiment as it was said."""
+        """Return the group's experiment as specified."""
         return self._source_problem.experiments[self._condition_index(k)]
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """Parameters as they were said."""
+        """Parameters as specified."""
         return self._source_problem.parameters
 
     @property
@@ -168,7 +168,7 @@ class PopulationDesignInformation(DesignInformation):
     def population(self, group_by_name: Mapping[str, int], names: Sequence[str]) -> Population:
         """Return the population specification with covariates of all experiments.
 
-        New ones take those of their candidates.
+        New experiments take the covariates of their candidates.
         """
         assert self.question.problem_and_population is not None
         spec = self.question.problem_and_population[1]
@@ -183,7 +183,7 @@ class PopulationDesignInformation(DesignInformation):
         )
 
     def simple_experiments(self, pool: CandidatePool, counts: Array) -> dict[str, Array]:
-        """Return as many subjects at simple times, evenly among groups; none where no times are chosen."""
+        """Return as many subjects at simple times, evenly among groups; empty if no group has `per_subject`."""
         designs: dict[str, Array] = {}
         for name, places in self.simple_indices.items():
             simple_counts = np.zeros_like(counts)
@@ -218,7 +218,7 @@ class PopulationDesignInformation(DesignInformation):
         return PredictedValues(times, names, mu, s, sigma, relative_rows, between)
 
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
-        """Return outputs of typical subjects at times, (n, q), and how they move with relative changes."""
+        """Return outputs of typical subjects at times, (n, q), and their derivatives by relative changes."""
         position = self._condition_index(self.labels.index(label))
         response = self.predict(self.extended, self.extended.conditions[position], times, self.theta(), outputs)
         _, individual_slopes, shared_slopes = self._typical_theta_and_slopes
@@ -242,7 +242,7 @@ class PopulationDesignInformation(DesignInformation):
         return (1.0 if target in self.absolute_names else abs(value)) * np.eye(len(self.names))[j]
 
     def purchase_rows(self, values: PredictedValues, purchase_unit: str) -> Array:
-        """Return the square root of what a subject tells, (1, n_u, n_u)."""
+        """Return the square root of a subject's information, (1, n_u, n_u)."""
         return compute_root(self.information(values.rows[None]))
 
     def information(self, rows: Array) -> Array:
@@ -289,7 +289,7 @@ def build_population_information(
     fit = source if isinstance(source, MixedEffectsResult) else None
     if fit is not None:
         if population is not None:
-            mistakes.append("the fit knows its population; leave population= out")
+            mistakes.append("the fit contains its population; remove population=")
         if not fit.success:
             mistakes.append("result is not a solution; pass its problem with guesses and population=...")
         elif not np.isfinite(fit.errors.covariance).any():
@@ -305,9 +305,9 @@ def build_population_information(
         for k, c in enumerate(candidates)
         for message, is_wrong in (
             ("a subject is measured as a whole; remove cost_unit='time'", c.cost_unit == "time"),
-            ("a subject has one cost; give a number", not isinstance(c.cost, float)),
+            ("a subject has one cost; pass a number", not isinstance(c.cost, float)),
             ("every subject of a population is a new one; remove repeats=True", c.repeats),
-            ("a subject without per_subject is measured at all times; leave spacing and between out, or give it",
+            ("a subject without per_subject is measured at all times; remove spacing and between, or set per_subject",
              c.per_subject is None and (c.spacing > 0.0 or c.continuous_times)),
         )
         if is_wrong
@@ -375,7 +375,7 @@ def _covariate_values(
     bases: Sequence[str],
     mistakes: list[str],
 ) -> dict[str, float]:
-    """Return a covariate of every experiment; of a new group that is not named, that of the experiment it is like."""
+    """Return a covariate of every experiment; a new group without a value takes that of its base experiment."""
     values: Any = population.covariates[name]
     by_name = dict(values) if hasattr(values, "keys") else dict(zip(old_names, values, strict=False))
     value_by_name = (
@@ -403,9 +403,9 @@ def _compute_prior_information(information: PopulationDesignInformation, fit: Mi
 
 @dataclass(eq=False)
 class _ScheduleCatalog:
-    """Schedules of all groups, as far as they are known.
+    """Schedules of all groups generated so far.
 
-    values : of each group, on its grid;  pool : (group, places on the grid) of each;  roots : of their F
+    values : of each group, on its grid;  pool : roots of F by (group, indices on the grid)
     """
 
     information: PopulationDesignInformation
@@ -422,7 +422,7 @@ class _ScheduleCatalog:
         return F[:, self.order][:, :, self.order]
 
     def add(self, g: int, schedules: Iterable[Sequence[int]]) -> bool:
-        """Take schedules that are not known yet into the pool; tell whether there are any."""
+        """Add new schedules to the pool. Return whether there are any."""
         new_schedules = list(
             dict.fromkeys(
                 key for s in schedules if (key := tuple(sorted(map(int, s)))) not in self.collect_schedules(g)
@@ -436,7 +436,7 @@ class _ScheduleCatalog:
         return bool(new_schedules)
 
     def collect_schedules(self, g: int) -> set[tuple[int, ...]]:
-        """Return the known schedules of a group."""
+        """Return the schedules of a group in the pool."""
         return {s for group, s in self.pool if group == g}
 
     def is_spaced(self, g: int, schedule: Sequence[int]) -> bool:
@@ -445,7 +445,7 @@ class _ScheduleCatalog:
         return times.size < 2 or bool(np.diff(times).min() >= gap * (1 - 1e-9))
 
     def build_simple_schedules(self, g: int) -> dict[str, tuple[int, ...]]:
-        """Return schedules at simple times, as near as the grid has them; of a group without a choice what it is."""
+        """Return schedules at grid times nearest to simple times; without `per_subject`, at all grid times."""
         times, n = self.values[g].times, self.information.groups[g].per_subject
         if n is None:
             return dict.fromkeys((EQUIDISTANT, RATIOS, PRESENT), tuple(range(times.size)))
@@ -457,14 +457,14 @@ class _ScheduleCatalog:
         return {name: s for name, s in schedules.items() if self.is_spaced(g, s)}
 
     def build_earliest_schedule(self, g: int) -> tuple[int, ...] | None:
-        """Return the earliest schedule; None if no times are as far from each other as they should be."""
+        """Return the earliest schedule; None if too few grid times keep the spacing."""
         times, n, places = self.values[g].times, self.information.groups[g].per_subject or 0, [0]
         for i in range(1, times.size):
             places += [i] if self.is_spaced(g, [places[-1], i]) else []
         return tuple(places[:n]) if len(places) >= n else None
 
     def draw_schedule(self, g: int) -> tuple[int, ...] | None:
-        """Return a schedule by chance; None if chance finds none."""
+        """Draw a random schedule; None if 100 draws violate the spacing."""
         n, size = self.information.groups[g].per_subject or 0, self.values[g].times.size
         for _ in range(100):
             trial = np.sort(self.rng.choice(size, n, replace=False))
@@ -498,7 +498,7 @@ def select_schedules(
     stop: Callable[[], bool],
 ) -> tuple[PopulationDesignInformation, CandidateSelection]:
     """Build schedules by enumeration or column generation. Return them as candidates, with their purchases."""
-    free_groups = [int(k) for k in selection.candidate]  # groups of which subjects can be bought
+    free_groups = [int(k) for k in selection.candidate]  # groups that are not fixed
     column_by_group = {g: i for i, g in enumerate(free_groups)}
     pool, max_counts = _group_budgets(selection.pool)
     M0 = pool.M0[:, order][:, :, order]
@@ -562,7 +562,7 @@ def select_schedules(
 
 
 def _group_budgets(pool: CandidatePool) -> tuple[CandidatePool, Array]:
-    """Turn how often a group may be bought into budgets, which its schedules share."""
+    """Convert the largest counts of groups to budgets that their schedules share."""
     capped_groups = np.flatnonzero(np.isfinite(pool.u))
     rows = np.eye(pool.count)[capped_groups]
     A, b = np.concatenate([pool.A, rows]), np.concatenate([pool.b, pool.u[capped_groups]])
@@ -617,7 +617,7 @@ def shift_schedule_times(
 ) -> tuple[CandidateSelection, CandidatePool] | None:
     """Move the times of used schedules between grid times. Return the purchases and offers, or None if not better.
 
-    All of them move together, along splines of the rows on the grids; what comes out is worked out by the model.
+    All times move together, along splines of the rows on the grids. The model then predicts the rows at the new times.
     """
     grids = {
         g: information.values(information.group.index(g), grid.times)
@@ -665,7 +665,7 @@ def shift_schedule_times(
 
 
 def name_schedules(information: PopulationDesignInformation, counts: Array) -> PopulationDesignInformation:
-    """Return the schedules named after their groups, with letters where subjects of one have several."""
+    """Name the schedules after their groups, with letters if a group has several."""
     labels = list(information.labels)
     for g, experiment in enumerate(information.extended.experiments[-len(information.groups) :]):
         schedules = [
@@ -683,8 +683,9 @@ def schedule_time_gains(
     solution: RelaxedDesign,
     counts: Array,
 ) -> list[tuple[str, Array, Array]]:
-    """Return name, times (n,) and best ratio of value to price with one time moved there, of used schedules with
-    chosen times.
+    """Return name, times (n,) and the best ratio of value to price with one time moved there, per used schedule.
+
+    Only schedules of groups with `per_subject` are included.
     """
     pool = selection.pool
     linearization = goal.criterion.tangent(pool.information(solution.w)[0], pool.M0[0], solution.mu)

@@ -1,4 +1,4 @@
-"""`Design`: what to measure, how well everything is known then, and how far that is from the best possible."""
+"""Proposal of the next measurements: accuracy of the quantities afterwards, and a bound on the loss to the best."""
 
 from __future__ import annotations
 
@@ -50,30 +50,30 @@ _TIMES = ("", "", "twice")
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Design:
-    """A proposal of what to measure next; ``print(design)`` says it in words.
+    """A proposal of the next measurements; ``print(design)`` describes it.
 
     Attributes
     ----------
     criterion : str
-        What was made small: "D", "Ds", "A", "c" or "E".
+        The criterion that was minimised: "D", "Ds", "A", "c", "E" or "T".
     weights : (N,) array
-        How often each of N purchases is made in the relaxed design, where that may be any number.
+        Count of each of N purchases in the relaxed design, a real number.
     counts : (N,) array
-        How often it is made; equal to the weights of a design that was not to be exact.
+        Count of each purchase; equal to the weights if the design is not exact.
     value, bound : float
-        The criterion, and a number that no design within the budgets falls below.
+        The criterion, and a lower bound of the criterion of all designs within the budgets.
     efficiency : float
-        At least this share of the best possible is reached.
+        Lower bound of the efficiency relative to the best possible design.
     before, after : dict
-        Standard deviations by quantity: relative to their values, or of values that are 0 as they are; inf where
-        nothing is known.  After a design for many samples it is their median.
+        Standard deviations by quantity: relative to their values, absolute for values of 0; inf for unidentifiable
+        quantities.  With several samples, their medians.
     simple, simple_efficiency : dict
-        The same, and the efficiency, after as many measurements as anybody would make them: by ``"equidistant times"``,
-        ``"times in equal ratios"`` or ``"the present times"``, as far as these can be had within the budget.
+        Standard deviations and efficiency of simple designs with as many measurements: ``"equidistant times"``,
+        ``"times in equal ratios"`` and ``"the present times"``, if they are within the budget.
     chosen : dict
-        Of each candidate with choices (`choose`) what was chosen where: a number, or (pieces,) of an input.
+        Chosen values of each candidate with choices (`choose`), by place: a number, or (pieces,) of an input.
     remarks : tuple of str
-        What else is to be known.
+        Further remarks.
 
     Examples
     --------
@@ -107,17 +107,17 @@ class Design:
 
     @property
     def reordered(self) -> bool:
-        """Whether the criterion takes the quantities in another order than `known` has them."""
+        """Whether the criterion and `known` order the quantities differently."""
         return self.criterion == "Ds"
 
     @property
     def equidistant_efficiency(self) -> float:
-        """The efficiency of as many measurements at equidistant times; NaN where there is no such design."""
+        """The efficiency of as many measurements at equidistant times; NaN if there is no such design."""
         return self.simple_efficiency.get(EQUIDISTANT, np.nan)
 
     @property
     def gap(self) -> float:
-        """By how much the criterion of any other design can be smaller than that of this one."""
+        """Upper bound of the improvement of the criterion by any other design."""
         return self.value - self.bound
 
     @cached_property
@@ -157,15 +157,15 @@ class Design:
 
     @property
     def experiments(self) -> tuple[Experiment, ...]:
-        """The experiments to be done, with predictions where measured values will be.
+        """The proposed experiments, with predictions in the place of measured values.
 
-        Put these in by `Experiment.with_values`, and fit a problem that holds them beside the old ones:
-        ``design.problem`` does so with the predictions.
+        Insert measured values with `Experiment.with_values`, and fit a problem of the old and new experiments:
+        ``design.problem`` is that problem, with the predictions.
 
         Raises
         ------
         InputError
-            For weights that are no whole numbers.
+            If the design is not exact.
         """
         if not self.exact:
             raise InputError("Design.experiments", ["the weights are not integers; set exact=True"])
@@ -189,7 +189,7 @@ class Design:
         return experiment_pairs
 
     def _subjects(self, k: int, measurements: Mapping[str, Sequence[tuple[float, int, int]]]) -> list[Experiment]:
-        """Return an experiment for each subject, as typical as all the others."""
+        """Return an experiment for each subject, with predictions of a typical subject."""
         number = next(n for rows in measurements.values() for _, _, n in rows)
         experiment = self._experiment(k, {o: [(t, i, 1) for t, i, _ in rows] for o, rows in measurements.items()})
         return [experiment.called(f"{self.information.labels[k]}, subject {i + 1}") for i in range(number)]
@@ -217,9 +217,9 @@ class Design:
 
     @property
     def problem(self) -> Problem:
-        """Problem of the next fit: the experiments measured so far, if any, and those of the design.
+        """Problem of the next fit: the experiments measured so far, if any, and the proposed ones.
 
-        Of the same experiment more values join those that it has.
+        Candidates with ``repeats=True`` add their values to their experiment.
         """
         old_experiments = list(self.information.problem.experiments)
         new_experiments = list(self.experiments)
@@ -243,16 +243,16 @@ class Design:
 
     @property
     def population(self) -> Population:
-        """Population specification for the subjects of `problem`, with the covariates of all of them.
+        """Specification of the population for `problem`, with covariates of all its subjects.
 
         Raises
         ------
         InputError
-            For designs of a model that has no subjects.
+            If the design is not of a population.
         """
         information: Any = self.information
         if not information.has_subjects:
-            raise InputError("Design.population", ["nothing varies between subjects; use design.problem"])
+            raise InputError("Design.population", ["the design is not of a population; use design.problem"])
         return information.population(
             {e.name: k for k, e in self._candidate_experiments}, [e.name for e in self.problem.experiments]
         )
@@ -260,18 +260,18 @@ class Design:
     def verify(
         self, samples: int = 200, *, rng: int | np.random.Generator = 0, **options: Any
     ) -> CoverageResult | VerifiedPopulation:
-        """Simulate the design, old data too where there are some, fit again, and look at how estimates scatter.
+        """Simulate the design with any previous data, fit again, and compute the scatter of the estimates.
 
-        Of a population every trial has subjects of its own, and is fitted by `mixed_effects`.
+        For a population each trial draws new subjects, and `mixed_effects` fits it.
 
         Parameters
         ----------
         samples : int
-            How many data sets.
+            Number of simulated data sets.
         rng : int or numpy.random.Generator
-            Of the noise.
+            Draws the noise.
         **options
-            Others of `castfit.coverage`: `workers`, `max_time`, ...  Of a population `workers`, `max_time`,
+            Options of `castfit.coverage`: `workers`, `max_time`, ...  For a population `workers`, `max_time`,
             `fit_max_time`, `callback` and `verbose`.
 
         Returns
@@ -283,7 +283,7 @@ class Design:
         Raises
         ------
         InputError
-            For weights that are no whole numbers, and noise that cannot be drawn.
+            If the design is not exact, or the noise cannot be drawn.
         """
         from castfit.drive.uncertainty.refits.coverage import coverage
 
@@ -330,7 +330,7 @@ class Design:
         return views().plots.design(self, path)
 
     def save_petab(self, folder: str | Path) -> Path:
-        """Write the next problem, predictions in the place of measured values, as PEtab files.
+        """Write the next problem as PEtab files, with predictions in the place of measured values.
 
         Parameters
         ----------
@@ -454,7 +454,7 @@ class Design:
 
 
 def _join_data(experiment: Experiment, additions: Sequence[Experiment]) -> Experiment:
-    """Return an experiment with further values of the same kind, in the order of time."""
+    """Return an experiment with the values of others added, in the order of time."""
     data, sigma = dict(experiment.data), dict(experiment.sigma or {})
     for addition in additions:
         for name, (t, y) in addition.data.items():
@@ -470,14 +470,14 @@ def _join_data(experiment: Experiment, additions: Sequence[Experiment]) -> Exper
                     :, None
                 ]
     noise = {**experiment.noise, **{n: m for e in additions for n, m in e.noise.items() if n not in experiment.data}}
-    events = max((experiment, *additions), key=lambda e: e.end).events  # the others end before some of them
+    events = max((experiment, *additions), key=lambda e: e.end).events  # shorter experiments lack later events
     return experiment.with_changes(data=data, sigma=sigma or None, noise=noise, events=events)
 
 
 def _format_percent(share: float) -> str:
     if not np.isfinite(share):
         return "any amount"
-    percent = max(100.0 * share, 1e-4)  # the bound itself is known no better
+    percent = max(100.0 * share, 1e-4)  # the bound is not more accurate
     return f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
 
 

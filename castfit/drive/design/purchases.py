@@ -24,11 +24,11 @@ _MAX_WINDOWS = 500  # spacing constraints per line in the relaxed design
 
 @dataclass(frozen=True, eq=False)
 class CandidateSelection:
-    """All that can be bought, and where each stands.
+    """All possible purchases, with their positions.
 
-    candidate (N,), output (N,), time (N,) : positions in the candidate's outputs and times; -1 for all of them
-    cost (N,);  values : of each sample and candidate;  paid : what is fixed costs
-    price : of a unit of cost, in units of the criterion;  limited : whether there is a budget
+    candidate (N,), output (N,), time (N,) : indices of the candidate, its output and time; -1 for all of them
+    cost (N,);  values : of each sample and candidate;  fixed_cost : cost of the fixed candidates
+    price : of a unit of cost, in units of the criterion;  has_budget : whether there is a budget
     """
 
     pool: CandidatePool
@@ -44,7 +44,7 @@ class CandidateSelection:
 
     @property
     def can_afford_any(self) -> bool:
-        """Whether anything can be bought once."""
+        """Whether the budgets suffice for one of the purchases."""
         pool = self.pool
         return bool(np.all(pool.b[:, None] * (1 + 1e-9) >= pool.A, axis=0).any())
 
@@ -70,9 +70,9 @@ def build_selection(
     *,
     priced: bool = False,
 ) -> CandidateSelection | None:
-    """Work out what can be bought; None where something in `mistakes` prevents it.
+    """Build the possible purchases. Return None after a mistake.
 
-    priced : whether the price ends what no budget does
+    priced : whether the price limits designs without a budget
     """
     limits = _read_budgets(information, budget, mistakes, priced=priced)
     if mistakes:
@@ -142,9 +142,7 @@ def _predict_values(
 def candidate_rows(
     information: DesignInformation, values: Sequence[Sequence[PredictedValues]], prior_information: Array
 ) -> tuple[Array, Array]:
-    """Return information rows J of the purchases, and M0: the prior information with that of fixed candidates
-    (`CandidatePool`).
-    """
+    """Return the rows J of a `CandidatePool`, and M0, which includes the information of fixed candidates."""
     fixed = [c.fixed for c in information.candidates]
     blocks = [
         [
@@ -169,7 +167,7 @@ def candidate_rows(
 def _read_budgets(
     information: DesignInformation, budget: Any, mistakes: list[str], *, priced: bool
 ) -> dict[str, float]:
-    """Read budgets: one for everything, "" here, or for outputs and candidates by name."""
+    """Read budgets by output or candidate; a single budget has the empty key."""
     if budget is None:
         if not priced and not all(np.isfinite(c.at_most) or c.spacing > 0 or c.fixed for c in information.candidates):
             remedy = "set budget=..., at_most= for every candidate, or price=... (criteria 'D', 'A' and cf.variance_of)"
@@ -201,7 +199,7 @@ def _is_paid_from(key: str, information: DesignInformation, k: int, output: int)
 
 
 def _refine_grid(times: Array) -> Array:
-    """Return times with further ones between them."""
+    """Return a grid with additional times between its times."""
     if times.size < 2:
         return times
     finer = max(1, min(_GRID_REFINEMENT, _MAX_REFINED_TIMES // times.size))
@@ -214,14 +212,14 @@ def _build_positions(
     times = np.array([grids[k][t] if t >= 0 else 0.0 for k, t in zip(candidate, time, strict=True)])
     width = max(len(c.outputs) for c in information.candidates) + 1
     line = candidate * width + output + 1
-    is_whole = time < 0  # whole experiments are no neighbours
+    is_whole = time < 0  # whole experiments have no neighbours
     return CandidatePositions(
         np.where(is_whole, -1 - np.arange(line.size), line), candidate, times, np.where(is_whole, 0.0, spacing)
     )
 
 
 def _add_spacing_budgets(A: Array, b: Array, positions: CandidatePositions) -> tuple[Array, Array]:
-    """Add to the budgets that of times that are too near to each other one is used at most."""
+    """Add budgets that allow one measurement in each window shorter than the spacing."""
     rows: list[Array] = []
     for line in np.unique(positions.line[positions.spacing > 0]):
         indices = np.flatnonzero(positions.line == line)

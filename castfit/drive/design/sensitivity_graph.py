@@ -1,16 +1,16 @@
 """Information rows of a candidate as a graph of its choices, by differentiable Runge-Kutta steps.
 
-Between nodes (times of the grid, kinks of inputs, doses) the model takes equal steps of the classical method of order 4
-(Kutta 1901).  A dose whose time is chosen or estimated divides the step that it lies in:
+Between nodes (grid times, breakpoints of inputs, doses) the method takes equal steps of the classical method of order 4
+(Kutta 1901).  A dose at a chosen or estimated time divides its step:
 
     t_k --h_1--> s = min(max(tau, t_k), t_k + h), x + a if t_k <= tau < t_k + h, --h - h_1--> t_k + h
 
-so that everything is a differentiable function of quantities q and choices d, by steps that do not depend on either.
+The rows are a differentiable function of quantities q and choices d, with steps that depend on neither.
 
 Notation
 --------
 q (n_q,)   the quantities that the experiment depends on, in search scale;  d (n_d,) choices
-N          steps;  X (n_x, N + 1) states at nodes before anything happens there, Y after it;  u (4 n_u, N) cubics
+N          steps;  X (n_x, N + 1) states at nodes before the events there, Y after them;  u (4 n_u, N) cubics
 rows       mu' / s and, where the spread s is computed, sqrt(lambda) s' / s, as in castfit.drive.design.knowledge
 """
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from castfit.model.model import Model
     from castfit.problem.quantities import Quantity
 
-_ca: Any = ca  # whose functions take graphs and numbers of every kind
+_ca: Any = ca  # functions that take graphs and numbers of every kind
 _NODE_MERGE_RTOL = 1e-12  # distance up to which two nodes are merged, relative to the whole time
 
 
@@ -88,20 +88,20 @@ class SensitivityGraph:
             "algebraic states": model.algebraic_states,
             "delays": model.lines,
             "switches at times": model.switches,
-            "a steady state to begin with": experiment.steady is not None,
+            "a steady state as initial state": experiment.steady is not None,
             "an estimated input": any(isinstance(u, Placeholder) for u in experiment.inputs.values()),
-            "events that states trigger": any(o.when is not None for o, _, _ in events),
+            "events triggered by states": any(o.when is not None for o, _, _ in events),
             "limits of detection": any(isinstance(n, (Gaussian, LogNormal)) and n.censored for n in noises),
             "parameters that switch": any(o.values is not None for o, _, _ in events),
-            "an event at no known time": any(
+            "an event at a variable time": any(
                 o.changes is not None and not is_fixed_time for o, is_fixed_time, _ in events
             ),
-            "an infusion at no known time": any(
+            "an infusion at a variable time": any(
                 o.end_time is not None and not is_fixed_time for o, is_fixed_time, _ in events
             ),
-            "a dose by states at no known time": state_doses,
+            "a state-dependent dose at a variable time": state_doses,
         }
-        remedy = "with which nothing can be chosen; give several candidates with numbers instead of cf.choose"
+        remedy = "which cf.choose does not support; pass several candidates with numbers instead"
         return [
             f"{self.information.labels[self.k]} has {feature}, {remedy}"
             for feature, is_present in features.items()
@@ -155,7 +155,7 @@ class SensitivityGraph:
         }
 
     def _substitute_values(self, value: Any) -> Any:
-        """Write a value over q and d; symbols of states, inputs and time are those of the system."""
+        """Write a value over q and d, and over the system's symbols of states, inputs and time."""
         expression = substitute_by_name(resolve_overrides(_ca.SX(value), self._overrides), self._values)
         return by_name(expression, self.information.extended.model.system)
 
@@ -173,7 +173,7 @@ class SensitivityGraph:
 
     @cached_property
     def _signals(self) -> dict[str, Any]:
-        """The inputs that are chosen."""
+        """Inputs that contain choices."""
         return {n: v for n, v in self.candidate.inputs.items() if collect_choices([v])}
 
     @cached_property
@@ -231,7 +231,7 @@ class SensitivityGraph:
         return _ca.project(stacked, _ca.repmat(_ca.Sparsity.triplet(m, 1 + n, *pattern), 1, K))
 
     def _build_step(self, sparsity: Any, dose_states: list[str]) -> Any:
-        """Return one step  (Z, t, h, g) -> Z;  g: parameters, times and amounts of moving doses, cubics, rates more."""
+        """Return one step  (Z, t, h, g) -> Z;  g: parameters, times and amounts of moving doses, cubics, rates."""
         model, system, m = self.information.extended.model, self.information.extended.model.system, len(dose_states)
         n_x, n_p, n_u = system.x.numel(), system.p.numel(), system.u.numel()
         rhs: Any = system.function("rhs", system.ode)
@@ -260,7 +260,7 @@ class SensitivityGraph:
         )
 
     def _build_trajectory(self, n: int) -> _SensitivityTrajectory:
-        """Return the course, with its derivatives by n of the q."""
+        """Return the trajectory, with its derivatives by n of the q."""
         model, nodes, (q, d, _, natural) = self.information.extended.model, self._nodes, self._symbols
         N, h, n_u, n_p, system = nodes.size - 1, np.diff(nodes), len(model.inputs), len(model.parameters), model.system
         initial = {**initial_values(model, self._experiment), **self.candidate.initial}
@@ -336,7 +336,7 @@ class SensitivityGraph:
         return _ca.SX.sym("Z", system.x.numel(), 1 + n), _ca.SX.sym("w", system.p.numel() + system.u.numel(), 1 + n)
 
     def _differentiate_expression(self, expression: Any, Z: Any, w: Any) -> Any:
-        """Return an expression of the system (m,), with its derivatives beside it, of wide symbols."""
+        """Return an expression of the system (m,) and its derivatives, as a graph of wide symbols."""
         system = self.information.extended.model.system
         p, u = _ca.vertsplit(w[:, 0], [0, system.p.numel(), w.size1()])
         graph: Any = system.function("expression", _ca.densify(expression))
@@ -344,9 +344,7 @@ class SensitivityGraph:
 
     @cached_property
     def _rows(self) -> tuple[_SensitivityTrajectory, Any]:
-        """Course of the states, and the information rows at each time, (q, n n_q), or (2 q, n n_q) if spreads are
-        computed.
-        """
+        """Trajectory of the states, and information rows at all times, (q or 2 q, n n_q)."""
         information, model, condition = (
             self.information,
             self.information.extended.model,
@@ -426,7 +424,7 @@ class SensitivityGraph:
         return rows
 
     def compute_choice_gradient(self, theta: Array, d: Array, seed: Array) -> Array:
-        """Return the gradient by d (n_d,) of the product of the rows with seeds of the same shape."""
+        """Return the gradient by d (n_d,) of the inner product of the rows with a seed of the same shape."""
         rows, columns = self._rows[1].shape
         seed_columns = seed[..., self.theta].transpose(2, 1, 0, 3).reshape(-1, columns)[:rows]
         return np.array(self._choice_gradient_function.call([theta[self.theta], d, seed_columns])[0]).ravel()
@@ -439,9 +437,9 @@ class SensitivityGraph:
 
 @dataclass(frozen=True, eq=False)
 class _SensitivityTrajectory:
-    """Graphs of q and d: states, and parameters with inputs, before and after what happens at nodes.
+    """Graphs of q and d: states, and parameters with inputs, before and after the events at nodes.
 
-    The derivatives by n of the q stand beside each column.
+    Each column is followed by its derivatives by n of the q.
     """
 
     n: int

@@ -1,7 +1,7 @@
-"""Schedules that anybody would think of, beside which a design is shown: as many measurements at the same cost.
+"""Simple schedules with as many measurements at the same cost, for comparison with a design.
 
-Equidistant times are those of most experiments, but miss what happens early; times in equal ratios do not; and what was
-measured so far may be measured again.
+Most experiments have equidistant times, which miss fast changes at the start.  Times in equal ratios resolve these.
+The third schedule repeats the times measured so far.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def find_simple_places(
 ) -> dict[str, Index]:
     """Return the indices in a grid of ascending times (m,) nearest to n simple times, by name of the schedule.
 
-    start : of the experiment, from which ratios are counted;  present : when it was measured so far
-    tells : whether anything is told at the first time, as nothing is where states are known
-    is_distinct : whether each place may be taken once
+    start : start of the experiment, the reference of ratios;  present : times measured so far
+    tells : whether the first time is informative; it is not if the states are known there
+    is_distinct : whether each index may occur once only
     """
     first_time, last_time, size = times[0], times[-1], max(n + 1 - tells, 2)
     target_times: dict[str, Array] = {EQUIDISTANT: np.linspace(first_time, last_time, size)[size - n :]}
@@ -47,7 +47,7 @@ def find_simple_places(
 def build_simple_designs(
     information: DesignInformation, selection: CandidateSelection, counts: Array
 ) -> dict[str, Array]:
-    """Return simple designs of as many measurements, evenly among outputs and experiments, that can be bought."""
+    """Return affordable simple designs of as many measurements, evenly distributed over outputs and experiments."""
     if (selection.time < 0).any():
         return information.simple_experiments(selection.pool, counts)
     designs: dict[str, Array] = {}

@@ -1,6 +1,6 @@
-"""Times between those of a grid: the chosen ones are moved along splines of the rows.
+"""Optimisation of chosen times between grid times, along splines of the rows.
 
-What comes out is worked out anew by the model at the moved times, and kept only if it is better.
+The model predicts the rows at the new times, which are accepted only if the criterion decreases.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ def optimize_times(
 
     Return the purchases and the offers in the criterion's order, or None if not better.
 
-    bounds : times now, the least and the last ones, (m,) each;  gaps : positions a, with least gaps from a to a + 1
-    interpolate_information : the informations (S, n, n) at times, by splines;  recompute_selection : what is bought at times, by the model
+    bounds : current, earliest and latest times, (m,) each;  gaps : indices a, with the least gaps from a to a + 1
+    interpolate_information : informations (S, n, n) at times, by splines
+    recompute_selection : purchases at times, by the model
     """
     (start, low, high), (a, gap) = bounds, gaps
     unit = high - low

@@ -1,8 +1,8 @@
-"""Simulated trials of a population: whether estimates scatter as a design promises.
+"""Simulated trials of a population, which compare the scatter of estimates with the prediction of a design.
 
-A trial draws the own parameters of every subject from the distribution that the design assumes, then values about
-what these predict, and is fitted by `castfit.mixed_effects`, which does not linearise about typical values as the
-information of the design does.  So this tests the approximation, and whether there are subjects enough for it.
+A trial draws the individual parameters of every subject from the assumed distribution, and values around the
+predictions.  `castfit.mixed_effects` fits the trial without linearisation about typical values, unlike the information
+of the design.  This tests the linearisation, and whether the number of subjects is large enough for it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _MAX_RANGE_RATIO = 1.5  # upper over lower end of that range, beyond which there
 class EstimateScatter:
     """Statistics of the estimates of one quantity in simulated trials, natural scale.
 
-    truth; promised : the standard deviation that the design promises; scatter : that of the estimates
-    ratio : scatter / promised, and `low`, `high` : where it lies with 99 %, for normal estimates and so many trials
+    truth; predicted_sd : standard deviation predicted by the design; scatter : standard deviation of the estimates
+    ratio : scatter / predicted_sd; low, high : its 99 % interval for normal estimates
     bias, bias_error : mean estimate minus truth, with its standard error
-    held : the share of trials in which a bound holds the estimate, as an omega that is not seen
+    fraction_at_bound : fraction of trials with the estimate at a bound, such as an omega of zero
     """
 
     truth: float
@@ -64,7 +64,7 @@ class EstimateScatter:
 
     @property
     def verdict(self) -> str:
-        """Verdict in words: whether the promise is kept."""
+        """Comparison of scatter and predicted standard deviation, in words."""
         if not np.isfinite(self.ratio):
             return "not known"
         if self.low <= 1.0 <= self.high:
@@ -75,18 +75,18 @@ class EstimateScatter:
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class VerifiedPopulation(RefitsResult):
-    """Scatter of the estimates in simulated trials, with the promise of a population design.
+    """Scatter of the estimates in simulated trials of a population design.
 
     Attributes
     ----------
     truth, promised : dict
-        Values by name, and the standard deviations that the design promises, natural scale.
+        Values by name, and the standard deviations predicted by the design, natural scale.
     subjects : int
-        Of each trial.
+        Number of subjects of each trial.
     rows : tuple of Refit
         One for each trial; `theta` are its estimates, natural scale, in the order of `truth`.
     message : str
-        How the run ended, in words.
+        Message about the end of the run.
     time : float
         Seconds.
 
@@ -171,7 +171,7 @@ class VerifiedPopulation(RefitsResult):
 
 
 def verify_population_design(design: Design, samples: int, seed: int, options: Mapping[str, Any]) -> VerifiedPopulation:
-    """Simulate trials of a design of a population, and fit them."""
+    """Simulate and fit trials of a population design."""
     run = RunOptions(**options)
     raise_if_mistakes("Design.verify", run.mistakes())
     run, information = run.with_plain_numbers(), design.information
@@ -195,7 +195,7 @@ def verify_population_design(design: Design, samples: int, seed: int, options: M
 
 @task
 def _run_trial(job: Any, index: int, limit: float, deadline: float) -> Refit | None:
-    """Simulate and fit the trial of an index, wherever this is called; None if there is no time."""
+    """Simulate and fit the trial of an index, in any process. Return None if no time is left."""
     problem, population, question, y, integrator, seed = unpickle_job(job)
     seconds_left, start_time = min(deadline - time.time(), limit), time.perf_counter()
     if seconds_left <= 0.0:
@@ -224,7 +224,7 @@ def _run_trial(job: Any, index: int, limit: float, deadline: float) -> Refit | N
 def simulate_trial(
     problem: Problem, question: CompiledPopulation, y: Array, integrator: IntegratorOptions, rng: np.random.Generator
 ) -> Problem:
-    """Return the problem with values of subjects that are drawn at y (n_y,)."""
+    """Return the problem with simulated values of subjects drawn at y (n_y,)."""
     mu, compiled = question.means(y)[0], question.problem
     phi = mu + rng.multivariate_normal(np.zeros(question.m), question.omega_at(y), question.n, method="eigh")
     predictions, spreads, _ = build_cohort(question, integrator).evaluate_data(phi, y[question.of_shared])

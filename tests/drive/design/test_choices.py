@@ -281,14 +281,22 @@ REFUSED = {
     ),
     "input": lambda: ({"inputs": {"q": cf.choose(0, 1)}}, {}, "'q'"),
     "into": lambda: ({"events": [cf.Doses("q", cf.choose(0, 1))]}, {}, "'q'"),
-    "infusion": lambda: ({"events": [cf.Doses(gut, 9, cf.choose(0, 1), duration=1)]}, {}, "an infusion at no"),
-    "duration": lambda: ({"events": [cf.Doses(gut, 9, 0, duration=cf.choose(1, 2))]}, {}, "an infusion at no"),
-    "event": lambda: ({"events": [cf.Event(cf.choose(0, 1), {gut: 5})]}, {}, "an event at no known time"),
-    "by states": lambda: ({"events": [cf.Doses(gut, 9 - gut, cf.choose(0, 1))]}, {}, "a dose by states"),
+    "infusion": lambda: (
+        {"events": [cf.Doses(gut, 9, cf.choose(0, 1), duration=1)]},
+        {},
+        "an infusion at a variable time",
+    ),
+    "duration": lambda: (
+        {"events": [cf.Doses(gut, 9, 0, duration=cf.choose(1, 2))]},
+        {},
+        "an infusion at a variable time",
+    ),
+    "event": lambda: ({"events": [cf.Event(cf.choose(0, 1), {gut: 5})]}, {}, "an event at a variable time"),
+    "by states": lambda: ({"events": [cf.Doses(gut, 9 - gut, cf.choose(0, 1))]}, {}, "a state-dependent dose"),
     "trigger": lambda: (
         {"initial": {"gut": cf.choose(0, 1)}, "events": [cf.Event(when=blood > 1, changes={gut: 0})]},
         {},
-        "events that states trigger",
+        "events triggered by states",
     ),
 }
 

@@ -398,7 +398,7 @@ def test_candidates_that_are_none():
         cf.design(box_lucas(), cf.Candidate(GRID, ["a"]), budget=6)
     with pytest.raises(cf.InputError, match="the experiment at 0; begin later"):
         cf.design(box_lucas(), cf.Candidate([-1.0, 2.0]), budget=6)
-    with pytest.raises(cf.InputError, match=r"(?s)times is .*cost is -1.*together is 'all'"):
+    with pytest.raises(cf.InputError, match=r"(?s)times is .*cost is -1.*cost_unit is 'all'"):
         cf.Candidate("now", cost=-1, cost_unit="all")
 
 
@@ -461,7 +461,7 @@ def test_values_below_a_limit_of_detection_tell_little():
     for name, error in result.standard_errors.items():
         assert design.before[name] * result.values[name] == pytest.approx(error, rel=1e-5)
     assert design.table["time"].max() <= 2  # at 20 nothing is detected
-    with pytest.raises(cf.InputError, match="what both tell together is not known"):
+    with pytest.raises(cf.InputError, match="this combination is unsupported"):
         cf.design(of_noise(lambda b: cf.Gaussian(0.02 + 0.1 * b, below=0.1)), cf.Candidate(GRID), budget=3)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from castfit.drive.design.criteria import ACriterion, DCriterion, ECriterion
-from castfit.drive.design.exact import CandidatePositions, optimize_counts, merge_adjacent_weights, round_efficiently
+from castfit.drive.design.exact import CandidatePositions, merge_adjacent_weights, optimize_counts, round_efficiently
 from castfit.drive.design.interior_point import DesignGoal, optimize_weights
 from tests.drive.design.models import offers
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from castfit.drive.design.criteria import ACriterion, DCriterion, ECriterion
-from castfit.drive.design.interior_point import CandidatePool, DesignGoal, optimize_weights, compute_tangent
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, compute_tangent, optimize_weights
 from tests.crossed import crossed
 from tests.drive.design.models import offers
 
