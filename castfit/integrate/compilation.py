@@ -1,16 +1,16 @@
 """Shared libraries made of C: compiled once per source and machine, kept in a cache folder, loaded by ctypes.
 
-A wheel brings that of castfit's own integrator, made by .ci/build_backend.py; what is said here is of all others.
+A wheel contains the library of castfit's own integrator, made by .ci/build_backend.py; all others are made here.
 
 The folder is ``$CASTFIT_CACHE``, else ``castfit`` in the user's cache folder, else, where that cannot be written, a
 temporary one of this process.  A library is named by a hash of all that it depends on: source, flags, compiler and
-processor.  It is written beside its place and moved there, so that processes that compile the same at once do not meet.
-A checksum lies beside it: what is cut off or changed, or what others own or may write to, is not loaded but replaced.
-A folder that others own or may write to is not used.
+processor.  It is written to a temporary name and then moved, so that simultaneous compilations do not interfere.
+A checksum is stored beside it: a library that is incomplete, changed, or owned or writable by others is not loaded but
+replaced.  A folder that others own or may write to is not used.
 
-CasADi can compile for its integrators by itself, but for those of SUNDIALS it writes the source into the current
-folder, whatever it is told.  So its code is compiled here, too: the Rosenbrock method whole, of the others
-the functions that they call, which are given to them ready (CasADi's option `cache`).
+CasADi can compile for its integrators by itself, but for those of SUNDIALS it always writes the source into the current
+folder.  So its code is compiled here, too: the Rosenbrock method as a whole; for the others, the functions that they
+call, which they receive compiled (CasADi's option `cache`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _DIRECTIONAL_FUNCTIONS = ("daeF", "jtimesF")  # what is differentiated along dir
 
 
 class CompilationError(Exception):
-    """There is no C compiler, or it failed; says which."""
+    """No C compiler was found, or it failed; the message has the details."""
 
 
 def load(source: str, flags: tuple[str, ...]) -> ctypes.CDLL:
@@ -153,7 +153,7 @@ def cache_folder() -> Path:
 
 
 def _is_owned(path: Path) -> bool:
-    """Whether nobody else owns a folder or a file, nor may write to it, where the system tells."""
+    """Whether no other user owns a folder or a file, or may write to it, as far as the system reports it."""
     if not hasattr(os, "geteuid"):
         return True
     file_status = path.stat()
@@ -210,7 +210,7 @@ def _compile(compiler: str, source: str, flags: tuple[str, ...], path: Path) -> 
 
 
 def _run_compiler(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run a compiler, whose words may be of any encoding."""
+    """Run a compiler, whose output may have any encoding."""
     return subprocess.run(
         command, capture_output=True, encoding="utf-8", errors="replace", timeout=seconds, check=False
     )
@@ -258,7 +258,7 @@ def compiled(build: Callable[[dict[str, Any]], ca.Function], kind: str, count: i
     integrator = build({})
     if integrator.class_name() == "Rosenbrock":
         derivative = derivative_function(integrator, kind, count)
-        # On the way back it generates no code, and asks for derivatives that compiled functions do not have.
+        # For reverse derivatives CasADi generates no code, and needs derivatives that compiled functions do not have.
         return derivative if kind == "reverse" else ca.external(derivative.name(), _generate_library([derivative]))
     options = {"cache": _compile_functions(integrator)}
     if kind == "values":
@@ -273,7 +273,7 @@ def compiled(build: Callable[[dict[str, Any]], ca.Function], kind: str, count: i
 def _compile_functions(integrator: ca.Function) -> dict[str, ca.Function]:
     """Return the functions that an integrator evaluates, compiled, by their names."""
     functions = {name: integrator.get_function(name) for name in integrator.get_function() if not name.endswith("dae")}
-    # CasADi asks a compiled function for one derivative before it believes that there are more.
+    # CasADi checks one derivative of a compiled function before it looks for more.
     all_functions = functions | {
         f"fwd1_{name}": functions[name].forward(1) for name in _DIRECTIONAL_FUNCTIONS if name in functions
     }

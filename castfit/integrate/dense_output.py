@@ -4,10 +4,10 @@ The continuous extension of the compiled methods is a polynomial of degree 4 on 
 
     x(t + theta H) = Hermite's cubic + H theta^2 (1 - theta)^2 sum_j d_j K_j,
 
-which its steps, where they are kept, give without integrating again.  Of other integrators' steps nothing is known:
-theirs are polynomials through states, rates and middles of equal parts, more of them until the cubics alone are near.
+which follows from stored steps without another integration.  The steps of other integrators are not known: their
+polynomials interpolate states, rates and middles of equal parts, which are halved until the cubics alone are accurate.
 
-Polynomials are held by their Bernstein coefficients, between the least and the largest of which their values lie.
+Polynomials are represented by Bernstein coefficients, which bound their values.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class DenseOutput:
         return not self.ends[k, [1, 3, 4]].any()
 
     def find_step(self, time: float) -> int:
-        """Return between which times a time lies."""
+        """Return the index of the step that contains a time."""
         last_index = self.times.size - 2
         return min(max(int(self.times.searchsorted(time, side="right")) - 1, 0), last_index) if last_index else 0
 
@@ -97,8 +97,8 @@ def dense_output(
 ) -> DenseOutput | None:
     """Integrate one lane, and return its states as polynomials; None if integration fails.
 
-    inputs : times (m + 1,) -> the inputs between them as local cubics (m, n_u, 4);  those of the lane are for all of it
-    min_parts : parts into which time is divided at least where steps are not known
+    inputs : times (m + 1,) -> the inputs between them as local cubics (m, n_u, 4);  the lane has one cubic only
+    min_parts : smallest number of parts of time if the steps are not known
     """
     integrator = integrator_of(model, [1.0], options)
     if integrator.stepping is not None:

@@ -1,13 +1,12 @@
 """Distribution of lanes over threads, and over processes for integrators that hold the interpreter's lock.
 
-Compiled integration does not hold it, so that threads integrate at once.  For all other, and on other machines, there
-are workers: processes of our own that stay from sweep to sweep, or somebody's executor, such as that of
-a Dask cluster.  Every worker keeps the integrators that it was sent, so that a model travels to it once; then travel
-parameters, initial states and inputs of lanes there, and states and sensitivities back.  Measured values stay here.
+Compiled integration does not hold the lock, so that threads integrate at once.  All other integration is divided among
+workers: castfit's own processes, which are reused, or the user's executor, such as that of a Dask cluster.  Every
+worker caches its integrators, so that a model is sent once; then only parameters, initial states and inputs of lanes
+are sent, and states and sensitivities returned.  Measured values stay in this process.
 
-A worker that does not know a task's integrator says so, and the task is sent again with it: who takes the place of a
-worker that died learns in this way, too.  Lanes are integrated there as they are here, each by itself: the numbers are
-the same for any number of workers, of threads too.
+If a worker does not have a task's integrator, for instance because it replaces one that died, the task is sent again
+with the integrator.  Every lane is integrated by itself: the results are the same for any number of workers or threads.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _MIN_SECONDS_TO_START_WORKERS = 1.0  # seconds of integration here before proces
 
 @dataclass(frozen=True)
 class WorkerObject:
-    """Object that workers keep: built by `make`, a function of a module, from the pickled arguments `frozen`.
+    """Object that workers cache: built by `make`, a function of a module, from the pickled arguments.
 
     `key` is a hash of these.
     """
@@ -54,13 +53,13 @@ class WorkerObject:
 
 
 def make_worker_object(make: Callable[..., Any], *arguments: Any) -> WorkerObject:
-    """Return the description of an object that workers are to keep."""
+    """Return the description of an object that workers cache."""
     frozen = pickle.dumps(arguments)
     return WorkerObject(sha256(f"{make.__module__}.{make.__qualname__}".encode() + frozen).hexdigest(), make, frozen)
 
 
 RemoteCall = tuple[WorkerObject, str, tuple[Any, ...]]
-"""A call of a method of what workers keep, by its name, with arguments."""
+"""A call of a method of a cached object: the object, the method name, the arguments."""
 
 
 @dataclass
@@ -143,7 +142,7 @@ _worker_cache = _WorkerCache()
 def _run_task(
     key: str, method: str, arguments: tuple[Any, ...], constructor: tuple[Callable[..., Any], bytes] | None
 ) -> Any:
-    """Do a task, wherever this is."""
+    """Run a task in a worker."""
     try:
         with one_blas_thread, np.errstate(all="ignore"):
             if key not in _worker_cache.objects:
@@ -162,20 +161,20 @@ def _run_task(
 
 
 def _divide_lanes(size: int, count: int) -> list[tuple[int, int]]:
-    """Divide lanes into pieces (first, behind the last), at least one."""
+    """Divide lanes into at least one piece (first, last + 1)."""
     count = max(count, 1)
     return list(pairwise(k * size // count for k in range(count + 1)))
 
 
 @dataclass(frozen=True)
 class IntegrationThreads:
-    """A pool of threads and how many they are."""
+    """A pool of threads and their number."""
 
     pool: ThreadPoolExecutor
     count: int
 
     def run(self, function: Callable[[int, int], object], size: int) -> None:
-        """Call a function for all pieces of lanes; when it is time to stop, for those that have begun."""
+        """Call a function for all pieces of lanes; after the deadline, finish only those that have begun."""
         shares = _divide_lanes(size, min(_SHARES_PER_WORKER * self.count, size // _MIN_LANES_PER_SHARE))
         pending = [self.pool.submit(function, *share) for share in shares]
         try:
@@ -200,18 +199,18 @@ _current = _CurrentDivision()
 
 
 def workers() -> IntegrationWorkers | None:
-    """Return the workers that lanes are divided among here, None for none."""
+    """Return the workers among which this thread divides lanes; None if there are none."""
     return _current.workers
 
 
 def threads() -> IntegrationThreads | None:
-    """Return the threads that lanes are divided among here, None for none."""
+    """Return the threads among which this thread divides lanes; None if there are none."""
     return _current.threads
 
 
 @contextmanager
 def lanes_divided(workers: int | Executor) -> Generator[None, None, None]:
-    """Divide lanes among workers, for what this thread integrates inside the block.
+    """Divide lanes among workers, for all integration of this thread inside the block.
 
     A number means threads for compiled integration, which does not hold the interpreter's lock, and processes for all
     other, which are started once that has taken as long as their start takes, and end with the block.

@@ -218,7 +218,8 @@ class Elimination:
 
     rows, columns : (n,) the row and the column of M that the k-th pivot is in
     begin : (n + 1,) where each row's values begin;  pivot : (n,) where its pivot is, behind those of L, before U's
-    at : (entries,) the column of M that each value belongs to;  earlier : (entries,) the row that it eliminates with
+    entry_columns : (entries,) the column of M that each value belongs to
+    earlier : (entries,) the row that it eliminates with
     entry : (nnz,) where each entry of the Jacobian goes;  one : (n_x,) where the identity's do
     targets : (operations,) where the products are subtracted, in the order of elimination, up to the tail
     tail : rows from here on end in a dense block, in which products stand side by side
@@ -243,7 +244,7 @@ class Elimination:
 
 
 def elimination(n: int, n_x: int, row: Integers, column: Integers) -> Elimination | None:
-    """Return the elimination for a Jacobian with entries at (row, column), (nnz,) each; None where none is cheaper.
+    """Return the elimination for a Jacobian with entries at (row, column), (nnz,) each; None if none is cheaper.
 
     The first n_x of n rows are those of states.
     """
@@ -268,13 +269,13 @@ def _compute_elimination(n: int, n_x: int, rows: bytes, columns: bytes) -> Elimi
 
 
 def _match_pivots(n: int, n_x: int, pattern: list[set[int]]) -> list[int] | None:
-    """Return the column of each row's pivot; None where the matrix is singular whatever its entries."""
+    """Return the column of each row's pivot; None if the matrix is structurally singular."""
     if n == n_x:
         return list(range(n))
     algebraic_columns = [[j - n_x for j in pattern[i] if j >= n_x] for i in range(n_x, n)]
     indices = np.array(
         [j for columns in algebraic_columns for j in columns], dtype=np.int32
-    )  # what older versions of SciPy's matching take
+    )  # older versions of SciPy's matching expect int32
     begins = np.concatenate([[0], np.cumsum([len(columns) for columns in algebraic_columns])]).astype(np.int32)
     matrix: Any = scipy.sparse.csr_array((np.ones(len(indices)), indices, begins), shape=(n - n_x, n - n_x))
     matching = np.asarray(scipy.sparse.csgraph.maximum_bipartite_matching(matrix, perm_type="column"))
@@ -284,12 +285,12 @@ def _match_pivots(n: int, n_x: int, pattern: list[set[int]]) -> list[int] | None
 def _eliminate_symbolically(
     pattern: list[set[int]], partner: list[int]
 ) -> tuple[list[set[int]] | None, list[int], int]:
-    """Return every row with its fill, and the order of rows; no rows where a dense factorization costs less.
+    """Return every row with its fill, and the order of rows; no rows if a dense factorization costs less.
 
-    Last, how many rows are eliminated before what is left counts as dense.
+    The last entry is the number of rows that are eliminated before the rest counts as dense.
     """
     n = len(pattern)
-    rows = [set(columns) for columns in pattern]  # with what is left, then with what elimination leaves there
+    rows = [set(columns) for columns in pattern]  # remaining columns, then with fill
     rows_by_column: list[set[int]] = [set() for _ in range(n)]  # rows still to come, per column
     for i, columns in enumerate(rows):
         for j in columns:
@@ -313,7 +314,7 @@ def _eliminate_symbolically(
         if remaining >= _MIN_DENSE_ROWS and n_entries >= _MIN_DENSE_SHARE * remaining**2:
             break
         cost, k = heappop(queue)
-        if k in eliminated_rows or cost != costs[k]:  # it was put there again when its price changed
+        if k in eliminated_rows or cost != costs[k]:  # an outdated entry: the cost has changed since
             continue
         eliminated_rows.add(k)
         order.append(k)
@@ -338,7 +339,7 @@ def _eliminate_symbolically(
             costs[i] = (width[i] - 1) * (len(rows_by_column[partner[i]]) - 1)
             heappush(queue, (costs[i], i))
     tail = len(order)
-    if operations + sum(k * k for k in range(n - tail)) > limit:  # which may search for pivots too
+    if operations + sum(k * k for k in range(n - tail)) > limit:  # a dense factorization can choose pivots as well
         return None, order, 0
     remaining = [i for i in range(n) if i not in eliminated_rows]
     for i in remaining:
@@ -355,7 +356,7 @@ def _list_positions(
     partner: list[int],
     tail: int,
 ) -> Elimination:
-    """Write an elimination down as positions."""
+    """Convert an elimination to lists of positions."""
     n = len(order)
     columns, turn, rank = np.array(partner)[order], np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     turn[order] = rank[columns] = np.arange(n)

@@ -157,10 +157,10 @@ class _CSums(ctypes.Structure):
 class StepSizes:
     """Settings of the error control and of the step sizes.
 
-    newton : up to which part of a step's allowed error stages are solved
-    watch : share of the directions' errors in error control, where steps that the states need are too long for them; 0
-        for none
-    replay : steps (k,) to be taken instead, of relative time, if there is but one lane; negative for the pair's
+    newton : part of a step's allowed error up to which stages are solved
+    watch : share of the directions' errors in the error control, for steps that are accurate enough for the states but
+        too long for the directions; 0 for none
+    replay : steps (k,) of relative time to be taken instead, for a single lane; negative for steps of the pair
     """
 
     relative: float
@@ -172,17 +172,18 @@ class StepSizes:
 
 
 class StoredSteps(ProcessLocal):
-    """The steps of an integration, as the compiled integrator keeps them for that of directions.
+    """The steps of an integration, stored by the compiled integrator for the integration along directions.
 
-    pool (room,) numbers, kept (2 L + 1,) what they are; the pool goes back to the model's with the last who knows of
-    it.  `room` is what such an integration took before; more than all steps may take together is not kept.
+    The buffers are a pool of numbers (room,) and an index of its contents (2 L + 1,).  The pool returns to the model's
+    free pools with the last reference.  `room` is the size that such an integration took before; sizes above the
+    limit for all steps of a model are not stored.
     """
 
     def __init__(self, lanes: Lanes, settings: tuple[Any, ...], model: NativeModel, room: int = 0) -> None:
         self._lane_arrays, self._settings, self._free = _collect_lane_arrays(lanes), settings, model.free_pools
         step_index, room = np.zeros(2 * lanes.size + 1, dtype=np.int64), int(_ROOM_MARGIN * room)
         self.buffers: tuple[Array, Integers]
-        """pool and kept, at once: who reads them keeps them, others may give the steps up meanwhile."""
+        """Pool and index together: a reader holds both, although another thread may release the steps meanwhile."""
         if _POOL_SIZE < room <= _MAX_STORED_NUMBERS:
             model.make_room(room)
             self.buffers = np.empty(room), step_index
@@ -248,11 +249,11 @@ def _collect_lane_arrays(lanes: Lanes) -> tuple[Array | None, ...]:
 class IntegrationOutcome:
     """Result of the integration of L lanes: x (L, m, n_x), z (L, m, n_z), dx (L, m, n_x, n_d) if requested.
 
-    code (L,), and where it is not `FINE`: where (L,) in time, which (L,) equation or -1.
+    code (L,); for codes other than `FINE`: where (L,) is the time, equation_index (L,) the equation or -1.
     counts (L, 5): steps, rejected steps, evaluations of the rates for stages, steps taken once more for the directions'
         sake, steps of the explicit pair.
     steps : those of the first lane, of relative time; negative where they are the pair's
-    kept : steps to be followed
+    stored_steps : steps to be followed
     """
 
     x: Array
@@ -275,7 +276,7 @@ class IntegrationOutcome:
 class AdjointSums:
     """Derivatives of n_a sums over each of L lanes: x0 (L, n_x, n_a), p (L, n_p, n_a), start and duration (L, n_a).
 
-    code, where, which : as of an integration
+    code, where, equation_index : as in `IntegrationOutcome`
     """
 
     x0: Array
@@ -296,9 +297,9 @@ class NativeModel:
     """The functions of one model, from a graph (t, x, z, p, u) -> (ode, alg).
 
     compiled : whether to compile them at once, into `library`
-    may_compile : whether to do so later, once that has become `worth_compiling`
+    may_compile : whether to compile them later, once `is_worth_compiling`
     patterns : rows and columns of the entries of the Jacobian by states, then by parameters
-    elimination : how matrices are factorized
+    elimination : plan of the factorization
 
     Raises CompilationError: if that fails, or the integrator cannot be compiled.
     """
@@ -328,12 +329,12 @@ class NativeModel:
         self._can_compile = may_compile and self.library is None
         self._local = threading.local()
         self.free_pools: list[Array] = []
-        """Pools for steps that nobody knows of any more."""
+        """Pools without a reader, for reuse."""
         self.large_steps: list[ref[StoredSteps]] = []
         """Steps in larger pools."""
         self._step_counts: dict[tuple[bytes, int], int] = {}  # numbers of all steps, by output times and lanes
         self.n_evaluated_operations = 0.0
-        """Operations of the functions that were carried out."""
+        """Number of operations in all evaluations of the functions."""
         self._backward_operations = 0.0
         self.spent_seconds = 0.0
         """Seconds of computing time in the compiled integrator."""
@@ -352,10 +353,10 @@ class NativeModel:
 
     @property
     def is_worth_compiling(self) -> bool:
-        """Whether the functions were compiled before, or evaluating them has taken as long as a compiler will."""
+        """Whether the functions were compiled before, or evaluating them has taken as long as a compilation."""
         spent = _COMPILED_GAIN_SECONDS * self.n_evaluated_operations
         if self.library is not None or not (self._needs_parts or spent > _COMPILE_COST_SECONDS[0]):
-            return False  # even to write a short source would not pay
+            return False  # even generating the source would not pay
         return self._is_compiled or spent > _COMPILE_COST_SECONDS[0] + _COMPILE_COST_SECONDS[1] * len(self._source)
 
     @cached_property
@@ -375,7 +376,7 @@ class NativeModel:
         return n_steps
 
     def make_room(self, room: int) -> None:
-        """Give up the oldest steps in large pools until there is room for so many numbers."""
+        """Release the oldest steps in large pools until there is room for `room` numbers."""
         with _LOCK:
             live_steps = [steps for reference in self.large_steps if (steps := reference()) is not None]
             while live_steps and sum(steps.buffers[0].size for steps in live_steps) + room > _MAX_STORED_NUMBERS:
@@ -437,7 +438,7 @@ class NativeModel:
             stored_steps = follow
 
         def pieces(first_lane: int, end_lane: int) -> Iterator[None]:
-            """Integrate some of the lanes; before each piece of work it is time to look at the watch."""
+            """Integrate some of the lanes; yield before each piece of work, so that the caller checks the deadline."""
             lane_slice, storage = slice(first_lane, end_lane), None if stored_steps is None else stored_steps.buffers
             store = _NO_STORE if storage is None else (
                 _address(storage[0]), storage[0].size, int(directions is not None), _address(storage[1])
@@ -451,8 +452,8 @@ class NativeModel:
                 )
             task = _CTask(
                 end_lane - first_lane, m, n_d, control.max_steps, control.relative, control.absolute, control.newton,
-                control.watch, *map(_address, (lane_arrays[0], *inputs)), explicit, *map(_address, (replay, steps)), steps.size,
-                *store, *map(_address, outputs),
+                control.watch, *map(_address, (lane_arrays[0], *inputs)), explicit, *map(_address, (replay, steps)),
+                steps.size, *store, *map(_address, outputs),
             )  # fmt: skip
             lane, addresses = 0, (ctypes.addressof(workspace.model), ctypes.addressof(table[0]), ctypes.addressof(task))
             while lane < end_lane - first_lane:
@@ -497,7 +498,7 @@ class NativeModel:
     ) -> AdjointSums:
         """Differentiate  sum seeds (L, m, n_x, n_a) * x  over lanes, as `integrate` has them without directions.
 
-        Steps that were kept are followed; without them lanes are integrated again.
+        Stored steps are followed; without them lanes are integrated again.
         """
         size, m, n_a = lanes.size, grid.size, seeds.shape[3]
         x0, p, start, duration = (
@@ -562,7 +563,7 @@ class NativeModel:
         return AdjointSums(x0, p, start, duration, code, failure_times, failed_equations)
 
     def compile_if_worthwhile(self) -> None:
-        """Compile the functions where that pays by now."""
+        """Compile the functions if that pays by now."""
         if self._can_compile and self.is_worth_compiling:
             self._can_compile = False
             with suppress(CompilationError), progress_line(None, keep=False) as line:
@@ -571,7 +572,7 @@ class NativeModel:
                 self.library = load(self._source, _MODEL_FLAGS)
 
     def workspace(self) -> _Workspace:
-        """Return this thread's, of the compiled functions where they are compiled by now."""
+        """Return the workspace of this thread, for the compiled functions if they are compiled by now."""
         workspace = getattr(self._local, "workspace", None)
         if workspace is None or workspace.library is not self.library:
             with _LOCK:  # CasADi counts references without one
@@ -580,13 +581,13 @@ class NativeModel:
 
     @staticmethod
     def _run_pieces(pieces: Callable[[int, int], Iterator[None]], size: int) -> Iterator[None]:
-        """Return the pieces of work on all lanes, none that are left where threads have shared them."""
+        """Return the pieces of work on all lanes; none are left if threads have done them."""
         shared = threads()
         if shared is None or size == 1:
             return pieces(0, size)
         shared.run(
             lambda first_lane, end_lane: deque(pieces(first_lane, end_lane), 0), size
-        )  # whose owner looks at the watch
+        )  # the owner of the threads checks the deadline
         return iter(())
 
 
@@ -691,7 +692,7 @@ class _Workspace:
 
 
 class PreparedTask:
-    """The call that integrates lanes like `still` (L) over output times grid (m,): arrays are laid once.
+    """Repeated integration of the same lanes (L,) over output times grid (m,), with arrays that are allocated once.
 
     counts (L, 5) : as of an `IntegrationOutcome`, of the last call;  stops (L, m) as of `NativeModel.integrate`
     """
@@ -741,9 +742,9 @@ class PreparedTask:
         stored_steps: StoredSteps | None,
         directions: tuple[Array, Array, Array] | None,
     ) -> bool:
-        """Integrate from x0 (L, n_x) with p (L, n_p) into x (L, m, n_x); tell whether no lane fails.
+        """Integrate from x0 (L, n_x) with p (L, n_p) into x (L, m, n_x); return whether all lanes succeeded.
 
-        Steps are kept, and followed along directions: dx0 (L, n_x, n_d) and dp (L, n_p, n_d), into dx
+        Steps are stored, and followed along directions: dx0 (L, n_x, n_d) and dp (L, n_p, n_d), into dx
         (L, m, n_x, n_d).
         """
         task, outputs = self._task, [x]
@@ -782,7 +783,7 @@ class PreparedTask:
 def integrator() -> ctypes.CDLL:
     """Return the compiled integrator: `castfit_integrate`, and `castfit_pull`, which goes back over its steps.
 
-    It is that with which castfit was built, else a new one.
+    It is the library that castfit was built with, or one compiled on this machine.
 
     Raises CompilationError: if there is no compiler, or it fails.
     """
@@ -811,7 +812,7 @@ def wanted_compiler() -> str:
 
 @cache
 def _find_evaluate_address() -> int | None:
-    """Return the address of CasADi's evaluation of a buffer, None where its library has no such name."""
+    """Return the address of CasADi's buffer evaluation; None if its library has no such symbol."""
     for path in sorted(Path(ca.__file__).parent.glob("libcasadi.*")):
         try:
             return ctypes.cast(getattr(ctypes.CDLL(str(path)), _EVALUATE_SYMBOL), ctypes.c_void_p).value
@@ -822,7 +823,7 @@ def _find_evaluate_address() -> int | None:
 
 @cache
 def _c_tableau(method: Tableau) -> tuple[_CTableau, list[Array]]:
-    """Return a method as the compiled integrator reads it, and the arrays that this refers to."""
+    """Return the C structure of a method, and the arrays that it refers to."""
     arrays = [np.ascontiguousarray(a) for a in (method.a, method.c, method.error, method.dense, method.predict)]
     return _CTableau(method.stages, method.embedded_order + 1, method.gamma, *map(_address, arrays)), arrays
 
@@ -880,7 +881,7 @@ class CompiledStepper:
 
 
 _FIFTH_ORDER_RTOL = 1e-5
-"""Relative tolerance from which a seventh stage pays.
+"""Relative tolerance up to which the fifth-order method with seven stages pays.
 
 Milliseconds of a sweep at 1e-6 by order 4 / 5, and its error in 1e-6: stat5 0.7 / 0.8, 4.4 / 0.5; three-step 5.8 / 6.2,
 9.9 / 2.1; calcium 1.3 / 1.5, 7 / 3; HIV 4.3 / 6.0, 64 / 17; Elowitz 9.2 / 7.5, 8 / 1; Boehm 1.5 / 2.0, 0.06 / 0.001.
@@ -888,14 +889,14 @@ Milliseconds of a sweep at 1e-6 by order 4 / 5, and its error in 1e-6: stat5 0.7
 
 
 def method_for(relative_tolerance: float) -> Tableau:
-    """Return the method that costs least at a tolerance."""
+    """Return the cheapest method for a tolerance."""
     return ESDIRK4 if relative_tolerance > _FIFTH_ORDER_RTOL else ESDIRK5
 
 
 def forced_step_ends(lanes: Lanes, grid: Array) -> NDArray[np.int8]:
-    """Mark times where steps must end because of the inputs, (L, m):
+    """Mark times where steps must end because of the inputs, (L, m).
 
-    1 if the cubic changes without a jump, 2 for a jump.
+    1 if the cubic changes without a jump, 2 for a jump, 0 elsewhere.
     """
     out = np.zeros((lanes.size, grid.size), dtype=np.int8)
     if grid.size < 2:

@@ -62,12 +62,12 @@ def diagnose(error: str, log: list[str], start: float, duration: float, integrat
 
 
 def locate(probe: Integrator, lane: Lanes, grid: Array, failure: LaneFailure) -> IntegrationStop:
-    """March over the lane's grid intervals, then in ever shorter pieces up to where integration stops.
+    """Integrate over the lane's grid intervals, then in shorter and shorter pieces up to the time of failure.
 
     probe : integrates over one interval (its grid is [1]) with at most `PROBE_STEPS` steps
     lane : one lane
     grid (m,) : its relative output times
-    failure : what stopped it
+    failure : the reported failure
     """
     edges = np.append(0.0, grid)
     stop, tries = lane, grid.size + _N_PROBE_TRIES
@@ -93,7 +93,7 @@ def _approach_stop(probe: Integrator, interval: Lanes, tries: int) -> tuple[Lane
             if end.failures[0].cause == "consistent_initialisation" and not _has_consistent_start(
                 probe, replace(current_lane, u=u)
             ):
-                break  # no shorter piece will
+                break  # shorter pieces fail as well
             piece = 0.5 * piece
             continue
         current_lane = replace(current_lane, start=current_lane.start + piece, x0=end.x[:, -1], z0=end.z[:, -1])
@@ -103,13 +103,13 @@ def _approach_stop(probe: Integrator, interval: Lanes, tries: int) -> tuple[Lane
 
 
 def _has_consistent_start(probe: Integrator, lane: Lanes) -> bool:
-    """Whether the algebraic equations have a solution near their guess where a lane starts."""
+    """Whether the algebraic equations have a solution near their guess at the start of a lane."""
     points = AlgebraicPoints(lane.start, lane.x0, lane.p, lane.u[:, 0, :, 0])
     return bool(probe.algebra.solve(points, lane.z0, lane.units[1])[1].all())
 
 
 def _describe_stop(probe: Integrator, stop: Lanes, failure: LaneFailure) -> IntegrationStop:
-    """Name the state that changes fastest where integration stopped, or the algebraic equation that holds least."""
+    """Name the fastest-changing state at the time of failure, or the algebraic equation with the largest residual."""
     time, x, z, p, u = float(stop.start[0]), stop.x0[0], stop.z0[0], stop.p[0], stop.u[0, 0, :, 0]
     rate, residual = (np.asarray(f, dtype=float).ravel() for f in cast("list[Any]", probe.graph(time, x, z, p, u)))
     reason = REASONS.get(failure.cause, failure.detail)
@@ -126,7 +126,10 @@ def _describe_stop(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Inte
         )
         undetermined_names = [probe.algebraic_names[j] for j in _find_undetermined(gain)]
         if undetermined_names:
-            remedy += f" At the guess dg/dz is singular: {', '.join(undetermined_names)} can move without changing any equation."
+            remedy += (
+                f" At the guess dg/dz is singular: {', '.join(undetermined_names)} "
+                "can move without changing any equation."
+            )
         return IntegrationStop(time, name, float(z[i]), f"{summary} {remedy}")
     i = _argmax_abs(rate / (np.abs(x) + probe.options.absolute_tolerance * stop.units[0][0]))
     name = probe.state_names[i]
@@ -135,7 +138,7 @@ def _describe_stop(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Inte
 
 
 def _find_undetermined(gain: Array) -> list[int]:
-    """Return the states that take part in what a singular matrix (n, n) maps to zero."""
+    """Return the states with entries in the null vectors of a singular matrix (n, n)."""
     size = np.abs(gain).max(axis=1, keepdims=True)
     if not np.isfinite(gain).all():
         return []

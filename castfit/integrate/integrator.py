@@ -135,7 +135,7 @@ class Integrator:
         )
 
     def _build_stepper(self) -> CompiledStepper:
-        """Return the compiled method for this model, or refuse."""
+        """Return the compiled method for this model; raise InputError if it is unavailable."""
         missing = missing_integrator_reason()
         if missing:
             mistake = f"method '{self.method}' is compiled once on every machine, but {missing}; use 'auto'"
@@ -154,7 +154,7 @@ class Integrator:
         return twin
 
     def _set_grid(self, grid: Array, other_mistakes: Sequence[str] = ()) -> None:
-        """Take the grid, or refuse."""
+        """Set the grid; raise InputError if it is invalid."""
         self.grid, mistakes = grid, list[str]()
         if grid.ndim != 1 or grid.size == 0 or not (grid[0] >= 0.0 and grid[-1] == 1.0 and (np.diff(grid) > 0.0).all()):
             mistakes.append("grid must increase within [0, 1] and end at 1")
@@ -168,10 +168,10 @@ class Integrator:
     def values(
         self, lanes: Lanes, *, keep: bool = False, previous_outcome: IntegrationOutcome | None = None
     ) -> Trajectories:
-        """Integrate all lanes; those that the method gives up, by another one.
+        """Integrate all lanes; lanes that fail are tried again by another method.
 
-        Steps are kept if `adjoint` is to go back over them, as far as the method can; `previous_outcome` is what the compiled
-        method made of the lanes, if it has integrated them.
+        With `keep` the steps are stored for `adjoint`, if the method supports it.  `previous_outcome` is the outcome of
+        the compiled method for these lanes, if it has integrated them already.
         """
         worker_pool, spans = self._workers(lanes), self._spans(lanes)
         if worker_pool is not None:
@@ -193,10 +193,10 @@ class Integrator:
         )
 
     def _find_rescuable_lanes(self, failures: tuple[LaneFailure, ...]) -> list[int]:
-        """Return the lanes with which another integrator may have more success.
+        """Return the lanes that another integrator may be able to integrate.
 
-        Not those whose steps became too short by the error test: nothing integrates over a pole.  Nor, in searches,
-        those that take too many steps: points that are so dear are not worth it.
+        Lanes whose steps became too short by the error test are excluded: no method integrates over a pole.  In
+        searches, lanes that take too many steps are excluded too, since such points are not worth the time.
         """
         if self.rescue_method == "":
             return []
@@ -205,7 +205,7 @@ class Integrator:
         return [f.lane for f in candidates if "CV_ERR_FAILURE" not in f.detail and "the error test" not in f.detail]
 
     def _find_rescue_lanes(self, trajectories: Trajectories, failures: tuple[LaneFailure, ...]) -> list[int]:
-        """Return the lanes to be differentiated by another integrator: it integrated them, or this one gives up."""
+        """Return the lanes to be differentiated by another integrator: it integrated them, or this one failed."""
         failed_lanes = {failure.lane for failure in trajectories.failures}
         return sorted(
             {
@@ -216,7 +216,7 @@ class Integrator:
 
     @property
     def rescue_method(self) -> str:
-        """The method by which lanes are tried that this one gives up; empty if by none."""
+        """The method for lanes on which this one fails; empty if there is none."""
         if self.stepping is not None:
             return sundials(self.n_z)
         return "rosenbrock" if self.method in SUNDIALS else ""
@@ -257,9 +257,9 @@ class Integrator:
         make: Callable[..., _LaneResult],
         shapes: Mapping[str, tuple[int, ...]],
     ) -> _LaneResult:
-        """Call a method for L lanes divided among workers, and put together what it returns, arrays (L, *shape)."""
+        """Call a method for L lanes divided among workers, and assemble the returned arrays (L, *shape)."""
         if not self._worker_objects:
-            # Elsewhere "auto" may be another method.
+            # On another machine "auto" may select another method.
             self._worker_objects.append(
                 make_worker_object(_IntegratorFamily, self._twin(self.grid, replace(self.options, method=self.method)))
             )
@@ -279,7 +279,7 @@ class Integrator:
         return make(**arrays, failures=tuple(failures))
 
     def values_over(self, lanes: Lanes, spans: list[slice]) -> Trajectories:
-        """Integrate lanes over runs of intervals, here and by this method alone."""
+        """Integrate lanes over runs of intervals in this process, without a rescue."""
         if self.stepping is not None:
             return self._integrate_compiled(self.stepping, lanes, {})[0]
         return self._values_by_spans(lanes, spans)
@@ -379,9 +379,9 @@ class Integrator:
     def sensitivities(
         self, lanes: Lanes, trajectories: Trajectories, dx0: Array, dp: Array, spans: Array | None = None
     ) -> Sensitivities:
-        """Differentiate the trajectories `trajectories`, which `values` returned for these lanes.
+        """Differentiate the trajectories that `values` returned for these lanes.
 
-        trajectories : lanes that failed in it are not tried again
+        trajectories : lanes that failed in them are not tried again
         dx0 (L, n_x, n_d)
         dp (L, n_p, n_d) : directions: the derivatives of x0 and p with respect to n_d quantities
         spans (2, L, n_d) : The derivatives of start and duration.  Outputs stay where they are relative to them; inputs
@@ -448,7 +448,10 @@ class Integrator:
         has_moving_lanes: bool,
         runs: list[slice],
     ) -> Sensitivities:
-        """Differentiate over runs of intervals, here and by this method alone; `has_moving_lanes` tells whether any lane moves."""
+        """Differentiate over runs of intervals in this process, without a rescue.
+
+        has_moving_lanes : whether the start or the duration of any lane depends on the directions
+        """
         if self.stepping is not None and dx0.shape[2]:
             failures = {failure.lane: failure for failure in trajectories.failures}
             seeds = dx0, dp, spans if has_moving_lanes else None
@@ -483,7 +486,7 @@ class Integrator:
                     "fwd_x0": dx_begin.transpose(0, 2, 1) / x_unit,
                     "fwd_p": self._parameter_seeds(lanes, span, dp_, d_start, d_duration),
                 }
-                if self.n_z or self.n_u:  # what was given to the function before stays there
+                if self.n_z or self.n_u:  # the buffers keep the arguments of the previous call
                     begins = d_start + self._edges[span.start] * d_duration
                     du = shift_slopes(lanes.u[:, self._n_skipped + span.start])[:, None] * begins[:, :, None, None]
                     seeds["fwd_u"] = self._control_seeds(du, span, n_d)
@@ -501,11 +504,11 @@ class Integrator:
         return self._slopes(lanes, trajectories, dx, dp_, scale, failures)
 
     def adjoint(self, lanes: Lanes, trajectories: Trajectories, seeds: Array) -> Adjoints:
-        """Differentiate sums over the trajectories `trajectories`, which `values` returned for these lanes, by x0 and p.
+        """Differentiate sums over the trajectories, which `values` returned for these lanes, by x0 and p.
 
         One backward integration per lane, whatever the number of parameters; n_a sums share it.
 
-        trajectories : lanes that failed in it are not tried again
+        trajectories : lanes that failed in them are not tried again
         seeds (L, n_a, m, n_x) : the sums are  sum over outputs and states of seeds * x
         """
         # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
@@ -532,7 +535,7 @@ class Integrator:
         return _merge_rescued(adjoints, self._find_rescue_lanes(trajectories, adjoints.failures), rescue)
 
     def adjoint_over(self, lanes: Lanes, trajectories: Trajectories, seeds: Array, spans: list[slice]) -> Adjoints:
-        """Differentiate backwards over runs of intervals, here and by this method alone."""
+        """Differentiate backwards over runs of intervals in this process, without a rescue."""
         count, n_a = seeds.shape[:2]
         if self.stepping is not None and n_a:
             return self._adjoint_compiled(self.stepping, lanes, trajectories, seeds)
@@ -598,8 +601,8 @@ class Integrator:
         skip[list(failures)] = True
         sums = stepping.model.pull(
             replace(lanes, z0=guess), self.grid, stepping.method, stepping.control, np.moveaxis(seeds, 1, 3),
-            stops=forced_step_ends(lanes, self.grid) if self.n_u else None, skip=skip, follow=trajectories.sensitivity_cache,
-            pair=stepping.pair,
+            stops=forced_step_ends(lanes, self.grid) if self.n_u else None, skip=skip,
+            follow=trajectories.sensitivity_cache, pair=stepping.pair,
         )  # fmt: skip
         bars = [np.moveaxis(sums.x0, 2, 1).copy(), np.moveaxis(sums.p, 2, 1).copy(), sums.start, sums.duration]
         if has_zero_duration.any():
@@ -613,10 +616,9 @@ class Integrator:
         return Adjoints(bars[0], bars[1], bars[2], bars[3], _ordered_failures(failures))
 
     def algebraic_slopes(self, lanes: Lanes, trajectories: Trajectories, dx: Array, dp: Array) -> Array:
-        """Return the derivatives of the algebraic states at the outputs, (L, m, n_z, n_d), for dx (L, m, n_x, n_d)
-        and dp.
+        """Return the derivatives of the algebraic states at the outputs, (L, m, n_z, n_d).
 
-        dp (L, n_p, n_d).
+        dx (L, m, n_x, n_d), dp (L, n_p, n_d) : derivatives of the states and of the parameters
         """
         shape = (*dx.shape[:2], self.n_z, dx.shape[3])
         if not self.n_z:
@@ -635,7 +637,7 @@ class Integrator:
         return by_x.reshape(count, outputs, -1), by_p.reshape(count, outputs, -1).sum(axis=1)
 
     def locate_failure(self, lanes: Lanes, lane: int) -> IntegrationStop:
-        """Find out how far a lane that failed can be integrated, and say so in a sentence.
+        """Find the time up to which a failed lane can be integrated, and describe it in a sentence.
 
         The work is bounded: it takes a few tens of milliseconds, a few hundred where every step is expensive.
         """
@@ -645,13 +647,13 @@ class Integrator:
 
     @cached_property
     def _probe(self) -> Integrator:
-        """An integrator that takes one interval at a time and gives up soon."""
+        """An integrator of single intervals with few steps."""
         options = replace(self.options, max_steps=min(PROBE_STEPS, self.options.max_steps), compile="never")
         return self._twin(np.ones(1), options)
 
     @cached_property
     def _rescuer(self) -> Integrator:
-        """An integrator for lanes that this one gives up."""
+        """An integrator for lanes on which this one fails."""
         steps = self.options.max_steps
         if self.rescue_method == "rosenbrock":
             steps = max(min(steps, _MIN_RESCUE_STEPS), steps // 5)
@@ -742,7 +744,7 @@ class Integrator:
                 except RuntimeError as error:
                     log_lines = log.tail(20)
                     log.restart()
-                    if "KeyboardInterrupt" in f"{error} {log_lines}":  # CasADi makes an error of it
+                    if "KeyboardInterrupt" in f"{error} {log_lines}":  # CasADi turns it into an error
                         raise KeyboardInterrupt from None
                     failures[lane] = LaneFailure(
                         lane, *diagnose(str(error), log_lines, start[lane], duration[lane], self)
@@ -775,8 +777,8 @@ class Integrator:
     def _scales(self, lanes: Lanes, span: slice) -> Array:
         """Return the magnitudes of parameters, start and duration of a span, (L, n_p + 2), positive.
 
-        Where a parameter is zero nothing tells.  Start and duration take the power of two next to the duration, by
-        which the start divides without a rounding error.
+        The magnitude of a parameter that is zero is 1.  Start and duration take the power of two next to the duration,
+        by which the start divides without a rounding error.
         """
         duration = np.abs(lanes.duration * (self._edges[span.stop] - self._edges[span.start]))
         time = np.exp2(np.round(np.log2(np.where(duration > 0.0, duration, 1.0))))
@@ -798,10 +800,9 @@ class Integrator:
         return out
 
     def _control_seeds(self, du: Array, span: slice, n_d: int) -> Array:
-        """Return the derivatives of the controls, (L, n_d * intervals, 1 + 4 n_u), due to the start of a span's
-        first interval.
+        """Return the derivatives of the controls, (L, n_d * intervals, 1 + 4 n_u), by the start of a span.
 
-        du (L, n_d, n_u, 4) is the derivative of the cubics.
+        du (L, n_d, n_u, 4) is the derivative of the cubics of its first interval.
         """
         n = span.stop - span.start
         out = np.zeros((du.shape[0], n_d, n, 1 + 4 * self.n_u))
@@ -809,8 +810,9 @@ class Integrator:
         return out.reshape(du.shape[0], n_d * n, -1)
 
     def _controls(self, lanes: Lanes, span: slice) -> Array:
-        """Return the values that CasADi holds constant on each interval, (L, intervals, 1 + 4 n_u): left edge in
-        tau, cubics.
+        """Return the controls, constant on each interval for CasADi, (L, intervals, 1 + 4 n_u).
+
+        They are the left edge in tau, and the coefficients of the cubics.
         """
         cubics = lanes.u[:, self._n_skipped :][:, span]
         size, n = cubics.shape[:2]
@@ -839,9 +841,7 @@ class Integrator:
 
     @cached_property
     def _run_ends(self) -> NDArray[np.intp]:
-        """Indices of the intervals that end a run because of the grid alone, so that no interval is a tiny part of
-        its run.
-        """
+        """Indices of the intervals that end a run because of the grid: no interval is a tiny part of its run."""
         ends: list[int] = []
         run_begin, shortest = 0, np.inf
         for j, (left, right) in enumerate(pairwise(self._edges.tolist())):
@@ -963,7 +963,7 @@ def _without_rescued(trajectories: Trajectories) -> Trajectories:
 def _merge_rescued(
     result: _LaneResult, failed_lanes: list[int], rescue: Callable[[list[int]], _LaneResult]
 ) -> _LaneResult:
-    """Merge the results of a rescue of the `failed_lanes` lanes, if there are any, into the results.
+    """Merge the results of a rescue of the failed lanes, if there are any, into the results.
 
     A failure that remains keeps its first reason: it is the better explained one.
     """
@@ -984,7 +984,7 @@ def _ordered_failures(failures: dict[int, LaneFailure]) -> tuple[LaneFailure, ..
 
 
 class Integrable(Protocol):
-    """A model, or what else has a system."""
+    """A model, or another object with a system of equations."""
 
     @property
     def system(self) -> System:

@@ -1,10 +1,10 @@
-"""Interval arithmetic: what values an expression may have while its arguments lie in intervals.
+"""Interval arithmetic: bounds of an expression whose arguments lie in intervals.
 
 Every operation of the expression's graph is carried out on pairs of bounds (Moore, Kearfott, Cloud: Introduction to
 Interval Analysis, 2009, chapters 2 to 5), on many boxes at once.  An interval that does not contain zero proves that
-nothing passes zero there; the bounds are those of exact arithmetic but for rounding.  Operations whose values jump, as
-floor does, are told where they may do so, since a derivative says nothing of them there.  What is not known here may be
-anything.
+the expression has no zero in the box; the bounds are those of exact arithmetic except for rounding.  Operations that
+jump, such as floor, also return where they may jump, since their derivatives do not show it.  The bounds of unknown
+operations are infinite.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Enclosure:
         }
 
     def __call__(self, low: Array, high: Array) -> tuple[Array, Array, Mask]:
-        """Return bounds (N, m) for arguments between low and high (N, n), and where something may jump, (N,)."""
+        """Return bounds (N, m) for arguments between low and high (N, n), and a mask of possible jumps, (N,)."""
         count = low.shape[0]
         bounds = np.empty((2, count, self.size))
         jumps = np.zeros(count, dtype=np.bool_)
@@ -69,7 +69,7 @@ _EMPTY: Bounds = (np.empty(0), np.empty(0))
 
 
 def _apply_operation(op: int, a: Bounds, b: Bounds) -> tuple[Bounds, Mask | None]:
-    """Return the bounds of an operation, and where it may jump, None for nowhere."""
+    """Return the bounds of an operation, and a mask of possible jumps; None if it cannot jump."""
     if op in _INCREASING_FUNCTIONS:
         f = _INCREASING_FUNCTIONS[op]
         return (f(a[0]), f(a[1])), None
@@ -112,7 +112,7 @@ def _subtract(a: Bounds, b: Bounds) -> Bounds:
 
 def _multiply(a: Bounds, b: Bounds) -> Bounds:
     corners = [x * y for x in a for y in b]
-    corners = [np.where(np.isnan(c), 0.0, c) for c in corners]  # nothing times whatever is nothing
+    corners = [np.where(np.isnan(c), 0.0, c) for c in corners]  # zero times infinity counts as zero
     return np.minimum.reduce(corners), np.maximum.reduce(corners)
 
 

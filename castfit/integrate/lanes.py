@@ -1,8 +1,8 @@
 """Inputs and outputs of an integrator: lanes, times, trajectories, sensitivities, failures.
 
-Measured times are exact.  Boundaries of equal division and breakpoints are computed, and miss the time that is meant
-by a few units in the last place; so times that differ by no more than that are one, and relative grids that differ by
-no more are one grid, for which one integrator is built.
+Measured times are exact.  Boundaries of equal division and breakpoints are computed, and may miss the intended time by
+a few units in the last place.  So times that differ by no more than that count as equal, and relative grids that differ
+by no more are one grid, for which one integrator is built.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Lanes:
     p : (L, n_p)        parameters
     u : (L, m, n_u, 4)  the inputs on the m grid intervals as local cubics: on interval j, which ends at grid[j]
                         and begins at grid[j - 1] (0 for j = 0),  u_i(t) = sum_c u[l, j, i, c] (t - t_begin)**c.
-                        Where grid[0] = 0, interval 0 is empty and tells the inputs at the start.
+                        If grid[0] = 0, interval 0 is empty and has the inputs at the start.
     z0 : (L, n_z)       guess of the algebraic states at the start
     unit : (L, n_x + n_z), optional
         Typical magnitude of every state and algebraic state, positive: absolute tolerances are relative to it.  By
@@ -86,8 +86,8 @@ class LaneFailure:
 class Trajectories:
     """States x (L, m, n_x) and algebraic states z (L, m, n_z) at the output times; NaN in lanes that failed.
 
-    `rescued_lanes` are the lanes that a fallback integrator integrated; `sensitivity_cache` is what an integrator
-    keeps for the sensitivities of the same lanes.  `steps` were taken, 0 where the integrator does not tell.
+    `rescued_lanes` are the lanes that a fallback integrator integrated; `sensitivity_cache` holds an integrator's data
+    for the sensitivities of the same lanes.  `steps` is the number of steps, 0 if the integrator does not report it.
     """
 
     x: Array
@@ -165,7 +165,7 @@ def shift_cubics(cubics: Array, shift: Array) -> Array:
 
 
 def shift_slopes(cubics: Array) -> Array:
-    """Return the derivative of `shift_cubics` with respect to `by` at 0, (..., 4)."""
+    """Return the derivative of `shift_cubics` by `shift` at 0, (..., 4)."""
     _, c1, c2, c3 = np.moveaxis(cubics, -1, 0)
     return np.stack([c1, 2 * c2, 3 * c3, 0 * c3], axis=-1)
 
@@ -176,13 +176,13 @@ def input_discontinuities(cubics: Array, widths: Array) -> Mask:
     widths (L, m) are those of the intervals.
     """
     continued = shift_cubics(cubics[:, :-1], widths[:, :-1, None])
-    reach = widths[:, 1:, None, None] ** np.arange(4)  # what a difference of coefficients amounts to
+    reach = widths[:, 1:, None, None] ** np.arange(4)  # effect of a difference of coefficients over the interval
     size = (np.abs(cubics[:, 1:]) * reach).sum(axis=3, keepdims=True)
     return np.abs(continued - cubics[:, 1:]) * reach > _INPUT_CONTINUITY_RTOL * size
 
 
 def time_rounding(times: Array, origin: float = 0.0) -> Array:
-    """Return the difference up to which other times are the same as these, (n,); `origin` is where they count from."""
+    """Return the difference up to which other times equal these, (n,); `origin` is the reference time."""
     return _TIME_ROUNDING_ULPS * np.spacing(np.maximum(np.abs(times), abs(origin)))
 
 
@@ -201,7 +201,7 @@ def snap_times(times: Array, edges: Array, reach: float = 0.0) -> Array:
 def merge(*groups: Array) -> Array:
     """Sort and unite times, treating times that differ by rounding only as one."""
     times = np.unique(np.concatenate(groups))
-    # Half of what `snap_times` bridges, so that whatever is dropped here is still found there.
+    # Half the distance of `snap_times`, so that it still finds every time that is dropped here.
     is_distinct = np.concatenate([[True], np.diff(times) > 0.5 * time_rounding(times[1:], times[0])])
     return times[is_distinct]
 

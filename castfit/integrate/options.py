@@ -1,11 +1,11 @@
 """Options of integration: method, tolerances, compilation, and the method that "auto" selects.
 
-It is the compiled ESDIRK method where there is a C compiler and its factorizations are cheap, else CVODES, or IDAS for
-a DAE.  They are where a model is small, and where the elimination of its matrix in a good order (esdirk.py) takes few
-products per state: then CPU time is 0.05 ... 0.8 of that of CVODES at equal errors (measured on networks and on divided
-partial differential equations, docs/compared/history_of_measurements.md).  Along many directions a factorization
-matters less than what is solved with it, and larger ones pay.  Small ODEs are integrated by explicit steps as long as
-nothing in them is stiff.
+It is the compiled ESDIRK method if there is a C compiler and its factorizations are cheap, else CVODES, or IDAS for a
+DAE.  Factorizations are cheap for small models, and if the elimination of the matrix in a good order (esdirk.py) takes
+few products per state.  Then CPU time is 0.05 ... 0.8 of that of CVODES at equal errors (measured on networks and on
+discretized partial differential equations, docs/compared/history_of_measurements.md).  With many directions a
+factorization matters less than the solves with it, and larger ones pay.  Small ODEs are integrated by explicit steps as
+long as no stiffness is detected.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MIN_ESDIRK_RTOL = 1e-12  # relative tolerance below which rounding errors of th
 _MAX_COLLOCATION_ELEMENTS = 100_000  # elements per interval: integration of a lane takes a second or more
 
 _ELIMINATION_PRODUCTS: WeakKeyDictionary[ca.Function, float] = WeakKeyDictionary()
-"""Products of each model's elimination in a good order, as listed; infinite where a dense one is cheaper."""
+"""Products of each model's elimination in a good order; infinite if a dense one is cheaper."""
 
 
 @public("castfit")
@@ -130,10 +130,10 @@ class IntegratorOptions:
 def method_of(
     options: IntegratorOptions, n_x: int, n_z: int, graph: ca.Function | None = None, *, directions: int = 0
 ) -> str:
-    """Return the method that options mean for a model of n_x states and n_z algebraic states.
+    """Return the method that the options select for a model of n_x states and n_z algebraic states.
 
-    graph (t, x, z, p, u) -> (ode, alg) is that model; without it, it counts as one without a pattern.  `directions` are
-    those of sensitivities, where it is known how many will be asked for.
+    graph (t, x, z, p, u) -> (ode, alg) is the model; without it, its Jacobian counts as dense.  `directions` is the
+    number of directions of sensitivities, 0 for none or an unknown number.
     """
     if options.method != "auto":
         return options.method

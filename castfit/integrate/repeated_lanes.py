@@ -1,8 +1,8 @@
 """Repeated integration of the same lanes with new states and parameters, in arrays that are allocated once.
 
 A fit of a small model integrates for tenths of a millisecond at a time, about as long as it takes to lay out a task for
-the compiled integrator.  Here that is done once; a call puts in what has changed.  What this cannot do, such as to
-divide lanes among workers, or to explain and rescue a lane that fails, `Integrator` does.
+the compiled integrator.  Here that is done once, and a call sets x0 and p only.  `Integrator` divides lanes among
+workers, and explains and rescues lanes that fail.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RepeatedLanes:
-    """Lanes like `still`, whose x0 (L, n_x) and p (L, n_p) are those of each call, by the integrator `by`."""
+    """Integration of lanes that differ from a template in x0 (L, n_x) and p (L, n_p) only."""
 
     def __init__(self, integrator: Integrator, lanes: Lanes) -> None:
         self._integrator, self._template = integrator, lanes

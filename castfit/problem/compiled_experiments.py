@@ -1,4 +1,4 @@
-"""Experiments, worked out: data on points, inputs in order, and the link from theta to parameters and initial state."""
+"""Compiled experiments: data on points, inputs in order, and the link from theta to parameters and initial state."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 @add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """One experiment, compiled: what transcriptions need of it.
+    """One experiment, compiled for transcriptions.
 
-    points : measurements, with one column for each of ``Posed.outputs``
-    observed : their noise; None where an output is not measured in this experiment
+    points : measurements, with one column for each of ``CompiledProblem.outputs``
+    observed : their noise; None if an output is not measured in this experiment
     inputs : in the model's order
-    theta : (n_q,) positions in theta of what this experiment depends on
-    link : how p and a follow from q = theta[self.theta]
-    z_guess : (n_z,) where the search for consistent algebraic states begins
-    schedule : what happens at certain times, as a function of the last rows e of the link
-    settled : whether the measurements are at infinity; their times here are any at which the model rests
-    watched : (n,) times at which something is held but nothing measured (castfit.problem.constraint_compilation)
-    time_unit, origin : what times were given in, and the date of time 0, for pictures; None where they were numbers
+    theta : (n_q,) positions in theta of the quantities that this experiment depends on
+    link : map from q = theta[self.theta] to p and a
+    z_guess : (n_z,) guess of the consistent algebraic states
+    schedule : events and changes of parameters, as a function of the last rows e of the link
+    is_steady_state : whether the measurements are those of a steady state; their times are arbitrary times at rest
+    watched_times : (n,) times without data at which a constraint applies (castfit.problem.constraint_compilation)
+    time_unit, origin : unit of the user's times, and the date of time 0, for figures; None if times are numbers
     """
 
     name: str
@@ -169,7 +169,7 @@ def _condition(
     for occurrence in [*occurrences(experiment.events, experiment.end), *jumps_seen(model, experiment)]:
         happens.add(occurrence)
     plans = [_GraphBuilder.from_experiment(model, experiment, graphs, tuple(happens.values), tuple(happens.labels))]
-    resting_experiments = [experiment]  # what begins at rest, each before the last
+    resting_experiments = [experiment]  # experiments that begin at a steady state, each preceding the last
     while resting_experiments[-1].steady is not None:
         resting_experiments.append(resting_experiments[-1].before)
         plans.append(_GraphBuilder.from_experiment(model, resting_experiments[-1], graphs))
@@ -239,7 +239,7 @@ def jumps_seen(model: Model, experiment: Experiment) -> list[ScheduledEvent]:
 
 
 def _default_duration(statement: ProblemStatement) -> float:
-    """Return for how long experiments run of which nothing but the start is measured: any time would do."""
+    """Return the duration of experiments with measurements at the start only; any duration would do."""
     return min((e.end - e.start for e in statement.experiments if e.end > e.start), default=1.0)
 
 
@@ -257,7 +257,7 @@ def _steady_state_rows(
     local_quantities: Sequence[Quantity],
     graphs: _GraphCache,
 ) -> SteadyStateRows:
-    """Return the part of a link that is the steady state before an experiment; that may follow from one before it."""
+    """Return the rows of a link that are a steady state before an experiment; several may follow each other."""
     model, previous = statement.model, experiment.before
     steady_link = plans[0].link(statement, local_quantities, is_preceding=True)
     if previous.steady is not None:
@@ -290,9 +290,9 @@ def _value(statement: ProblemStatement, name: str, experiment: Experiment) -> fl
 
 @dataclass(frozen=True, eq=False)
 class _GraphBuilder:
-    """An experiment's rows, parameters, initial states and those of events, and which are expressions, as a graph.
+    """Rows of an experiment (parameters, initial states, events), and the graph of those that are expressions.
 
-    The rows of states that follow otherwise, such as by resting, are zeros.
+    The rows of states that are determined otherwise, such as by a steady state, are zeros.
     """
 
     experiment: Experiment
@@ -341,8 +341,9 @@ class _GraphBuilder:
     ) -> ParameterLink:
         """Return the link from quantities q.
 
-        What holds `is_preceding` an experiment depends on none of its initial states, and is a function of natural values;
-        so is one whose last rows are initial values of `algebraic` states.
+        With `is_preceding` the link is that of the steady state before the experiment: it is a function of natural
+        values, and depends on none of the initial states.  So is a link with initial values of `algebraic` states as
+        its last rows.
         """
         model, experiment = self.model, self.experiment
         n_p = len(model.parameters)
@@ -380,10 +381,10 @@ _SWITCHED_MODELS: PerObjectCache[Model, dict[tuple[str, ...], Model]] = PerObjec
 
 
 def with_switch_parameters(statement: ProblemStatement) -> ProblemStatement:
-    """Return the statement with parameters for whatever changes in its model at certain times.
+    """Return the statement with parameters for everything that changes in its model at certain times.
 
-    These are switches where the model jumps or kinks, a rate into every state into which anything is infused, and what
-    estimated inputs are between their knots.
+    These are switches at jumps and kinks of the model, an infusion rate for every state with an infusion, and the
+    polynomials of estimated inputs between their knots.
     """
     statement = with_piecewise_inputs(statement)
     into = {o.into for e in statement.experiments for o in occurrences(e.events, e.end) if o.end_time is not None}
@@ -398,7 +399,7 @@ def with_switch_parameters(statement: ProblemStatement) -> ProblemStatement:
 
 
 class _EventRowCollector:
-    """Collects the rows that events need, `values` with `what` they are, and what refers to them."""
+    """Collector of the rows that events need, `values` with their `labels`, and of the instants that refer to them."""
 
     def __init__(self, model: Model, graphs: _GraphCache) -> None:
         self._model, self._graphs = model, graphs
@@ -413,7 +414,7 @@ class _EventRowCollector:
         self._last_event: ScheduledEvent | None = None
 
     def add(self, occurrence: ScheduledEvent) -> None:
-        """Add one thing that happens."""
+        """Add one scheduled event."""
         if occurrence.values is not None:
             self._set(occurrence, occurrence.values)
             return
@@ -453,7 +454,7 @@ class _EventRowCollector:
         is_after_measurement = occurrence.measured == "after"
         no_change = (
             self._graphs.change(self._model, {}, ()) if is_after_measurement else None
-        )  # what jumps parts what is measured there
+        )  # a jump separates the measurements before and after it
         self._instants.append(
             EventInstant(occurrence.label, time, change=no_change, is_measured_after=is_after_measurement)
         )
@@ -602,7 +603,7 @@ class _GraphCache:
         local_expressions = {n: v for n, v in overrides.items() if isinstance(v, ca.SX)}
         key = tuple(
             hash(e) for e in (*expressions, *local_expressions.values())
-        )  # of the graph's node, not of its form
+        )  # hash of the address of the graph's node
         if key not in self.graphs_by_key:
             self.referenced_expressions.extend([*expressions, *local_expressions.values()])
             self.graphs_by_key[key] = Graph.from_expressions(expressions, local_expressions)

@@ -55,31 +55,32 @@ if TYPE_CHECKING:
 
 
 CHI2, LIKELIHOOD, LOSS, PETAB = "chi2", "-2 log L", "2 loss", "PEtab's objective"
-"""What fits are told and compared by; see `Posed.measure`."""
+"""Names of the objective that is reported; see `CompiledProblem.measure`."""
 
 NO_LIKELIHOOD = "Cauchy's loss with f_scale up to 1 is no likelihood; raise it, or use StudentT"
-"""Why fits that are told by `LOSS` cannot be compared, and what to do."""
+"""Reason why fits with the objective `LOSS` cannot be compared, and the remedy."""
 
 _HORIZON_RTOL = 1e-12  # relative distance beyond the horizon within which measurements belong to it
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledProblem:
-    """An estimation problem, worked out; ``problem.posed`` builds it.
+    """An estimation problem, compiled; ``problem.posed`` builds it.
 
-    What was said: `experiments`, `parameters`, `state_bounds`, `constraints`, `units`.  What follows from it:
+    The user's specification: `experiments`, `parameters`, `state_bounds`, `constraints`, `units`.  Derived from it:
 
-    outputs : what is measured in any experiment, in the model's order
-    quantities : the entries of theta; `unguessed` are scales and offsets whose guess nobody gave
-    conditions : the experiments, worked out
-    groups : unknown standard deviations that are eliminated while fitting; "" is that of data of which nothing is said.
-        group_bounds (lower, upper) of each, in the unit of the data or of their logarithm; empty if nothing is known
-    format_measure : `measure` as the format says that it was read from; empty for all other problems
-    spreads : outputs of the model that are spreads of others; `noise_parameters` move nothing but the noise
-    prior_terms : priors on expressions, and on several quantities together; those on one are with the quantities
-    forgiving : whether some residuals may be large without the model being wrong, as where least squares stand in for a
-        robust density
-    relations : constraints of quantities, without those `implied` by others; `path` are those at points of experiments
+    outputs : outputs that any experiment measures, in the model's order
+    quantities : the entries of theta; `unguessed` are scales and offsets without a user's guess
+    conditions : the compiled experiments
+    groups : unknown standard deviations that are eliminated while fitting; "" is that of data without a specified
+        sigma.  group_bounds (lower, upper) of each, in the unit of the data or of their logarithm; empty if unbounded
+    format_measure : `measure` as defined by the file format of an imported problem; empty for all other problems
+    spreads : outputs of the model that are spreads of others; `noise_parameters` affect only the noise
+    prior_terms : priors on expressions, and on several quantities together; priors on one are in the quantities
+    tolerates_outliers : whether some residuals may be large even if the model is correct, for instance if least squares
+        replace a robust density
+    relations : constraints of quantities, without the `implied_relations`, which follow from others; `path` are
+        constraints at points of experiments
     """
 
     model: Model
@@ -103,7 +104,7 @@ class CompiledProblem:
     group_bounds: tuple[tuple[float, float], ...] = ()
     format_measure: str = ""
 
-    # What follows from the fields
+    # Properties derived from the fields
 
     @property
     def posed(self) -> CompiledProblem:
@@ -141,10 +142,10 @@ class CompiledProblem:
 
     @property
     def measure(self) -> str:
-        """The one number by which fits are told and compared: chi2 where sigmas are known, else -2 log likelihood.
+        """Name of the reported objective: chi2 if all sigmas are known, else -2 log likelihood.
 
-        Of a problem that was read from PEtab files it is the objective that PEtab defines; of a loss that no density
-        has it is twice that, with the constants of normal errors.
+        For a problem from PEtab files it is the objective that PEtab defines.  For a loss without a density it is twice
+        the loss, with the constants of normal errors.
         """
         if self.format_measure:
             return self.format_measure
@@ -328,7 +329,7 @@ class CompiledProblem:
     def __repr__(self) -> str:
         return summarize_problem("Posed", self)
 
-    # Other questions about the same model
+    # Variants of the problem with the same model
 
     def with_horizon(self, horizon: float) -> CompiledProblem:
         """Return the problem without the measurements after a time, with the same theta.
@@ -384,21 +385,19 @@ class CompiledProblem:
     def with_absolute_sigma(self, *, absolute_sigma: bool | None) -> CompiledProblem:
         """Return the problem with standard deviations taken as they are (True) or only their ratios (False).
 
-        Where more is said of the noise than deviations, or nothing, that is an InputError.
+        Raises InputError if the noise is specified by more than deviations, or not at all.
         """
         if absolute_sigma is None or absolute_sigma == self.absolute_sigma:
             return self
         if self.groups not in ((), ("",)) or not all(
             o is None or o.is_weighted for c in self.conditions for o in c.observed
         ):
-            raise InputError(
-                "absolute_sigma", ["the experiments say what is known of the noise; leave absolute_sigma out"]
-            )
+            raise InputError("absolute_sigma", ["the experiments specify the noise; remove absolute_sigma"])
         if absolute_sigma and all(bool((c.points.sigma == 1.0).all()) for c in self.conditions):
             raise InputError(
                 "absolute_sigma",
-                ["absolute_sigma=True takes standard deviations as they are, but none are given; give sigma to the "
-                 "experiments, or leave absolute_sigma out"],
+                ["absolute_sigma=True uses the given standard deviations, but the experiments have none; pass sigma to "
+                 "the experiments, or remove absolute_sigma"],
             )  # fmt: skip
         group = -1 if absolute_sigma else 0
         return replace(
@@ -468,8 +467,8 @@ class CompiledProblem:
     def fix(self, names: Iterable[str] | Mapping[str, float]) -> CompiledProblem:
         """Return the problem in which the named quantities are numbers, and theta is shorter by them.
 
-        Without natural values they stay at their guess.  A prior on such a quantity is no longer counted; one on
-        several quantities, or on an expression, goes on for the others.
+        Without natural values they stay at their guess.  A prior on such a quantity is dropped; a prior on several
+        quantities, or on an expression, applies to the remaining ones.
         """
         mistakes: list[str] = []
         values_by_name = read_mapping("names", names, mistakes) if isinstance(names, Mapping) else {}
@@ -523,8 +522,8 @@ class CompiledProblem:
     def without_priors(self) -> CompiledProblem:
         """Return the problem of the data alone.
 
-        Bounds stay, those by which a prior excludes values too, and so does what is said of the smoothness of estimated
-        inputs, without which they are no functions of time.
+        Bounds stay, also those from the support of a prior.  The smoothness penalties of estimated inputs stay too,
+        since the inputs are not defined without them.
         """
         return replace(
             self,
@@ -574,8 +573,10 @@ class CompiledProblem:
     def with_data(self, values: Sequence[Array]) -> CompiledProblem:
         """Return the problem with other data, for instance simulated ones, at the same times.
 
-        Of each experiment an array (n_points, n_outputs), arranged as ``condition.points.values``; only what was
-        measured is replaced.  Another shape, or what is not finite where something was measured, is an InputError.
+        values : per experiment an array (n_points, n_outputs), arranged as ``condition.points.values``; only measured
+            values are replaced
+
+        Raises InputError for another shape, or if a replaced value is not finite.
         """
         mistakes: list[str] = []
         for c, v in zip(self.conditions, values, strict=True):
@@ -584,7 +585,7 @@ class CompiledProblem:
                 mistakes.append(f"the values of '{c.name}' have the shape {shape}; give an array {expected_shape}")
             elif not np.isfinite(v[c.points.mask]).all():
                 subject = f"the values of '{c.name}' are not finite everywhere"
-                mistakes.append(f"{subject}; give numbers wherever something was measured")
+                mistakes.append(f"{subject}; expected a number for every measured value")
         raise_if_mistakes("with_data", mistakes)
         new_values = [np.where(c.points.mask, v, np.nan) for c, v in zip(self.conditions, values, strict=True)]
         return replace(
@@ -627,10 +628,10 @@ class CompiledProblem:
         )
 
     def with_order(self, order: int) -> CompiledProblem | None:
-        """Return the problem with so many nodes in each delay line.
+        """Return the problem with `order` nodes in each delay line.
 
-        None where the model has parameters for infusions or noise that its statement would add again, and where
-        quantities were fixed or left out.
+        None if the model has parameters for infusions or noise that its statement would add again, or if quantities
+        were fixed or left out.
         """
         if self.model.is_extended or self.spreads or self.noise_parameters:
             return None
@@ -656,7 +657,7 @@ class CompiledProblem:
         """Return the problem with more constraints, as `Problem` takes them.
 
         They are relations of quantities, by the model's symbols or ``cf.quantity(name)``, or ``cf.at(time, ...)``,
-        ``cf.along(...)``, ``cf.monotone(...)``, ``cf.conserved(...)``.  What is wrong with them is an InputError.
+        ``cf.along(...)``, ``cf.monotone(...)``, ``cf.conserved(...)``.  Raises InputError for invalid constraints.
         """
         mistakes: list[str] = []
         new_constraints = read_constraints(constraints, mistakes, taken_names=[c.name for c in self.constraints])
@@ -669,7 +670,7 @@ class CompiledProblem:
         return new_problem
 
     def with_valid_constraints(self, constraints: Sequence[Constraint]) -> CompiledProblem:
-        """Return the problem with more constraints, in which there must be no mistake (see `constrained`)."""
+        """Return the problem with more constraints, which must contain no mistake (see `with_constraints`)."""
         if not constraints:
             return self
         compiled_constraints = compile_constraints(self, constraints)
@@ -685,7 +686,7 @@ class CompiledProblem:
                 for c, w in zip(self.conditions, compiled_constraints.watched_times, strict=True)
             ),
         )
-        # What follows from a contradiction is found before anything is solved, so that nothing is lost here.
+        # If relations contradict each other, redundant ones stay: the contradiction is reported before any solve.
         return (
             new_problem.without_relations(relations[i].name for i in redundant_indices)
             if redundant_indices and not new_problem.contradictions
@@ -703,7 +704,7 @@ class CompiledProblem:
         return lower, upper
 
     def without_relations(self, names: Iterable[str]) -> CompiledProblem:
-        """Return the problem in which some relations, by name, are not held since they follow from others."""
+        """Return the problem without some relations, by name, that follow from others."""
         released_names = set(names)
         return replace(
             self,
@@ -712,7 +713,7 @@ class CompiledProblem:
         )
 
     def with_watched_times(self, times: Sequence[Array]) -> CompiledProblem:
-        """Return the problem in which constraints along the path are held at more times, per condition (n,)."""
+        """Return the problem with path constraints at additional times, per condition (n,)."""
         return replace(
             self,
             conditions=tuple(
@@ -737,7 +738,7 @@ def summarize_problem(kind: str, compiled_problem: CompiledProblem) -> str:
 
 
 def _read_names(label: str, names: Any, known_names: Sequence[str], mistakes: list[str]) -> list[str]:
-    """Read names of which each must be known."""
+    """Read a list of names; unknown names are mistakes."""
     name_list = read_sequence({} if names is None else names)
     if isinstance(names, Mapping) and not names:
         return []

@@ -51,7 +51,7 @@ _CONSTRAINT_RTOL = 1e-9  # relative violation up to which a constant satisfies a
 class Relation:
     """``lower <= h(n) <= upper`` of quantities; h is a row of `MappedExpressions` over all of n.
 
-    `said` is the constraint that it comes from, `where` the experiment that it is about, or "".
+    `constraint` is the user's constraint; `experiment_name` is its experiment, or "".
     """
 
     name: str
@@ -115,7 +115,7 @@ class CompiledConstraints:
 
 
 def compile_constraints(compiled_problem: CompiledProblem, constraints: Sequence[Constraint]) -> CompiledConstraints:
-    """Work out constraints in which there is no mistake (see `held_mistakes`)."""
+    """Compile constraints that contain no mistake (see `held_mistakes`)."""
     relations: list[Relation] = []
     path: list[Constraint] = []
     for constraint in (part for c in constraints for part in _parts(compiled_problem, c)):
@@ -350,8 +350,8 @@ def _place_mistakes(compiled_problem: CompiledProblem, c: Constraint) -> list[st
     unknown_symbols = [n for n in symbol_names if n not in {*symbols_in(model), *model.outputs}]
     if unknown_symbols:
         return [
-            f"{c.name} contains '{unknown_symbols[0]}' beside what changes in time; use the symbol of the model's parameter or "
-            "state instead"
+            f"{c.name} contains '{unknown_symbols[0]}' together with time-dependent symbols; use the symbol of the "
+            "model's parameter or state instead"
         ]
     if c.of == "total":
         return _conserved_mistakes(compiled_problem, c)
@@ -466,7 +466,8 @@ def applies_at(
 ) -> Mask:
     """Return a mask of where the constraints at points apply in condition i, (K, M, n_h), of points at times (K, M).
 
-    measured, is_distinct : (K, M) where something is measured; what is neither padding nor a replicate of the point before
+    measured : (K, M) True where something is measured
+    is_distinct : (K, M) True at points that are neither padding nor a replicate of the point before
     varying : parameters that may differ between experiments
     """
     condition = compiled_problem.conditions[i]

@@ -38,9 +38,9 @@ _LOCK = threading.RLock()  # CasADi counts references without one
 class EventUpdate:
     """New states as a function of (t, x, u, c), `graph`; shared by all events of the same form.
 
-    rows : those that may not stay as they are
+    rows : states that may change
 
-    Its derivatives are built where they are asked for: simulations need none.
+    Derivatives are built on demand: simulations need none.
     """
 
     graph: ca.Function
@@ -98,7 +98,7 @@ class EventUpdate:
         return matrix
 
     def needed_arguments(self, state_mask: Mask | None = None) -> Mask:
-        """Return on which arguments any new state depends, or any of some (n_x,)."""
+        """Return a mask of the arguments on which any new state, or any of those in a mask (n_x,), depends."""
         (rows, columns), is_needed = self.entries, np.zeros(self._n_arguments, dtype=np.bool_)
         is_needed[columns if state_mask is None else columns[state_mask[rows]]] = True
         return is_needed
@@ -121,7 +121,7 @@ class EventUpdate:
     def merge(cls, changes: Sequence[EventUpdate]) -> EventUpdate:
         """Return the simultaneous combination of the changes, each from the same states, with their c concatenated.
 
-        What several of them change has the value that the last one gives it.
+        If several of them change a state, the last one determines its value.
         """
         sizes = [change.graph.size1_in(3) for change in changes]
         t, x, u = (ca.SX.sym(n, changes[0].graph.size1_in(i)) for i, n in enumerate("txu"))
@@ -177,9 +177,9 @@ _MAX_BUFFERED_FUNCTIONS = 256  # number of functions whose buffers are cached
 
 
 def _buffered_function(function: ca.Function) -> tuple[BufferedFunction, list[tuple[int, Array]]]:
-    """Return a change's function with buffers of this thread: where many events happen, calls are what takes long.
+    """Return a function with buffers of this thread, and its nonempty arguments by position.
 
-    With it those of its arguments that are not empty, by position.
+    With many events, calls without buffers would take most of the time.
     """
     cache = _BUFFERS.functions_by_id
     if id(function) not in cache:
@@ -191,19 +191,19 @@ def _buffered_function(function: ca.Function) -> tuple[BufferedFunction, list[tu
 
 
 NEVER_TIME = 1e300
-"""The time of an event that states trigger before it is known, or where it does not happen."""
+"""Time of a state-triggered event that is not located yet, or does not happen."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trigger:
-    """When states make an event happen: where an expression g(t, x, u, c) passes zero, or a condition becomes true.
+    """Trigger of an event: an expression g(t, x, u, c) crosses zero, or a condition becomes true.
 
-    function : g as its only row; of a condition the differences of what it compares
+    function : g as its only row; for a condition, the differences of the compared expressions
     parameters : (n_c,) the rows of e that it depends on
     direction : 1 for rising through zero, -1 for falling, 0 for either
-    truth : of a condition whether it is true, from the signs of all rows; `at_start` if it may be true there
-    priority : of a condition, where it has one, as the only row of a function of (t, x, u, c), and the rows of e that
-        are its c; `persistent`, `rng` and `forbidden` as in `Event`
+    truth : function from the signs of all rows to whether the condition is true; `at_start` if it may be true there
+    priority : priority of a condition as the only row of a function of (t, x, u, c), and the rows of e that are its c;
+        `persistent`, `rng` and `forbidden` as in `Event`
     """
 
     description: str
@@ -219,7 +219,7 @@ class Trigger:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether it happens in its turn, and not at once with whatever else is true."""
+        """Whether the event is ordered by its priority, and not simultaneous with all others that are due."""
         return self.priority is not None or not self.persistent
 
     def rank(self, t: float, x: Array, u: Array, e: Array) -> float:
@@ -232,7 +232,7 @@ class Trigger:
 
     @cached_property
     def _fixed_priority(self) -> list[float]:
-        """A priority that is a number, if it is one."""
+        """The priority if it is a constant, as a list of at most one number."""
         function = None if self.priority is None else self.priority[0]
         if function is None or function.entries[0].size:
             return []
@@ -251,7 +251,7 @@ class Trigger:
     def crossing_slopes(
         self, t: float, x: Array, u: Array, e: Array, f: Array, du: Array
     ) -> tuple[float, Array, Array]:
-        """Return the rate of the row that passes zero here, and its derivatives by x (n_x,) and c (n_c,)."""
+        """Return the rate of the row that crosses zero at t, and its derivatives by x (n_x,) and c (n_c,)."""
         g, jacobian = self.function.evaluate(t, x, u, e[self.parameters])
         _, rate, _ = self.rates(t, x, u, e, f, du)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -267,13 +267,12 @@ class Trigger:
 
 @dataclass(frozen=True, eq=False)
 class EventInstant:
-    """One time at which something happens, `what` in words.
+    """One time of an event, with a `description` for messages.
 
-    time : the row of e that is its time; it `moves` if that row depends on what is estimated
-    change : what happens to the states; None where only a rate changes.  It depends on the rows `parameters` (n_c,) of
-        e
-    after : whether a value measured at that very time was measured after the change
-    trigger : what makes it happen, if that is not known before
+    time : the row of e that is its time; `is_moving` if that row depends on estimated quantities
+    change : change of the states; None if only a rate changes.  It depends on the rows `parameters` (n_c,) of e
+    is_measured_after : whether a value measured at exactly this time was measured after the change
+    trigger : trigger of the event, if its time is not known beforehand
     """
 
     description: str
@@ -289,8 +288,9 @@ class EventInstant:
 class SwitchedParameter:
     """A parameter of the model that is raised by, or set to, a row of e between two instants.
 
-    `parameter` is its position in p; `on` and `off` are positions among the instants, `off` -1 for never; `height` is
-    the row of e.  Where it `sets`, the parameter has that value instead of being raised by it.
+    `parameter` is its position in p; `on_instant` and `off_instant` are positions among the instants, `off_instant` -1
+    for never; `height_row` is the row of e.  With `is_assignment` the parameter has that value instead of being raised
+    by it.
     """
 
     parameter: int
@@ -327,7 +327,7 @@ def follows(previous_time: float, time: float) -> bool:
 
 
 def merge_simultaneous(instants: Sequence[EventInstant], e: Array) -> tuple[EventInstant, ...]:
-    """Return instants, in order, in which those of exactly the same time are united."""
+    """Return the instants in order; instants of exactly the same time are merged into one."""
     merged_instants: list[EventInstant] = []
     for time, group in groupby(instants, key=lambda instant: float(e[instant.time])):
         members = list(group)
@@ -337,10 +337,10 @@ def merge_simultaneous(instants: Sequence[EventInstant], e: Array) -> tuple[Even
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Everything that happens in an experiment, in the order in which it was said; e has n_e rows.
+    """All events of an experiment, in the user's order; e has n_e rows.
 
-    Repeated doses whose number was not given are laid out up to the time `known_until`.  `triggers` are those of
-    states, each once; the schedule `moves` if any time depends on what is estimated.
+    Repeated doses without a number extend up to the time `known_until`.  `triggers` are the triggers of state-dependent
+    events, each once; `is_moving` if any time depends on estimated quantities.
     """
 
     instants: tuple[EventInstant, ...] = ()
@@ -370,7 +370,7 @@ class Schedule:
         return list(self._by_trigger.get(trigger, ()))
 
     @cached_property
-    def _by_trigger(self) -> dict[Trigger, list[int]]:  # not by id: what is pickled has others
+    def _by_trigger(self) -> dict[Trigger, list[int]]:  # not by id, which pickling changes
         rows_by_trigger: dict[Trigger, list[int]] = {}
         for instant in self.instants:
             if instant.trigger is not None:
@@ -444,7 +444,10 @@ class Schedule:
             if np.isnan(e[rows]).any():
                 if trigger.forbidden:
                     return trigger.forbidden
-                return f"the event at {trigger.description} happens more often than {len(rows)} times; give a larger count="
+                return (
+                    f"the event at {trigger.description} happens more often than {len(rows)} times; "
+                    "give a larger count="
+                )
         for instant in self.instants:
             if instant.change is not None and instant.is_moving and e[instant.time] < start:
                 return f"{instant.description} would happen at t = {e[instant.time]:.6g}, before the start {start:g}"
@@ -493,7 +496,7 @@ class StageEndUpdate:
 
     @staticmethod
     def _split(instant: EventInstant, jacobian: Array, n_x: int, n_u: int, n_e: int, du: Array) -> tuple[Array, Array]:
-        """Sort the columns (t, x, u, c) of a Jacobian into those of x and of e."""
+        """Split the columns (t, x, u, c) of a Jacobian into derivatives by x and by e."""
         by_e = np.zeros((n_x, n_e))
         by_e[:, instant.time] = jacobian[:, 0] + jacobian[:, 1 + n_x : 1 + n_x + n_u] @ du
         for column, row in enumerate(instant.parameters.tolist(), start=1 + n_x + n_u):
@@ -549,7 +552,7 @@ class TriggeredRound:
 
 @dataclass(frozen=True, eq=False)
 class TriggeredStageUpdate(StageEndUpdate):
-    """The changes of a time that is known, if there are any, and of rounds that follow it at once."""
+    """The changes at a known time, if there are any, and of the rounds that follow immediately."""
 
     known_update: StageEndUpdate | None = None
     rounds: tuple[TriggeredRound, ...] = ()
@@ -564,10 +567,11 @@ class TriggeredStageUpdate(StageEndUpdate):
 
 @dataclass(frozen=True, eq=False)
 class NumericSchedule:
-    """A schedule at numbers: what happens at increasing times (g,), and the parameters between them.
+    """A schedule evaluated at numbers: state changes at increasing times (g,), and the parameters between them.
 
-    `crossings` say what happens to the states, None for nothing; `after` (g,) whether a value wanted at that very time
-    is wanted after it.  p (g + 1, n_p) are parameters before the first time, after it, and so on; e (n_e,).
+    `crossings` are the changes of the states, None for none; `is_measured_after` (g,) tells whether a value at exactly
+    that time is the one after the change.  p (g + 1, n_p) are the parameters before the first time, after it, and so
+    on; e (n_e,).
     """
 
     start: float
@@ -579,13 +583,13 @@ class NumericSchedule:
 
     @classmethod
     def from_schedule(cls, schedule: Schedule, start: float, p: Array, e: Array) -> NumericSchedule:
-        """Work a schedule out for parameters p (n_p,) and rows e (n_e,)."""
+        """Evaluate a schedule for parameters p (n_p,) and rows e (n_e,)."""
         positions_by_time: dict[float, list[int]] = {}
         group_time = np.nan
         for i in schedule.order(e):
             time = float(e[schedule.instants[i].time])
             if time >= NEVER_TIME:
-                break  # as all that follow
+                break  # all later instants have no time either
             # What one event makes true follows it in the next numbers.                  (castfit.transcribe.triggers)
             is_immediate = schedule.instants[i].trigger is not None and follows(group_time, time)
             group_time = group_time if is_immediate else time
@@ -607,7 +611,9 @@ class NumericSchedule:
                 [schedule.instants[i] for i in positions if schedule.instants[i].change is not None], e
             )
             crossings.append(StageEndUpdate(jumps) if jumps else None)
-            cause_time = e[jumps[0].time] if jumps else NEVER_TIME  # what follows at once is seen where its cause is
+            cause_time = (
+                e[jumps[0].time] if jumps else NEVER_TIME
+            )  # events that follow immediately count at the time of their cause
             after_flags.append(any(instant.is_measured_after for instant in jumps if e[instant.time] == cause_time))
         times = np.array(list(positions_by_time))
         return cls(start, times, tuple(crossings), np.array(after_flags, dtype=bool), np.array(parameter_rows), e)
@@ -644,13 +650,13 @@ class NumericSchedule:
 
     @property
     def times_after_events(self) -> Array:
-        """The times at which values are wanted after what happens."""
+        """The times at which values are those after the changes."""
         return self.times[self.is_measured_after]
 
     def count_past_events(self, time: float, slack: float, *, at_start: bool) -> int:
         """Return the number of times that are past at a node; a node follows the events at its time.
 
-        At the start of the experiment states are those before, so what changes them is still to come.
+        The states at the start of the experiment are those before the events at this time.
         """
         count = int(np.searchsorted(self.times, time + slack, side="right"))
         if at_start:

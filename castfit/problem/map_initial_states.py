@@ -45,7 +45,7 @@ _solve: Any = np.linalg.solve
 class SteadyStateRows:
     """Rows (m,) of a link that are states at rest: which state of the model each is, `states` (m,).
 
-    `inner` gives (p, a) before the experiment; `names` are those of the model's parameters, for messages.
+    `inner` gives (p, a) before the experiment; `names` are the names of the model's parameters, for messages.
     """
 
     rows: Index
@@ -128,7 +128,10 @@ class ConsistentInitialRows:
         fixed_states: Sequence[str],
         guess: Array,
     ) -> ConsistentInitialRows:
-        """Set up the equations at a time with inputs u (n_u,); `fixed_states` are algebraic states, in the order of rows e."""
+        """Set up the equations at a time with inputs u (n_u,).
+
+        `fixed_states` are the algebraic states with a value, in the order of the rows e.
+        """
         indices = [system.state_names.index(n) for n in open_states]
         open_z = [j for j, n in enumerate(system.algebraic_names) if n not in fixed_states]
         w, P = ca.SX.sym("w", len(indices) + len(open_z)), ca.SX.sym("P", inner.base.size)

@@ -36,11 +36,11 @@ _FIRST_GUESS = 0.1  # of the data: where an unknown spread stands until residual
 class ObservedOutput:
     """Observation of one output in one experiment.
 
-    noise : its model, without the spread
-    group : the unknown sigma that is eliminated, by its position in ``Posed.groups``; -1 if there is none
-    predicted : the outputs of the model that the density depends on: what is measured, then its spread where that is
-        `computed`, then other symbols of the density
-    weighted : whether a row is simply  (prediction - value) / sigma
+    noise : noise model, without the spread
+    group : position in ``CompiledProblem.groups`` of the unknown sigma that is eliminated; -1 if there is none
+    predicted_outputs : the outputs of the model that the density depends on: the measured output, then its spread if
+        `is_spread_computed`, then other symbols of the density
+    is_weighted : whether a row is simply  (prediction - value) / sigma
     """
 
     noise: Noise
@@ -60,11 +60,11 @@ class ObservedOutput:
 class Observations:
     """Compiled noise of all experiments.
 
-    said : the statement with the parameters of the noise, and computed spreads as outputs of the model
+    statement : the statement with the parameters of the noise, and computed spreads as outputs of the model
     observed : per experiment, by output
-    groups : unknown sigmas that are eliminated; "" is that of all data of which nothing is said
+    groups : unknown sigmas that are eliminated; "" is the common one of all data without a specified sigma
     spreads : computed spreads, outputs of the model
-    noise_parameters : those that move nothing but the noise
+    noise_parameters : parameters that affect only the noise
     """
 
     statement: ProblemStatement
@@ -85,7 +85,7 @@ class _ObservableCollector:
     models: dict[tuple[object, ...], Noise] = field(default_factory=dict[tuple[object, ...], Noise])
 
     def without_sigma(self, noise: Noise) -> Noise:
-        """Return a noise model without its spread, one for all that are alike: their functions are built once."""
+        """Return a noise model without its spread; equal models share one object, so that functions are built once."""
         options = (getattr(noise, f.name) for f in fields(noise) if f.name != "sigma")
         key = (type(noise), *(o if callable(o) else repr(o) for o in options))
         return self.models.setdefault(key, replace(noise, sigma=None))

@@ -3,8 +3,8 @@
     q --natural scale--> n --> y = (p, a, e)
 
 Each row of y is a number, or one of the natural values n, or is computed from them by a *part* of the link.  A part
-knows its rows as functions of n, with first and second derivatives, and says in words why a value cannot be had; the
-first kind of part is a set of expressions.  A steady state is another one: it answers with the root of the model's
+evaluates its rows as functions of n, with first and second derivatives, and describes why a value cannot be computed.
+The first kind of part is a set of expressions.  A steady state is another kind: it returns the root of the model's
 right-hand side at p(n), and its derivatives by the implicit function theorem.
 
 Notation
@@ -44,10 +44,11 @@ def natural_value(theta: Array, log: Mask) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class MappedExpressions:
-    """A part of rows (m,) that are expressions of quantities and of numbers; `what` says each in words.
+    """A part of rows (m,) that are expressions of quantities and of numbers; `labels` describe the rows.
 
-    source : (k,) which entry of n each argument is, called `names`; -1 for a number, one of `numbers` (k,)
-    jacobian_function, hessian_function : arguments -> (values, Jacobian), and (arguments, weight) -> (weighted Jacobian, weighted Hessian)
+    source : (k,) the entry of n that each argument, named in `names`, is; -1 for a number, one of `numbers` (k,)
+    jacobian_function : arguments -> (values, Jacobian)
+    hessian_function : (arguments, weight) -> (weighted Jacobian, weighted Hessian)
     support : (m, k) which row depends on which argument, by the structure of the graph
     """
 
@@ -130,10 +131,10 @@ class ParameterLink:
 
     n_p : how many rows of y are parameters; initial states follow, the last n_e rows are those of events
     base : (n_y,) the rows that are numbers; 0 elsewhere
-    of : (n_q,) the row that an entry of q is, -1 for one that appears in parts only
+    quantity_rows : (n_q,) the row that an entry of q is, -1 for one that appears in parts only
     log : (n_q,) which entries of q are logarithms
-    flow : (n_p,) which parameters the model's equations contain, by default all; the others appear in outputs or noise
-        only
+    equation_parameters : (n_p,) which parameters the model's equations contain, by default all; the others appear in
+        outputs or noise only
     """
 
     n_p: int

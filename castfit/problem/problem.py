@@ -65,7 +65,7 @@ _T = TypeVar("_T")
 
 
 def _forward_to_posed(name: str, doc: str = "") -> Any:
-    """Return the property of a `Problem` that is one of what follows from it."""
+    """Return a property of `Problem` that forwards to the compiled problem."""
     return property(lambda self: getattr(self.posed, name), doc=doc or getattr(CompiledProblem, name).__doc__)
 
 
@@ -427,7 +427,8 @@ def _bounds(name: str, value: Any, mistakes: list[str]) -> tuple[float, float]:
     pair = read_reals(value)
     if pair is None or pair.shape != (2,) or not pair[0] <= pair[1]:
         mistakes.append(
-            f"state_bounds of '{name}' are {shorten_repr(value)}; give (lower, upper) with lower <= upper, infinite for none"
+            f"state_bounds of '{name}' are {shorten_repr(value)}; give (lower, upper) with lower <= upper, infinite "
+            "for none"
         )
         return -np.inf, np.inf
     return float(pair[0]), float(pair[1])

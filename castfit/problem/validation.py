@@ -112,7 +112,7 @@ def _noise_mistakes(statement: ProblemStatement) -> list[str]:
 
 
 def _unknown_sigma_mistakes(statement: ProblemStatement) -> list[str]:
-    """Find unknown sigmas of which different things are said, or whose parameter's name is taken."""
+    """Find unknown sigmas with contradicting specifications, or whose parameter's name is taken."""
     variants: dict[str, set[tuple[Any, ...]]] = {}
     parameter_names, clashing_names = every_parameter(statement.model, statement.parameters), dict[str, None]()
     for name, _, noise, s in unknowns(statement.experiments):
@@ -126,7 +126,7 @@ def _unknown_sigma_mistakes(statement: ProblemStatement) -> list[str]:
 
 
 def scale_mistakes(model: Model, given: Mapping[str, Parameter]) -> list[str]:
-    """Find scales of outputs of which both the model and the problem's parameters say something."""
+    """Find scales of outputs that are specified both in the model and in the problem's parameters."""
     mistakes: list[str] = []
     for scaling in {s.scale: s for s in model.scalings.values()}.values():
         if scaling.says_more and scaling.scale in given:
@@ -245,8 +245,9 @@ def _consistency_mistakes(model: Model, experiment: Experiment, initial: Mapping
     if len(fixed_states) != len(consistent_states):
         fixed_text = ", ".join(f"'{n}'" for n in fixed_states) or "none"
         return [
-            f"the initial value of {listed} is to follow from the algebraic equations, so {len(consistent_states)} algebraic "
-            f"{'state needs a value' if len(consistent_states) == 1 else 'states need values'}, but {fixed_text} has; give as many"
+            f"the initial value of {listed} is to follow from the algebraic equations, so {len(consistent_states)} "
+            f"algebraic {'state needs a value' if len(consistent_states) == 1 else 'states need values'}, "
+            f"but {fixed_text} has; give as many"
         ]
     system = model.system
     unknown_symbols = [s for s in ca.vertsplit(system.x) if s.name() in consistent_states]
@@ -257,8 +258,9 @@ def _consistency_mistakes(model: Model, experiment: Experiment, initial: Mapping
     equation_names = ", ".join(model.algebraic_states[i] for i in parts.over_equations)
     undetermined_names = ", ".join(unknown_symbols[j].name() for j in parts.under_states)
     return [
-        f"the algebraic equations do not determine the initial value of {undetermined_names}, and the equations of {equation_names} have too "
-        "few unknowns; let other states be consistent(...), or give other algebraic states a value"
+        f"the algebraic equations do not determine the initial value of {undetermined_names}, and the equations of "
+        f"{equation_names} have too few unknowns; let other states be consistent(...), or give other algebraic states "
+        "a value"
     ]
 
 
@@ -326,7 +328,7 @@ def _find_circular_values(expressions: Mapping[str, ca.SX]) -> list[str]:
     ]
 
 
-# Inputs that are estimated, and what happens
+# Estimated inputs, and events
 
 
 def reset_mistakes(model: Model, experiment: Experiment) -> list[str]:
@@ -374,7 +376,7 @@ def _input_mistakes(statement: ProblemStatement) -> list[str]:
 
 
 def local_mistakes(model: Model, experiments: Iterable[Experiment], parameters: Mapping[str, Parameter]) -> list[str]:
-    """Find values of an input that differs between experiments of which the parameters say otherwise."""
+    """Find values of a per-experiment input whose parameters are not local."""
     return [
         f"'{n}' differs between experiments by Input.estimated(per_experiment=True); add local=True"
         for e in experiments
@@ -386,7 +388,7 @@ def local_mistakes(model: Model, experiments: Iterable[Experiment], parameters: 
 
 
 def _find_useless_knots(label: str, u: EstimatedInput, experiments: list[Experiment]) -> list[str]:
-    """Find knots on whose values nothing that was measured depends."""
+    """Find knots on whose values no measurement depends."""
     start, end = min(e.start for e in experiments), max(e.end for e in experiments)
     t = u.knots
     steps = u.kind == "piecewise_constant"
@@ -417,15 +419,15 @@ def _input_placement_mistakes(input_name: str, experiment: Experiment) -> list[s
         simple = isinstance(event, Event) and not isinstance(event.time, ca.SX) and event.when is None
         if not simple and input_name in event_symbols([event]):
             mistakes.append(
-                f"event {i + 1} contains the input '{input_name}', which is estimated; that is possible for an Event at a "
-                "known time only"
+                f"event {i + 1} contains the input '{input_name}', which is estimated; only an Event at a known time "
+                "can contain an estimated input"
             )
     for output, noise in experiment.noise.items():
         graphs: list[Any] = [*noise.symbols, noise.sigma]
         if any(s.name() == input_name for g in graphs if isinstance(g, ca.SX) for s in ca.symvar(g)):
             mistakes.append(
-                f"sigma of '{output}' contains the input '{input_name}', which is estimated; add an output of the model "
-                "that equals it, and write sigma with the output's name"
+                f"sigma of '{output}' contains the input '{input_name}', which is estimated; add an output of the "
+                "model that equals it, and write sigma with the output's name"
             )
     return mistakes
 
@@ -504,7 +506,7 @@ def _names(values: Iterable[object]) -> list[str]:
 
 
 def _side_mistakes(happens: Sequence[ScheduledEvent]) -> list[str]:
-    """Find times at which something is to be measured before and after."""
+    """Find times at which values are measured both before and after the events."""
     sides: dict[float, set[str]] = {}
     for o in happens:
         if o.end_time is None and o.when is None and isinstance(o.time, float):
@@ -516,7 +518,7 @@ def _side_mistakes(happens: Sequence[ScheduledEvent]) -> list[str]:
     ]
 
 
-# What can be told only of the problem that follows
+# Checks of the compiled problem
 
 
 def name_mistakes(compiled_problem: CompiledProblem) -> list[str]:
@@ -582,7 +584,7 @@ def support_mistakes(compiled_problem: CompiledProblem) -> dict[str, str]:
 
 
 def _is_constrained(compiled_problem: CompiledProblem, j: int) -> bool:
-    """Whether an equation of quantities, or a constraint at points, may determine a quantity that nothing measures."""
+    """Whether a relation of quantities, or a path constraint, may determine an unmeasured quantity."""
     return bool(compiled_problem.path) or any(
         r.lower == r.upper and r.involved_mask[j] for r in compiled_problem.relations
     )
@@ -629,7 +631,7 @@ def _event_guess_mistakes(compiled_problem: CompiledProblem) -> list[str]:
 def point_mistakes(compiled_problem: CompiledProblem, theta: Array, point_name: str = "") -> list[str]:
     """Find initial values, parameters and delays that cannot be computed at theta (n_theta,).
 
-    Where it is `point_name` something, messages say so; else times of events that cannot be are mistakes, too.
+    Messages name the point `point_name`; without a name, impossible times of events are mistakes too.
     """
     names = [f"the initial value of '{n}'" for n in compiled_problem.model.states]
     where, remedy = (f", {point_name}", "expression or guess") if point_name else ("", "expression or values")

@@ -92,7 +92,7 @@ def test_unknown_sigmas_belong_to_outputs_or_to_names() -> None:
 
 
 def test_absolute_sigma_is_refused_where_the_experiments_say_more() -> None:
-    with pytest.raises(cf.InputError, match="leave absolute_sigma out"):
+    with pytest.raises(cf.InputError, match="remove absolute_sigma"):
         cf.fit(cascade(noisy(), sigma=cf.unknown()), absolute_sigma=True)
 
 

@@ -259,7 +259,7 @@ def test_absolute_sigma_follows_the_data_unless_said_otherwise():
     assert cf.fit(decay_problem()).absolute_sigma
     assert not cf.fit(decay_problem(), absolute_sigma=False).absolute_sigma
     assert not cf.fit(lotka_volterra()).absolute_sigma
-    with refused("absolute_sigma=True takes standard deviations as they are, but none are given; give sigma"):
+    with refused("absolute_sigma=True uses the given standard deviations, but the experiments have none"):
         cf.fit(lotka_volterra(), absolute_sigma=True)
 
 

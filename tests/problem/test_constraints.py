@@ -97,7 +97,7 @@ def test_python_loses_chains_which_between_says():
         ([cf.along(x <= 1, experiment="c")], ["is about 'c'"]),
         ([cf.at(-1, x <= 1)], ["t = -1 lies before the start 0 of a"]),
         ([cf.at(np.inf, x <= 1)], ["the time inf is for experiments observed at rest"]),
-        ([cf.along(x + cf.quantity("x(0)") <= 1)], ["contains 'x(0)' beside what changes in time"]),
+        ([cf.along(x + cf.quantity("x(0)") <= 1)], ["contains 'x(0)' together with time-dependent symbols"]),
         ([cf.between(2, k1, np.inf), cf.between(-np.inf, k1, np.inf)], ["has no bound"]),
     ],
 )  # fmt: skip
