@@ -17,7 +17,7 @@ from castfit._support.whole_files import write_atomically
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 
-Progress = Callable[[str], object]  # told what is being done
+Progress = Callable[[str], object]  # called with a line about the current task
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``castfit design``: fit a problem, and say what to measure next."""
+"""``castfit design``: fit a problem, and propose the next measurements."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class FitCall:
 
 
 def add_fit(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say how to fit, and from where."""
+    """Add the arguments for the method and the start of a fit."""
     method = parser.add_argument_group("method")
     add_parts(method)
     add_settings(method)

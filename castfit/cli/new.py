@@ -86,7 +86,7 @@ def _configure_new(parser: argparse.ArgumentParser) -> None:
 
 
 def _new(arguments: argparse.Namespace) -> int:
-    """Write the files, and say what to do with them."""
+    """Write the files, and print the next steps."""
     name = arguments.name.removesuffix(".py")
     mistakes = [] if name.isidentifier() else [f"'{name}' is not a valid script name; use letters, digits and _"]
     files = {Path(f"{name}.py"): _SCRIPT.replace("NAME", name), Path(f"{name}.csv"): _DATA}
@@ -95,7 +95,8 @@ def _new(arguments: argparse.Namespace) -> int:
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
     print_line(
-        f"Created {name}.py and {name}.csv, a working example. Replace the model and the data, then run: python {name}.py",
+        f"Created {name}.py and {name}.csv, a working example. "
+        f"Replace the model and the data, then run: python {name}.py",
         sys.stdout,
     )
     return 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _estimate(arguments: argparse.Namespace) -> int:
-    """Search by what suits the problem, and tell the story."""
+    """Search by the ways that suit the problem, and print the result."""
     import castfit
 
     source = _load_source(arguments)
@@ -74,7 +74,7 @@ _STARTS = {
 }  # fmt: skip
 ESTIMATE = Command(
     "estimate",
-    "find the best parameters without choosing a method, and say how sure that is",
+    "find the best parameters without choosing a method, and report how often they were found",
     _estimate,
     {"json": None, "save": None, "petab": None, "plot": None, "max_time": 60.0, "seed": 0, "workers": 1},
     examples=("castfit estimate bellman", "castfit estimate problem.yaml --max-time 120 --rng 3 --petab found"),

@@ -27,7 +27,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--method", metavar="M", help="all, forward, backward, forecast or famos (default: auto)")
     parser.add_argument("--folder", metavar="FOLDER", help="where PEtab Select writes its files")
-    parser.add_argument("--html", metavar="FILE", help="write a page that tells what was found")
+    parser.add_argument("--html", metavar="FILE", help="write a page with the result")
     parser.add_argument("--checkpoint", metavar="FILE", help="write every finished fit there")
     parser.add_argument("--resume", action="store_true", help="continue the checkpoint if it exists")
     add_verbose(parser, "the run; twice: each fit")
@@ -80,8 +80,10 @@ def _build_record(name: str, selection: Any) -> dict[str, Any]:
             "complete": selection.complete,
             "criterion": selection.criterion,
             "method": selection.method,
-            "candidates": {n: {"criterion": selection.criteria[n], "weight": w, "values": selection.fits[n].result.values}
-                           for n, w in selection.weights.items()},
+            "candidates": {
+                n: {"criterion": selection.criteria[n], "weight": w, "values": selection.fits[n].result.values}
+                for n, w in selection.weights.items()
+            },
             "failed": {n: row.message for n, row in selection.fits.items() if n not in selection.names},
             "importance": selection.importance,
             "path": list(selection.path),

@@ -188,8 +188,9 @@ def _describe_script_error(path: Path, error: Exception) -> str:
 
 
 def _draws(problem: Problem) -> Callable[[int | np.random.Generator], Mapping[str, float]]:
-    """Return a function that draws starts: from given distributions, between finite bounds, or within a factor of
-    ten of the guess.
+    """Return a function that draws starting points.
+
+    Values come from given distributions, between finite bounds, or within a factor of ten of the guess.
     """
 
     def draw(rng: int | np.random.Generator) -> Mapping[str, float]:

@@ -1,9 +1,9 @@
-"""Checkpoints: files of JSON lines that only grow, so that a run that was killed can be continued.
+"""Checkpoints: append-only files of JSON lines from which a run that was killed can be continued.
 
-The first line says which problem and which method the records belong to; every further line is a record of the driver.
-A line is on the disk before the next one begins; what a killed run left of a line is cut off when it is continued.  A
-disk that is full ends no run: the record is missing, the run says so, and the next record is tried again.  A checksum
-at the end of each line tells what was damaged later; lines of earlier versions have none.
+The first line identifies the problem and the method of the records; every further line is a record of the driver.  A
+line is on disk before the next one begins; an incomplete last line of a killed run is removed when the run continues.
+A full disk does not end a run: the record is missing, a message reports this, and the next record is written again.
+Each line ends with a checksum, by which later damage is detected; lines of earlier versions have none.
 
 Format 2 differs from format 1 of castfit 0.2 and 0.3 in names of fields; files of both formats are read and continued.
 """
@@ -35,7 +35,7 @@ Record = dict[str, Any]
 
 FORMAT_VERSION = 2  # version of the file format, written to the first line
 DAMAGE = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
-"""What is raised where a record does not hold what it should."""
+"""Exceptions raised by records with unexpected contents."""
 _KIND = "castfit_checkpoint"
 _SUM = "crc32"
 _RENAMED = {
@@ -44,18 +44,20 @@ _RENAMED = {
     "start_max_time": "fit_max_time",
     "ways": "strategies",
 }
-"""Entries of headers by their names in castfit 0.2 and 0.3."""
+"""Names of header entries in castfit 0.2 and 0.3, and their current names."""
 _FOREIGN = "is not a castfit checkpoint; choose another file"
 
 
 class Checkpoint:
     """A file that grows by one record at a time.
 
-    Its header says what the records belong to: entries in words, compared one by one, and ``"versions"``, which are
-    not.  A file that exists is continued if `resume` says so; InputError names every difference of one that belongs to
-    something else.  `records` is what it held then, of which `castfit._support.json_codec.rebuilt` makes dataclasses;
-    `trouble` says what is missing in it and why.  A verbose one says once, on standard error, that it cannot be
-    written.
+    The header identifies the run of the records.  Its entries are compared one by one, except ``"versions"``.  An
+    existing file is continued if `resume` is True; if it belongs to another run, InputError lists every difference.
+
+    records : records of an existing file; `castfit._support.json_codec.rebuild_value` makes dataclasses of them
+    trouble : sentence about missing records; empty if there are none
+
+    If `verbose`, the first write error is printed to standard error.
     """
 
     def __init__(self, path: str | os.PathLike[str], header: Header, *, resume: bool, verbose: bool = False) -> None:
@@ -84,7 +86,7 @@ class Checkpoint:
             _sync_folder(self.path.parent)
 
     def append(self, record: Mapping[str, Any]) -> bool:
-        """Write a record, names of whatever `to_jsonable` knows; tell whether it is on the disk afterwards."""
+        """Write a record of values that `to_jsonable` supports; return whether it is on disk afterwards."""
         return self._write(_line(record))
 
     def _write(self, line: bytes) -> bool:
@@ -116,7 +118,7 @@ class Checkpoint:
             )
 
     def intact(self) -> AbstractContextManager[None]:
-        """Refuse the file where something goes wrong within the block, which makes dataclasses of its records."""
+        """Return a context in which errors of reading records are reported as damage of the file."""
         return checkpoint_guard("checkpoint", self.path)
 
     def close(self) -> None:

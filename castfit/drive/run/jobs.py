@@ -1,4 +1,7 @@
-"""Tasks of a run: what they share, bytes of `RunOptions.pickle_job` which every process unpickles once, and how they end."""
+"""Tasks of a run, and the job that they share.
+
+`RunOptions.pickle_job` pickles the job; every process unpickles it once.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ Parts = TypeVar("Parts", bound=tuple[Any, ...])
 def task(function: Callable[P, T]) -> Callable[P, T | InputError | str]:
     """Wrap a function as a task of a run: one BLAS thread, and errors returned instead of raised.
 
-    Misuse is returned as it is; of other errors the text, as one task must not cost the others.  Numbers overflow far
-    from any solution, which is nothing to be told.
+    InputError is returned unchanged, other errors as text, so that one task does not stop the others.  Warnings about
+    overflow are suppressed, since numbers often overflow far from a solution.
     """
 
     @wraps(function)
@@ -38,13 +41,13 @@ def task(function: Callable[P, T]) -> Callable[P, T | InputError | str]:
     return run
 
 
-_thawed = threading.local()  # CasADi's functions are not shared between threads
+_unpickled = threading.local()  # CasADi's functions are not shared between threads
 
 
 def unpickle_job(job: bytes | Parts) -> Parts:
-    """Rebuild what tasks share; the last job is kept, with all that it has compiled."""
+    """Unpickle the job that tasks share.  The last job is cached with its compiled functions."""
     if not isinstance(job, bytes):
         return job
-    if getattr(_thawed, "job", None) != job:
-        _thawed.parts, _thawed.job = pickle.loads(job), job
-    return _thawed.parts
+    if getattr(_unpickled, "job", None) != job:
+        _unpickled.parts, _unpickled.job = pickle.loads(job), job
+    return _unpickled.parts

@@ -1,4 +1,4 @@
-"""The loop of a run of many fits: tasks go out, outcomes come in, the user is told, something may end it early."""
+"""Loop of a run of many fits: send tasks, collect outcomes, report progress, and stop early if requested."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from castfit.result.result import Result
 class ProgressReport:
     """Report after a fit ended: the callback argument, the state of the run, the fit, and the number of ended fits.
 
-    Of a run that has `enough` nothing more is wanted: what is still running is given up.  To a state that does not say
-    itself how long the rest takes (`timed`) this is added.
+    enough : whether the run has its result, so that running tasks are given up
+    timed : whether `state` contains the remaining time; otherwise it is appended
     """
 
     progress: Any
@@ -39,7 +39,7 @@ class ProgressReport:
 
 @dataclass(frozen=True)
 class RunSession:
-    """A run that is under way: its workers, and who is told how far it is."""
+    """Running run: its options, its workers, and the function that reports its progress."""
 
     run: RunOptions
     pool: WorkerPool
@@ -48,7 +48,7 @@ class RunSession:
     def iterate_outcomes(
         self, function: Callable[..., Any], tasks: deque[Task], *, limit: float = np.inf, expected: float = np.inf
     ) -> Outcomes:
-        """Yield key and outcome of tasks, as they end; see `castfit._support.process_pool.Pool.run`."""
+        """Yield key and outcome of tasks, as they end; see `castfit._support.process_pool.WorkerPool.run`."""
         return self.pool.run(function, tasks, limit=limit, deadline=self.run.deadline, idle=renew, expected=expected)
 
     def collect_answers(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
@@ -59,17 +59,20 @@ class RunSession:
         return [outcome_by_index[i] for i in range(count)]
 
     def notify(self, progress: Any, state: str, last_line: str, *, milestone: bool) -> bool:
-        """Report, and tell the callback; return whether that asks to stop."""
+        """Report progress and call the callback; return whether it requests to stop."""
         self.report(state, last_line, milestone=milestone)
         return self.run.call_callback(progress)
 
 
 @contextmanager
 def open_reporter(verbose: int | None) -> Generator[Callable[..., None], None, None]:
-    """Yield a function that shows how far a run is: never (0), by its state (1), or by everything that was done (2).
+    """Yield a function that reports the progress of a run.
 
-    It takes the state of the run, what was done last, and whether that is a milestone: worth a line in a file.  On a
-    terminal the state is rewritten in place, also of a run that takes longer if nobody said anything (None).
+    verbose : 0 for no output, 1 for the state of the run, 2 for a line per finished task, None for the state on a
+        terminal if the run takes longer
+
+    The function takes the state, the line of the last task, and whether this is a milestone, which gets a line in a
+    file.  On a terminal the state is rewritten in place.
     """
     with progress_line(verbose, keep=True) as show:
 

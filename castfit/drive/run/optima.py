@@ -167,7 +167,7 @@ def _find_varying_names(estimates: Sequence[Mapping[str, float]]) -> tuple[str, 
 
 
 def additional_fits_needed(w: int, N: int) -> int:
-    """Return the number of further fits that are worthwhile if N fits ended in w distinct optima; see `StoppingEstimate`."""
+    """Return the number of further fits worth running after N fits with w distinct optima; see `StoppingEstimate`."""
     return max(2 * w**2 + 3 * w + 2 - N, 0)
 
 

@@ -1,4 +1,4 @@
-"""The options that runs of many fits have in common, read and checked in one place."""
+"""Common options of runs of many fits, read and checked in one place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from castfit.problem.problem import kind_mistakes
 class RunOptions:
     """Options of a run: workers, time limits, progress reports, and checkpoint.
 
-    `max_time` and `fit_max_time` are seconds for everything and for one fit; `began` is as `time.time` gives it.
+    max_time, fit_max_time : time limits of the run and of one fit in seconds
+    began : start of the run, as returned by `time.time`
     """
 
     workers: int | Executor = 1
@@ -37,7 +38,7 @@ class RunOptions:
     began: float = field(default_factory=time.time)
 
     def with_plain_numbers(self) -> RunOptions:
-        """Return options that are known to be right with plain numbers."""
+        """Return checked options with plain numbers."""
         numbers: dict[str, Any] = {name: read_real(getattr(self, name)) for name in ("max_time", "fit_max_time")}
         if not isinstance(self.workers, Executor):
             numbers["workers"] = int(self.workers)
@@ -68,7 +69,7 @@ class RunOptions:
 
     @property
     def deadline(self) -> float:
-        """The end of everything, as `time.time` gives it."""
+        """Time of the end of the run, as returned by `time.time`."""
         return self.began + self.max_time
 
     @property
@@ -84,14 +85,14 @@ class RunOptions:
         return Status.MAX_TIME if loop_status is None and unfinished and self.seconds >= self.max_time else loop_status
 
     def pickle_job(self, function_name: str, label: str, parts: Parts) -> bytes | Parts:
-        """Pickle what tasks share, so that it is built in the same way everywhere, here too.
+        """Pickle the job of the tasks, so that every process, including this one, builds it in the same way.
 
-        What cannot be pickled is returned as it is, unless other processes need it: then it is misuse of the function
-        `function_name`, which the user called, with the parts called `label`.
+        If the job cannot be pickled, return it unchanged if ``workers=1``.  Otherwise raise an InputError of the
+        function `function_name` that names the parts as `label`.
         """
         try:
             job = pickle.dumps(parts)
-            unpickle_job(job)  # for tasks that are done here, too
+            unpickle_job(job)  # Tasks in this process use the same copy.
         except Exception as error:  # whatever a user's class raises
             if self.workers == 1:
                 return parts
@@ -108,7 +109,7 @@ class RunOptions:
         return closing(Checkpoint(self.checkpoint, header, resume=self.resume, verbose=bool(self.verbose)))
 
     def call_callback(self, progress: Any) -> bool:
-        """Call the callback with the progress; return whether it asks to stop."""
+        """Call the callback with the progress; return whether it requests to stop."""
         return self.callback is not None and bool(self.callback(progress))
 
 

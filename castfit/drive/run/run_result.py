@@ -34,31 +34,31 @@ STOPS = {
     Status.STOPPED_BY_CALLBACK: "Stopped by the callback.",
     Status.MAX_TIME: "The time limit was reached.",
 }
-"""What ends a run early, in words."""
+"""Sentences about the events that end a run early."""
 
 
 CUT_OFF = "cut_off"
 UNFINISHED = ("not_run", CUT_OFF, "worker_died", "worker_hung", Status.INTERRUPTED.value)
-"""What happens to a fit besides the ways in which it ends: nothing, or its end is not known."""
+"""Statuses of trials without a regular end: not run, cut off, or lost."""
 
 
 class FitRecord:
-    """A fit among many, as a row; its `status` is a value of `Status`, or tells what befell it."""
+    """Row of one fit among many; its `status` is a value of `Status` or one of `UNFINISHED`."""
 
     status: str
 
     @property
     def success(self) -> bool:
-        """Whether it ended in a solution."""
+        """Whether the fit ended in a solution."""
         return self.status in SOLVED
 
     @property
     def finished(self) -> bool:
-        """Whether it came to an end of its own, successful or not."""
+        """Whether the fit ended regularly, successful or not."""
         return self.status not in UNFINISHED
 
     def with_lost_task(self, outcome: Any) -> Self:
-        """Return the row of a fit that came to no answer with what befell it; misuse is raised."""
+        """Return the row with the cause of a lost fit.  Raise the error if the cause is misuse."""
         if isinstance(outcome, InputError):
             raise outcome
         status, message = lost_task_status(outcome)
@@ -68,12 +68,13 @@ class FitRecord:
 
 @dataclass(frozen=True)
 class FitAnswer:
-    """Result of one fit, with the counts of all fits on the way to it, its seconds, and whether the run's end cut it
-    off.
+    """Result of one fit of a run.
 
-    horizons : of an incremental fit
-    seconds : on the wall clock
-    cut : whether the end of the whole run ended it
+    result : the fit
+    iterations, evaluations : counts of all fits on the way to it
+    horizons : horizons of an incremental fit
+    seconds : seconds on the wall clock
+    cut : whether the end of the run interrupted the fit
     """
 
     result: Result
@@ -124,7 +125,7 @@ class Trial(FitRecord, ABC):
         return one_line(f"{type(self).__name__}({self.sentence})")
 
     def with_outcome(self, outcome: Any) -> Self:
-        """Return the row with the outcome of its task: an `FitAnswer`, or what befell it."""
+        """Return the row with the outcome of its task: a `FitAnswer`, or the cause of its loss."""
         if not isinstance(outcome, FitAnswer):
             return self.with_lost_task(outcome)
         result = outcome.result
@@ -150,8 +151,9 @@ def objective_measure(trials: Iterable[Trial]) -> str:
 def termination_message(
     stop_status: Status | None, trials: Sequence[Trial], n_finished: int, noun: str, *extra_sentences: str
 ) -> str:
-    """Build the message about the end of a run: the reason, the number of ended fits, lost fits, and other
-    sentences.
+    """Build the message about the end of a run.
+
+    It contains the reason, the number of ended fits, the lost fits, and other sentences.
     """
     total = len(trials)
     count = f"All {total} {noun} ended." if n_finished == total else f"{n_finished} of {total} {noun} ended."
@@ -181,9 +183,9 @@ class RunResult(ABC):
 
 
 class SavedResult(RunResult):
-    """A result whose file is a checkpoint of its run.
+    """Result whose file is a checkpoint of its run.
 
-    `header` says what its records belong to; of one that has none only the driver is known.
+    `header` identifies the problem and the options of the records; without it the file only names the driver.
     """
 
     _driver: ClassVar[str]
@@ -200,7 +202,7 @@ class SavedResult(RunResult):
         """Build a result from the lines of a file; return None if they are not a result."""
 
     def save(self, path: str | Path) -> None:
-        """Write everything but the problem; the file is a checkpoint, from which a later run may go on."""
+        """Write the result without its problem.  The file is a checkpoint that a later run can continue."""
         write(path, self.header or {"driver": self._driver}, self._records())
 
     @classmethod
@@ -210,7 +212,7 @@ class SavedResult(RunResult):
         Raises
         ------
         InputError
-            If the file is no checkpoint of such a run, or damaged.
+            If the file is not a checkpoint of such a run, or is damaged.
         """
         header, records, _ = read(path)
         is_same_driver = header is not None and header.get("driver") == cls._driver
@@ -228,7 +230,7 @@ class SearchResult(RunResult):
     """Result of a search by many fits; `best` is None if no fit produced a usable result."""
 
     best: Result | None
-    instead: ClassVar[str] = "pass its best fit, .best"  # where a fit is asked for
+    instead: ClassVar[str] = "pass its best fit, .best"  # advice if a fit is expected
 
     @property
     def success(self) -> bool:
@@ -251,7 +253,7 @@ class SearchResult(RunResult):
         return views().reports.card(self)
 
     def misfit(self) -> list[str]:
-        """Return a sentence if something is shown even against the best optimum, or its sigmas; nothing otherwise."""
+        """Return a sentence about the misfit of the best optimum or its sigmas, if there is any."""
         if self.best is None or not self.best.success or not self.best.goodness.amiss:
             return []
         none = "" if self.best.goodness.described else "No optimum found fits the data. "
@@ -266,7 +268,7 @@ class SearchResult(RunResult):
 def optima_lines(
     optima: Sequence[Optimum], total: int, *, show_first_start: bool = False, measure: str = CHI2
 ) -> list[str]:
-    """Return the table of the lowest optima: how many of all fits found each, which one first, what differs there."""
+    """Return the table of the lowest optima: number of finds, first start, and varying quantities."""
     if not optima:
         return []
     columns: list[Column[Optimum]] = [
@@ -293,9 +295,9 @@ def build_columns(
 ) -> dict[str, NDArray[Any]]:
     """Return rows as columns, each (n_rows,).
 
-    cells : from the name of a column to what it holds of a row
-    **named : values by name in each row, for a column per name, NaN where a row has none; "start k" is the column of k
-        in what is given as `start`, and "k" that in `values`
+    cells : functions from a row to the value of a column, by name of the column
+    **mappings : functions from a row to values by name, for one column per name; NaN if a row has no value.  The column
+        of k is "k" for the mapping `values`, and "start k" for the mapping `start`.
     """
     columns_by_name = {name: np.array([cell(row) for row in rows]) for name, cell in cells.items()}
     for key, values in mappings.items():

@@ -13,7 +13,7 @@ from castfit.fit.methods import TRANSCRIPTIONS
 if TYPE_CHECKING:
     from castfit.problems import Benchmark
 
-Progress = Callable[[str], object]  # told what is being done
+Progress = Callable[[str], object]  # called with a line about the current task
 
 
 def recommended_options(benchmark: Benchmark) -> dict[str, Mapping[str, Any]]:

@@ -48,11 +48,11 @@ def compare(
     callback: Callable[[MethodTrial], Any] | None = None,
     verbose: int | None = None,
 ) -> ComparisonResult:
-    """Run several methods from the same starts, and count what they find.
+    """Run several methods from the same starts, and count the optima that they find.
 
-    Counts do not depend on `workers`, up to trials that a time limit ends.  Times are seconds on the wall clock; they
-    are comparable only if each worker has a core of its own.  Every process first runs each method once from the
-    start that it tries first, which is not counted, so that no time contains what is built and compiled once.
+    Counts do not depend on `workers`, except for trials that a time limit ends.  Times are seconds on the wall clock;
+    they are comparable only if each worker has a core of its own.  Every process first runs each method once from its
+    first start.  This run is not counted, so that times do not include building and compiling.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ _Shared = tuple[Posable, dict[str, Method], set[str]]  # the names are of method
 def _attempt(
     job: bytes | _Shared, limit: float, deadline: float, name: str, start: Mapping[str, float], seed: int
 ) -> FitAnswer | None:
-    """Run a method from a start, wherever this is called; None if there is no time."""
+    """Run a method from a start.  Return None if the time is over."""
     problem, methods, warm = unpickle_job(job)
 
     def run_method(max_time: float) -> Any:

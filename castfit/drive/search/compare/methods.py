@@ -26,7 +26,7 @@ from castfit.transcribe.single_shooting import SingleShooting
 
 
 class Method(Protocol):
-    """A way from a start to an answer: plain data, as it is sent to other processes."""
+    """Method that is compared: from a start to an answer; plain data, which can be pickled for other processes."""
 
     @property
     def description(self) -> str:
@@ -34,16 +34,16 @@ class Method(Protocol):
         ...
 
     def __call__(self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int) -> Any:
-        """Answer from a start within max_time seconds, so that `castfit.drive.run.loop.answered` can read it.
+        """Solve from a start within max_time seconds; the answer is for `castfit.drive.run.loop.read_answer`.
 
-        What is random in a method follows from `seed`, which differs from start to start.
+        Random numbers of a method depend on `seed`, which differs from start to start.
         """
         ...
 
 
 @dataclass(frozen=True)
 class DriverCall:
-    """A call of a driver: its parts, where None leaves them to it, and what it is in `words`, for tables."""
+    """Call of a driver: its parts (None for its defaults), and its description `words` for tables."""
 
     transcription: Transcription | None = None
     solver: Solver | None = None
@@ -59,7 +59,7 @@ class DriverCall:
 
 @dataclass(frozen=True)
 class FitMethod(DriverCall):
-    """One call of `fit`; `second_start` says whether it may go on from the measured states."""
+    """One call of `fit`; if `second_start`, it may continue from the measured states."""
 
     solver: Solver | None = field(default_factory=GaussNewton)
     second_start: bool = True

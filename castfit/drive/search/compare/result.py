@@ -215,8 +215,9 @@ class ComparisonResult(SearchResult):
 
     @property
     def measure(self) -> str:
-        """Measure by which fits are compared: "chi2" where sigmas are known, else "-2 log L", or "PEtab's
-        objective".
+        """Measure by which fits are compared.
+
+        "chi2" if the standard deviations are known, "PEtab's objective" for PEtab problems, "-2 log L" otherwise.
         """
         return self.merit.measure
 
@@ -283,7 +284,7 @@ COUNTS: Columns = (
     (">median", lambda row: _seconds(row.median_time)),
     (">expected", lambda row: _seconds(row.expected_time)),
 )
-"""What a row counts, whoever shows it."""
+"""Columns of the counts of a row."""
 _WORK: Columns = (
     (">iterations", lambda row: f"{row.iterations:g}"),
     (">evaluations", lambda row: f"{row.evaluations:g}"),
@@ -302,7 +303,8 @@ def objective_tolerance(merit: ObjectiveMeasure) -> str:
 def count_correct(*best: float, merit: ObjectiveMeasure | None = None) -> str:
     """Return an explanation of `COUNTS` for the given global optima."""
     values_text, used_merit = ", ".join(f"{value:.6g}" for value in best), merit or ObjectiveMeasure()
-    return f"correct: {used_merit.measure} = {values_text} within {objective_tolerance(used_merit)}; expected time: mean time per start / success rate"
+    correct = f"{used_merit.measure} = {values_text} within {objective_tolerance(used_merit)}"
+    return f"correct: {correct}; expected time: mean time per start / success rate"
 
 
 def legend(descriptions: Mapping[str, str]) -> TextTable:

@@ -1,12 +1,12 @@
-"""Beyond the hills around a poor optimum: where a fit goes on that describes nothing.
+"""Line search beyond a poor local optimum of a short horizon.
 
-A short horizon has many local optima, in which no solver tells the right one from the others: in Bock's problem one for
-every 63 units of p.  But there it costs little to look around: along the step of Gauss and Newton, in units of the
-quantities,
+A short horizon may have many local optima, which no solver can distinguish from the right one: in Bock's problem one
+for every 63 units of p.  Evaluations are cheap there, so the search evaluates points along the Gauss-Newton step, in
+units of the quantities,
 
     theta + t u,    u = d / max |d_i / scale_i|,    d = - (J^T J)^+ g,    t = +-1/16, +-3/16 ... +-31/16,
 
-and to go on from the lowest of these points, if it is lower than the optimum.
+and continues from the lowest of these points if it is lower than the optimum.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def neighbour_points(problem: CompiledProblem, result: Result) -> Iterator[Array
 def find_lower_neighbour(problem: CompiledProblem, staged: StagedProblem, result: Result) -> Array | None:
     """Return the lowest (n_theta,) of the points around the end of a fit, or None if no point is lower than the end.
 
-    The problem gives the bounds; `staged` is what was fitted, as single shooting.
+    problem : problem with the bounds
+    staged : the fitted problem by single shooting
     """
     points = [staged.evaluate(theta) for theta in (result.theta, *neighbour_points(problem, result))]
     costs = [point.cost for point in points]  # infinite where it could not be evaluated

@@ -1,6 +1,6 @@
-"""Horizons: the sequences of times along which a fit can grow.
+"""Horizons: sequences of times up to which an incremental fit uses the data.
 
-All times are those of the experiments, as in `Posed.until`.
+Times are on the axes of the experiments, as in `Posed.until`.
 """
 
 from __future__ import annotations

@@ -59,11 +59,11 @@ from castfit.transcribe.single_shooting import SingleShooting
 
 RULES = ("doubling", "break time")
 _HOPELESS = (Status.UNRESOLVABLE, Status.INACCURATE)  # a shorter step does not help
-_MOST_ITERATIONS = 50  # of the default solver and of a rescue, per solve; more are not worth their time
-_MOST_RELAXATIONS = 8  # after which the user's bounds are taken
-_MOST_SHORTER = 3  # fallbacks in a fit after which shorter steps are not tried any more
-_MOST_HILLS = 3  # beyond which the first horizon is searched
-_LOWEST_LOG = -700.0
+_MOST_ITERATIONS = 50  # iteration limit of the default solver and of a rescue, per solve
+_MOST_RELAXATIONS = 8  # number of relaxations after which the user's bounds are used
+_MOST_SHORTER = 3  # number of fallbacks in a fit after which no shorter horizon is tried
+_MOST_HILLS = 3  # number of line searches beyond a poor optimum of the first horizon
+_LOWEST_LOG = -700.0  # smallest logarithm of a quantity whose exponential is positive
 _COARSE_INTEGRATION = 1e-6  # relative tolerance; gradients then err by 1e-4 (Lotka-Volterra)
 _COARSE_SOLUTION = 1e-4  # tolerance of the solver
 _MAX_MEAN_SQUARE = 4.0

@@ -92,11 +92,11 @@ def confidence_limits(result: Result, level: float, accuracy: float, user: Bound
     """
     theta = result.theta
     deviations, dof = standard_deviations(result, accuracy)
-    if not dof > 0.0:  # nothing is known of the noise
+    if not dof > 0.0:  # The data do not determine the noise.
         deviations, dof = np.full(theta.size, np.inf), np.inf
     half_widths = np.maximum(quantile(level, dof) * deviations, accuracy * np.abs(theta))
     lower, upper = np.maximum(theta - half_widths, user.lower), np.minimum(theta + half_widths, user.upper)
-    if result.problem is not None:  # what is eliminated finds its place without limits
+    if result.problem is not None:  # Eliminated quantities need no limits.
         eliminated_indices = eliminated_entries(result.problem.posed)
         lower[eliminated_indices], upper[eliminated_indices] = (
             user.lower[eliminated_indices],

@@ -102,8 +102,8 @@ class IncrementalResult(SearchResult):
     def equivalent_iterations(self) -> float:
         """Iterations on the whole horizon that would have integrated as far (Michalik et al. 2009, Sec. 5).
 
-        I_equiv = sum_i n_i t_i / t_end, with n_i iterations on the horizon t_i; those of relaxed bounds and of
-        fallbacks count.  With several experiments t_i is the sum of the lengths of all of them.
+        I_equiv = sum_i n_i t_i / t_end, with n_i iterations on the horizon t_i, including iterations with relaxed
+        bounds and fallbacks.  With several experiments t_i is the sum of the lengths of all of them.
         """
         return sum(h.iterations * h.share for h in self.horizons)
 

@@ -328,7 +328,7 @@ _Parts = tuple[Posable, Any, Any]
 def _attempt(
     job: bytes | _Parts, start: Mapping[str, float] | Decomposed | SoftStart, limit: float, deadline: float
 ) -> FitAnswer | None:
-    """Fit from one start, wherever this is called; None if there is no time."""
+    """Fit from one start.  Return None if the time is over."""
     problem, transcription, solver = unpickle_job(job)
     return call_with_time_limit(
         lambda seconds_left: fit(problem, transcription, solver, start=start, retry=False, max_time=seconds_left),

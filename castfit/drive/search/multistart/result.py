@@ -74,7 +74,7 @@ class StartRow(Trial):
         return replace(self, objective=merit.at_height(self.chi2), measure=merit.measure)
 
     def with_draw(self, outcome: Any) -> StartRow:
-        """Return the row after another draw, with the outcome of its task added to those of earlier ones."""
+        """Return the row after another draw, with the outcome of its task added to the outcomes of earlier draws."""
         row = self.with_outcome(outcome)
         if not isinstance(outcome, FitAnswer):
             return replace(row, draws=self.draws + (row.status != "not_run"))
@@ -95,10 +95,13 @@ class StartRow(Trial):
 class MultistartProgress:
     """Progress of a multistart after a start, as passed to a callback.
 
-    best : the best so far
-    found : how many starts ended there
-    failed : how many starts did not succeed
-    seconds, seconds_left : since the run began; as many as the rest will take at this pace
+    finished, total : number of starts that have ended, and of all starts
+    last_row : row of the start that ended last
+    best : best row so far
+    n_found : number of starts that ended in the best optimum
+    failed : number of starts that did not succeed
+    seconds : seconds since the run began
+    seconds_left : expected seconds of the other starts at the same pace
     """
 
     finished: int
@@ -203,8 +206,9 @@ class MultistartResult(SearchResult, SavedResult):
 
     @property
     def measure(self) -> str:
-        """Measure by which fits are compared: "chi2" where sigmas are known, else "-2 log L", or "PEtab's
-        objective".
+        """Measure by which fits are compared.
+
+        "chi2" if the standard deviations are known, "PEtab's objective" for PEtab problems, "-2 log L" otherwise.
         """
         return objective_measure(self.starts)
 
@@ -323,7 +327,7 @@ class StartPlan:
     def from_starts(
         cls, drawn_starts: Sequence[Mapping[str, float]], merit: ObjectiveMeasure, transcription: str, solver: str
     ) -> StartPlan:
-        """Take the names of the first start for those of all."""
+        """Build the plan of drawn starts, all with the names of the first one."""
         names = tuple(drawn_starts[0])
         starts = tuple(tuple(start[name] for name in names) for start in drawn_starts)
         return cls(names, starts, transcription, solver, merit)

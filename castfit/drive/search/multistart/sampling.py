@@ -45,10 +45,10 @@ _MIN_PROBABILITY = 2.0**-40
 class DrawnStarts:
     """The starts.
 
-    first : for each start its first candidate: a natural value for every quantity
-    again : ``again(i)`` draws the next candidate of start i; None if starts were given
+    initial_starts : for each start its first candidate: a natural value for every quantity
+    redraw : ``redraw(i)`` draws the next candidate of start i; None if the user passed the starts
     seeds : for each start a number from which what is random in its fit may be drawn
-    wanted : how many starts were asked for; more than there are if the time did not suffice
+    n_requested : number of starts that the user requested; more than there are if the time limit was reached
     note : where they were drawn for want of bounds
     """
 
@@ -68,7 +68,7 @@ class _Axis:
     upper: float
     log: bool = False
     distribution: Any = None
-    about: bool = False  # the guess, for want of bounds
+    about: bool = False  # whether the range lies around the guess, because a bound is missing
 
     def value(self, u: float) -> float:
         """Map u in [0, 1) to a value within the quantity's bounds."""
@@ -145,10 +145,10 @@ def draw(
 
 
 def screen_draws(problem: Posable, draws: DrawnStarts, count: int, deadline: float = np.inf) -> DrawnStarts:
-    """Return for each start the best of `count` draws, as simulations of low accuracy tell.
+    """Return for each start the best of `count` draws, judged by simulations of low accuracy.
 
-    Each start draws from its own stream, as without screening.  What cannot be simulated is worse than anything else.
-    Starts that the time does not suffice for stay as drawn.
+    Each start draws from its own stream, as without screening.  Points that cannot be simulated rank last.  Starts
+    after the deadline stay as drawn.
     """
     redraw = draws.redraw
     if count < 2 or redraw is None:
@@ -179,7 +179,7 @@ class _RandomStreams:
         return self._own[i]
 
     def seed(self, i: int) -> int:
-        """Return a number for what comes after drawing a start; its stream goes on as if it had not been asked."""
+        """Return a seed for the fit of start i, without changing the random stream of its draws."""
         (fresh,) = self[i].spawn(1)
         return int(fresh.integers(2**63))
 
@@ -197,8 +197,11 @@ def _draw_unit_cube(sampling: str | None, n: int, d: int, generator: np.random.G
 
 def _build_axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -> list[_Axis]:
     limit_by_name = read_mapping("limits", limits, mistakes)
-    mistakes += [f"limits has the name '{n}', which is not estimated: {suggest(n, problem.names)}" for n in limit_by_name
-                 if n not in problem.names]  # fmt: skip
+    mistakes += [
+        f"limits has the name '{n}', which is not estimated: {suggest(n, problem.names)}"
+        for n in limit_by_name
+        if n not in problem.names
+    ]
     follow = _find_fitted_names(problem.posed)
     return [
         _build_axis(q, limit_by_name.get(q.name), log or q.scale == "log", mistakes)
@@ -208,8 +211,9 @@ def _build_axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -
 
 
 def _find_fitted_names(problem: CompiledProblem) -> frozenset[str]:
-    """Return the names of quantities that need not be drawn, since a first fit determines them: spreads, scales,
-    offsets.
+    """Return the names of quantities that are not drawn, because a first fit determines them.
+
+    These are unbounded standard deviations, scales and offsets.
     """
     noise = (q for q in problem.quantities if q.symbol_name in problem.noise_parameters)
     spreads = (q.name for q in noise if not np.isfinite([q.lower, q.upper]).all())

@@ -1,43 +1,44 @@
-"""Allocation of a portfolio search: rounds of candidates, most of them by the ways that were most productive.
+"""Allocation of a portfolio search: planning of rounds, most of them by the ways that were most productive.
 
-A way pays by finding the best optimum again, for a few times, by finding a better one, and by ending where nobody was
-before among the best quarter of all candidates: where the optimum is found once in a hundred, that tells early which
-ways come near.
-What counts is pay per work, in simulations and not in seconds, so that the plan is the same on every machine:
+A way is rewarded for finding the best optimum again (a limited number of times), for a better optimum, and for a new
+cost among the best quarter of all candidates.  If an optimum is found once in a hundred candidates, the last reward
+indicates early which ways come near it.  Rewards are compared per work, in simulations instead of seconds, so that the
+plan is the same on every machine:
 
     share of a way  ~  ((1 + 2 improvements + finds + those in the best quarter) / (1 + its work / the mean work))^2
 
-Shares are of the work, not of the candidates: what needs a hundredth of the time of others is tried a hundred times as
-often where it pays alike.  Every way keeps a small share: what fails at first may be what finds the optimum in the end;
-starts of the box and points that are moved a larger one: hardly anything else is as likely to find what nobody has
-seen, or to come from the floor of a long valley to a lower one.  Where a search takes longer, growing horizons get
-more, too: in 47 searches of two PEtab models (docs/how_to/petab.md) they founded low families two to three times as
-often a second as starts of the box, on two others a third to a quarter as often, soft equations hardly any.
+Shares refer to work, not to candidates: a way that takes a hundredth of the time is tried a hundred times as often at
+equal reward.  Every way keeps a minimal share, because a way that fails at first may find the optimum in the end.
+Random starts in the box and moved points keep larger ones: they are the most likely to find a new optimum, or to lead
+from the floor of a long valley to a lower one.  In longer searches growing horizons keep a larger share, too: in 47
+searches of two PEtab models (docs/how_to/petab.md) they founded low families two to three times as often per second as
+starts in the box, on two other models a third to a quarter as often; relaxed equations hardly any.
 
-What looks better than everything at the accuracy of a search is integrated at full accuracy at once.  Where that does
-not hold it has the cost that it really has, and its valley is followed at full accuracy.
+A candidate below every earlier cost at the accuracy of a search is integrated at full accuracy at once.  If its cost
+increases, it keeps the accurate cost, and its valley is followed at full accuracy.
 
-Where every state is measured the default fit from the guess comes first: its states start at the data.  Elsewhere they
-have nowhere to start, and the ways that integrate from the beginning come first, which are cheaper by far; the default
-fit has to wait for its share, as incremental single shooting has everywhere.
+If every state is measured, the default fit from the guess comes first, because its states start at the data.
+Otherwise the ways that begin with a simulation come first, since they are much cheaper; the default fit waits for its
+share, as incremental single shooting always does.
 
-A valley whose floor goes on falling is lower than every solution, but may take hundreds of iterations, and end nowhere:
-the lowest one is followed, a few rounds at a time, with a part of the work, half of it where the search would end
-otherwise: of a valley that fell by a tenth with every stride all of 8 s had come, and the optimum of another one.  One
-that is far ahead of all that is known is checked on the way: fitted at full accuracy as far as a few iterations go, so
-that the best point of a search that is ended is not that of long ago.
+A valley whose cost keeps decreasing is below every solution, but may take hundreds of iterations and end nowhere.  The
+lowest one is followed a few rounds at a time, with a share of the work, which is larger if the search would end
+otherwise: in one search, a valley that decreased by a tenth per stride had taken all of 8 s, and another valley held
+the optimum.  A valley far below all confirmed costs is checked by a few iterations at full accuracy, so that a search
+that is stopped returns a recent best point.
 
-A candidate from a start of its own founds a family.  What a move makes of its head goes down, and takes its place if it
-ends lower, and nobody else's: families do not crowd each other out, and each of them walks down its own valley, from
-one floor to the next.  A move is one of three, equally often: up to three coordinates are drawn anew; all are shifted
-by 10^U(-2, 0.3) units of the search times a normal deviate; or one after the other is drawn anew where the cost hardly
-changes by that.  Of 20 parameters of Elowitz' model 11 have no slope where a local fit ends, and yet lead from there to
-lower floors: what the third finds within a second and the first within five, shifts do not; from other floors the first
-lowers heads three times as often as they do (docs/compared/measured.md).
-Mostly one of the three best families is moved that are not spent: a head that some thirty moves did not lower makes
-room for the next one, and a young family need not be among the best to become the best.  Where a low floor is met
-again, elsewhere, that point is moved though one of the same cost is spent.  Once all are spent, the work goes to new
-ones.  To cross two heads, and Storn and Price's differences of two others (1997) found nothing sooner.
+A candidate from an independent start founds a family.  The end of a local fit from the moved head replaces the head of
+its own family if its cost is lower, and no other head, so families do not displace each other.  A move is one of three,
+with equal probability: up to three coordinates are drawn again; all are shifted by 10^U(-2, 0.3) units of the search
+times a normal deviate; or each coordinate in turn is drawn again if the cost hardly changes.  In Elowitz' model, 11 of
+20 parameters have no slope at the end of a local fit, and yet lead to lower floors: from there the third move finds
+them within a second, the first within five, the second not at all.  From other floors the first move lowers heads three
+times as often as the second (docs/compared/measured.md).
+
+Mostly one of the three best families that are not spent is moved.  A head that some thirty moves did not lower makes
+room for the next one, and a new family need not be among the best to become the best.  If a low cost is found again at
+another point, that point is moved although a head of the same cost is spent.  If all heads are spent, the work goes to
+new families.  Crossing two heads, and Storn and Price's (1997) differences of two others, found nothing sooner.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ _STEADY_WORK_SHARES = (
     (40, {"box": 0.2, "growing": 0.3, MOVED: 0.3}),
     (150, {"box": 0.15, "growing": 0.4, MOVED: 0.3}),
 )
-"""Of the work, after so many candidates."""
+"""Guaranteed shares of the work by way, from a number of candidates on."""
 
 _MAX_REWARDED_FINDS = 3
 """Number of finds of the best optimum that are rewarded; more do not indicate where a better one is."""
@@ -96,24 +97,23 @@ _FOLLOWING_WORK_SHARE = 0.2  # share of the work for following a valley that is 
 _LAST_FOLLOWING_WORK_SHARE = 0.5  # the same share if the search would end otherwise
 _MIN_CANDIDATES_BEFORE_MOVES = 6  # number of candidates before points are moved
 _MIN_CANDIDATES_FOR_QUARTILE = 6  # number of candidates before the best quarter is rewarded
-_N_RECENT_LOOKS, _MIN_RECENT_LOOKS = (
-    20,
-    6,
-)  # of the last candidates the median is the limit of the next, as soon as there are some
-_CHEAP_WAYS = ("box", "growing")  # ways that begin by integrating
+_N_RECENT_LOOKS, _MIN_RECENT_LOOKS = 20, 6
+"""Number of recent candidates whose median cost at a look limits the next one, and the smallest such number."""
+
+_CHEAP_WAYS = ("box", "growing")  # ways that begin with a simulation
 
 
 @dataclass(frozen=True)
 class PortfolioOptions:
-    """The parts of a search, each of which can be left out or replaced.
+    """Parts of a search, each of which can be left out or replaced.
 
-    ways : those that are used
-    screen : draws of which the best is taken
-    families : the best ones, whose heads are moved
-    race : whether candidates are dropped that are worse at a look than most before them
-    step_control : of local fits
-    doubt : whether the best point is tried with two quantities exchanged before the search ends
-    per_round : candidates that are made at a time
+    ways : ways to make candidates
+    screen : number of draws of which the best one is the start
+    families : number of the best families whose heads are moved
+    race : whether a candidate is dropped if its cost at a look is above the median of earlier ones
+    step_control : step control of local fits
+    doubt : whether two quantities of the best point are exchanged before the search ends
+    per_round : number of candidates per round
     """
 
     ways: tuple[str, ...]
@@ -127,10 +127,10 @@ class PortfolioOptions:
 
 @dataclass(frozen=True)
 class FamilyHead:
-    """The head of a family.
+    """Head of a family: its best point.
 
-    family : the candidate that founded it
-    vain : moves since it was clearly lowered
+    family : index of the candidate that founded the family
+    vain : number of moves since the cost clearly decreased
     """
 
     theta: Array
@@ -140,13 +140,13 @@ class FamilyHead:
 
     @property
     def is_spent(self) -> bool:
-        """Whether it was moved in vain as often as pays."""
+        """Whether the maximal number of moves in vain is reached."""
         return self.vain >= _MAX_VAIN_MOVES
 
 
 @dataclass(frozen=True)
 class CandidateRecord:
-    """A candidate that was made: by which way, where it came to, and of which family; -1 for its own."""
+    """Finished candidate: its way, its outcome, and its family (-1 for a family of its own)."""
 
     index: int
     way: str
@@ -155,17 +155,17 @@ class CandidateRecord:
 
     @property
     def success(self) -> bool:
-        """Whether it ended in a solution at full accuracy."""
+        """Whether the candidate ended in a solution at full accuracy."""
         return self.end.result is not None and self.end.result.success
 
     @property
     def is_independent(self) -> bool:
-        """Whether it came from a start of its own."""
+        """Whether the candidate came from an independent starting point."""
         return self.way not in (MOVED, EXCHANGED)
 
     @property
     def cost(self) -> float:
-        """The cost at full accuracy, infinite if that was not reached."""
+        """Cost of the solution at full accuracy; infinite if the candidate is not a solution."""
         return self.end.result.cost if self.success and self.end.result is not None else np.inf
 
 
@@ -174,16 +174,16 @@ _COLUMNS = np.dtype(
     + [("looks", float, 2), ("followed", int), ("size", int)]
     + [(name, bool) for name in ("settled", "floor", "dropped", "fitted", "success", "independent")]
 )
-"""Of each candidate: `solution` is its cost at full accuracy, `held` that of a valley where it was checked last, `size`
-the length of its theta, 0 if it has none."""
+"""Columns of candidates: `solution` is the cost at full accuracy, `held` that of the last check of a valley, and `size`
+the length of theta, 0 if there is none."""
 
 
 def _build_columns(records: Sequence[CandidateRecord]) -> NDArray[Any]:
     return np.array(
         [
             (
-                t.way, t.end.cost, t.cost, t.end.work, t.end.checking, t.end.following, t.end.checked_cost, t.end.at_looks,
-                t.end.followed, len(t.end.theta), t.end.is_converged, t.end.floor, t.end.dropped,
+                t.way, t.end.cost, t.cost, t.end.work, t.end.checking, t.end.following, t.end.checked_cost,
+                t.end.at_looks, t.end.followed, len(t.end.theta), t.end.is_converged, t.end.floor, t.end.dropped,
                 t.end.result is not None, t.success, t.is_independent,
             )
             for t in records
@@ -196,7 +196,8 @@ def _build_columns(records: Sequence[CandidateRecord]) -> NDArray[Any]:
 class PortfolioState:
     """State of the search after some rounds.
 
-    What is asked of all candidates is asked of `table`, their columns, which go from state to state.
+    records : candidates in the planned order
+    pool : heads of families, the lowest cost first
     """
 
     records: tuple[CandidateRecord, ...] = ()
@@ -214,13 +215,13 @@ class PortfolioState:
 
     @property
     def lowest(self) -> float:
-        """The lowest cost that holds at full accuracy, as searches see it."""
+        """Lowest cost that full accuracy confirmed, at the accuracy of the search."""
         best = self._lowest
         return float(self.table["cost"][best]) if best is not None else np.inf
 
     @cached_property
     def _lowest(self) -> int | None:
-        """The best that holds at full accuracy: a solution, unless a point on the floor of a long valley is lower."""
+        """Index of the best confirmed candidate: a solution, or a clearly lower point on the floor of a valley."""
         T = self.table
         solution = _find_lowest(T["solution"], T["success"])
         cost_limit = np.inf if solution is None else T["cost"][solution] - SAME_COST_TOL
@@ -229,13 +230,14 @@ class PortfolioState:
 
     @property
     def frontier(self) -> float:
-        """The lowest cost so far that full accuracy has not refuted, be it an optimum or not."""
+        """Lowest cost so far that full accuracy has not refuted, whether it is an optimum or not."""
         return float(self.table["cost"][(self.table["size"] > 0) & ~self._is_refuted].min(initial=self.lowest))
 
     @cached_property
     def _is_refuted(self) -> Mask:
-        """Mask of candidates refuted at full accuracy, and of those not fitted with the cost of several refuted
-        ones.
+        """Mask of refuted candidates: at full accuracy their cost is higher.
+
+        Candidates without a fit count as refuted if several candidates of the same cost were.
         """
         T = self.table
         failed = T["fitted"] & ~T["settled"]
@@ -246,12 +248,11 @@ class PortfolioState:
         return np.asarray(failed | (~T["fitted"] & (n_similar >= _MIN_REFUTATIONS)), dtype=np.bool_)
 
     def find_unconfirmed(self, *, is_last: bool = False) -> int | None:
-        """Return the index of the lowest settled candidate that looks better than every solution, or None if there
-        is none.
+        """Return the index of the lowest converged candidate that is below every solution, or None.
 
-        Confirmations have a part of the work, the first one excepted: most of what is confirmed early is soon beaten.
-        What valleys were followed for does not count: an optimum need not wait for them.
-        Floors of valleys take longer, and have to wait for their share.  Neither holds for the `is_last` time.
+        Confirmations have a limited share of the work, because later candidates soon beat most early ones.  The first
+        confirmation is exempt, and the work of following valleys does not count.  Floors of valleys also have to wait
+        for the share of valleys.  If `is_last`, neither share applies.
         """
         T = self.table
         is_converged = T["settled"] & (~T["floor"] | is_last | self._has_following_share) & ~self._is_refuted
@@ -259,7 +260,7 @@ class PortfolioState:
 
     @property
     def unpolished_index(self) -> int | None:
-        """The best that holds at full accuracy, if its fit was cut short; None if there is none."""
+        """Index of the best confirmed candidate if its fit was cut short, else None."""
         best = self._lowest
         return None if best is None or self.records[best].success or self.records[best].end.polished else best
 
@@ -276,9 +277,9 @@ class PortfolioState:
         return _find_lowest(T["cost"], candidates & ~T["fitted"] & (T["cost"] < self.lowest - SAME_COST_TOL))
 
     def find_valley(self, *, is_last: bool = False) -> int | None:
-        """Return the lowest candidate that is lower than all that are settled, and was not dropped.
+        """Return the index of the lowest open candidate, if it is below all converged ones.
 
-        None if there is none, or no share of the work is left for it, which is larger for the `is_last` time.
+        Return None if there is none, or if no share of the work is left.  The share is larger if `is_last`.
         """
         T, lowest = self.table, self._lowest_open
         has_share = is_last and T["following"].sum() <= _LAST_FOLLOWING_WORK_SHARE * T["work"].sum()
@@ -286,8 +287,9 @@ class PortfolioState:
 
     @property
     def unchecked_index(self) -> int | None:
-        """Index of the lowest open candidate if it is far below all checked ones and a share of work is left, else
-        None.
+        """Index of the lowest open candidate if it is due for a check, else None.
+
+        It is due if its cost is far below all checked ones and a share of the work is left.
         """
         T, lowest = self.table, self._lowest_open
         cost_limit = min(self.lowest, float(T["held"].min(initial=np.inf))) - NEAR_COST_TOL
@@ -311,17 +313,17 @@ class PortfolioState:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether anything that looks better than every solution waits to be confirmed or followed."""
+        """Whether a candidate below every solution waits to be confirmed or followed."""
         return self.find_unconfirmed(is_last=True) is not None or self._lowest_open is not None
 
     @property
     def is_closable(self) -> bool:
-        """Whether any of that is to be confirmed or followed now: shares of the work may be used up."""
+        """Whether a waiting candidate can be confirmed or followed now, within the shares of the work."""
         return self.find_unconfirmed(is_last=True) is not None or self.find_valley(is_last=True) is not None
 
     @cached_property
     def _has_following_share(self) -> Mask:
-        """Whether the share of valleys is left for each candidate; what its first strides take is not foreseen."""
+        """Whether the share of valleys suffices for each candidate, (n,); the work of its first strides is ignored."""
         T = self.table
         strides = np.array(
             [
@@ -337,9 +339,8 @@ class PortfolioState:
     def find_best_hits(self, *, independent: bool = True) -> Index:
         """Return the indices of the candidates that ended in the best optimum.
 
-        If `independent`, moved points do not count.
-
-        What was seen to be no better was not fitted at full accuracy; that it is the same the search's cost tells.
+        If `independent`, moved points do not count.  Candidates without a fit at full accuracy are compared by their
+        cost at the accuracy of the search.
         """
         T, best, lowest = self.table, self.best, self.lowest
         if not np.isfinite(lowest):
@@ -350,7 +351,7 @@ class PortfolioState:
         return np.flatnonzero(is_best & (T["independent"] | (not independent)))
 
     def find_best_records(self, *, independent: bool = True) -> list[CandidateRecord]:
-        """Return the candidates that ended in the best optimum, as determined by `found`."""
+        """Return the candidates that ended in the best optimum, as determined by `find_best_hits`."""
         return [self.records[i] for i in self.find_best_hits(independent=independent).tolist()]
 
     def with_records(self, records: Sequence[CandidateRecord], region: SearchRegion) -> PortfolioState:
@@ -373,22 +374,23 @@ class PortfolioState:
         return self._with((*self.records, *records), np.concatenate([self.table, _build_columns(records)]), pool)
 
     def with_followed(self, index: int, end: CandidateOutcome) -> PortfolioState:
-        """Return the state with a candidate that went on along the floor of its valley."""
+        """Return the state with a candidate whose valley was followed further."""
         previous = self.records[index].end
         if not end.cost < previous.cost and end.rough == previous.rough:  # costs of one accuracy are compared
             end = replace(end, theta=previous.theta, cost=previous.cost)
             if previous.followed >= _MAX_LOW_ACCURACY_STRIDES and not end.is_converged:
-                # The same stride again would lead to the same end: a fit goes on from there, if any does.
+                # The same stride again would end at the same point; only a fit can continue from there.
                 end = replace(end, is_converged=True, floor=True)
         updated = replace(
-            previous, theta=end.theta, cost=end.cost, is_converged=end.is_converged, floor=end.floor, followed=previous.followed + 1,
-            following=previous.following + end.work, checking=previous.checking + end.work, work=previous.work + end.work,
+            previous, theta=end.theta, cost=end.cost, is_converged=end.is_converged, floor=end.floor,
+            followed=previous.followed + 1, following=previous.following + end.work,
+            checking=previous.checking + end.work, work=previous.work + end.work,
             seconds=previous.seconds + end.seconds, rough=end.rough,
         )  # fmt: skip
         return self._with_outcome(index, updated)
 
     def with_checked(self, index: int, end: CandidateOutcome) -> PortfolioState:
-        """Return the state with a candidate in a valley that was fitted at full accuracy, as far as a few steps go."""
+        """Return the state with a candidate in a valley that was fitted at full accuracy for a few iterations."""
         if end.result is None or end.result.success or not end.is_converged:
             return self.with_confirmed(index, end)
         previous = self.records[index].end
@@ -400,7 +402,7 @@ class PortfolioState:
         return self._with_outcome(index, updated)
 
     def with_confirmed(self, index: int, end: CandidateOutcome) -> PortfolioState:
-        """Return the state with a candidate fitted at full accuracy; if that failed, it is no optimum."""
+        """Return the state with a candidate fitted at full accuracy; if the fit failed, it is not an optimum."""
         previous = self.records[index]
         updated = replace(
             end, start_theta=previous.end.start_theta, at_looks=previous.end.at_looks, followed=previous.end.followed,
@@ -410,7 +412,7 @@ class PortfolioState:
         )  # fmt: skip
         if not end.is_converged:
             updated = replace(updated, theta=previous.end.theta, cost=previous.end.cost)
-            if previous.end.result is not None:  # what held before does not cease to
+            if previous.end.result is not None:  # An earlier confirmation remains valid.
                 updated = replace(updated, result=previous.end.result, is_converged=previous.end.is_converged)
         return self._with_outcome(index, updated)
 
@@ -429,7 +431,7 @@ class PortfolioState:
 
 
 def _find_lowest(costs: Array, candidates: Mask) -> int | None:
-    """Return the first of the lowest of some candidates; None if there are none."""
+    """Return the index of the lowest cost among candidates, the first of equal ones; None if there are none."""
     return int(np.argmin(np.where(candidates, costs, np.inf))) if candidates.any() else None
 
 
@@ -470,7 +472,7 @@ def _compute_cost_limit(state: PortfolioState, look: int) -> float:
 
 
 def build_valley_order(state: PortfolioState, options: PortfolioOptions, index: int) -> CandidateOrder:
-    """Return the order to go on along the floor of a candidate's valley."""
+    """Return the order to follow a candidate's valley further."""
     end, step_control = state.records[index].end, options.step_control
     accurate = end.followed >= _MAX_LOW_ACCURACY_STRIDES
     return CandidateOrder(
@@ -486,7 +488,7 @@ def build_exchange_order(state: PortfolioState, options: PortfolioOptions, rng: 
 
 
 def _find_untried_ways(state: PortfolioState, options: PortfolioOptions) -> list[str]:
-    """Return the ways that were not tried yet, the cheap ones first, twice, where states have nowhere to start."""
+    """Return the ways that were not tried yet.  If states are unobserved, the cheap ways come first, twice each."""
     times = {way: int((state.table["way"] == way).sum()) for way in options.ways if way != MOVED}
     if "soft" in options.ways and (cheap := [way for way in _CHEAP_WAYS if times.get(way, 2) < 2]):
         return cheap
@@ -551,10 +553,11 @@ def compute_way_probabilities(state: PortfolioState, ways: Sequence[str]) -> Arr
 def add_to_pool(
     pool: Sequence[FamilyHead], new_head: FamilyHead, region: SearchRegion, threshold: float = -np.inf
 ) -> tuple[FamilyHead, ...]:
-    """Add a member to a pool, the best first; of similar members only the better one stays.
+    """Add a head to a pool, which is sorted by cost; of similar heads only the better one stays.
 
-    It is as spent as those of other families in whose place it comes.  Up to a `threshold` cost, spent ones elsewhere are
-    not alike: from another point of a plateau moves may lead elsewhere.
+    The new head inherits the largest number of vain moves of the heads of other families that it replaces.  If its
+    cost is below `threshold`, a spent head of the same cost elsewhere does not exclude it: moves from another point of
+    a plateau may end elsewhere.
     """
     if not np.isfinite(new_head.cost):
         return tuple(pool)
@@ -586,7 +589,7 @@ def add_to_pool(
 
 
 def select_head(pool: Sequence[FamilyHead], rng: np.random.Generator, families: int = N_MOVED_FAMILIES) -> FamilyHead:
-    """Choose the head that is moved, mostly of the best families that were not moved in vain; the pool is sorted."""
+    """Choose the head that is moved, mostly among the best families that are not spent; the pool is sorted."""
     if rng.random() < _ANY_HEAD_PROBABILITY:
         return pool[int(rng.integers(len(pool)))]
     best = ([m for m in pool if not m.is_spent] or pool)[:families]
@@ -594,7 +597,7 @@ def select_head(pool: Sequence[FamilyHead], rng: np.random.Generator, families: 
 
 
 def perturb_head(head: Array, region: SearchRegion, rng: np.random.Generator) -> tuple[Array, bool]:
-    """Return a moved copy of a head, and whether it is still to be moved over its plateau, by simulations."""
+    """Return a moved copy of a head, and whether simulations are to move it further over its plateau."""
     kind, theta = int(rng.integers(3)), head.copy()
     if kind == 0:
         coordinates = rng.choice(

@@ -40,8 +40,8 @@ class NonuniformPrior:
 class SearchRegion:
     """Search region of candidates: limits and one unit of the search for every quantity, (n,) each.
 
-    `uneven` says which are not drawn evenly between their limits, `note` which have limits about the guess for want of
-    bounds.
+    uneven : distributions of quantities that are not drawn evenly between their limits
+    note : sentence about quantities without bounds, which are drawn around their guess; empty if there are none
     """
 
     lower: Array

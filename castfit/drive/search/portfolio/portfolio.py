@@ -1,9 +1,10 @@
-"""`estimate`: the answer, without a choice of method: fit, doubt, search, confirm.
+"""`estimate`: parameter estimation without a choice of method.
 
-fit        as `castfit.fit` does it, from the guess
-doubt      other ways, from other starts: does any find a better optimum, or the same again?
-search     rounds of candidates, most of them by the ways that paid (castfit.drive.search.portfolio.allocation)
-confirm    what is best is fitted at full accuracy, verified, and found again from starts of its own
+fit        the default `castfit.fit` from the guess
+search     rounds of candidates by several ways from other starts, most of them by the most productive ways
+           (castfit.drive.search.portfolio.allocation)
+confirm    the best candidate is fitted at full accuracy, verified, and found again from independent starts
+exchange   two quantities of the best point are exchanged, to find mirror optima
 """
 
 from __future__ import annotations
@@ -59,40 +60,41 @@ def estimate(
     callback: Callable[[PortfolioProgress], Any] | None = None,
     verbose: int | None = None,
 ) -> PortfolioResult:
-    """Estimate parameters without choosing a method, and say how sure the answer is.
+    """Estimate parameters without choosing a method, and report whether the optimum was found again.
 
-    The default fit from the guess comes first; then several ways to search go on from other starts, most of the time by
-    those that pay.  The search ends when the best optimum was found `finds` times from starts of their own and
-    describes the data; if it does not, but explains half of their variance at least, when no better one is likely
-    after a thousand candidates; or when the time is over.  But for that limit the numbers depend neither on `workers`
-    nor on how long anything takes.
+    The default fit from the guess comes first.  Several ways of searching follow from other starts; the most productive
+    ways get most of the work.  The search ends if the best optimum fits the data and was found `finds` times from
+    independent starts.  If it does not fit the data, but explains at least half of the variance of every output, the
+    search ends after at least a thousand candidates, when a better optimum is unlikely.  It also ends at the time
+    limit.  Except for that limit, the numbers depend neither on `workers` nor on computing times.
 
     Parameters
     ----------
     problem : Problem or Posed
     max_time : float
-        Seconds.
+        Time limit in seconds.
     rng : int or numpy.random.Generator
     finds : int
-        How often the best optimum is to be found before it is believed.
+        Number of independent starts that must end in the best optimum.
     limits : mapping from quantity name to (lower, upper), optional
-        Where starts are drawn, evenly on the scale of each quantity.  By default as its ``Parameter(starts=...)`` says,
-        else between the bounds; where there are
-        none, a factor of a thousand about the guess of what is on logarithmic scale, else ten times the guess to either
-        side.
+        Limits between which starts are drawn, evenly on the scale of each quantity.  The default is
+        ``Parameter(starts=...)`` if it is set, otherwise the bounds.  If a bound is missing, starts lie within a
+        factor of a thousand of the guess on a logarithmic scale, and within ten times the guess to either side on a
+        linear one.
     strategies : sequence of {"fit", "box", "growing", "soft", "incremental", "decomposed", "moved"}, optional
-        The ways to search, by default all that suit the problem: the default fit from random starts; single shooting in
-        a box from the best of several draws; the same on ever longer horizons; where not all states are measured, after
-        soft equations from constant states; where they are, `castfit.incremental`, and fits after equations that share
-        no parameter were estimated apart; good points that are moved, and go down again.
+        Search strategies; by default all that suit the problem.  "fit": the default fit from random starts.  "box": single
+        shooting with a trust region from the best of several draws.  "growing": the same on growing horizons.  "soft":
+        the same after relaxed equations from constant states, if not all states are measured.  "incremental":
+        `castfit.incremental`, and "decomposed": fits after separate estimation of equations that share no parameter,
+        both if all states are measured.  "moved": local fits from moved good points.
     screen : int
-        Of how many draws the best is taken.
+        Number of draws of which the best one is the start of a candidate.
     race : bool
-        Whether candidates are dropped that are worse than half of those before them at the same point.
+        Whether a candidate is dropped if its cost is above the median of earlier candidates at the same iteration.
     workers : int or concurrent.futures.Executor
         As for `multistart`.
     checkpoint : str or Path, optional
-        A file to which every candidate is written at once.
+        File to which every candidate is appended as soon as it ends.
     resume : bool
         Whether to continue the checkpoint if it exists.
     callback : callable, optional
@@ -104,13 +106,12 @@ def estimate(
     Returns
     -------
     PortfolioResult
-        Also if nothing was found, or the search was interrupted; ``print`` tells the story.
+        Also if no candidate converged, or the search was interrupted; ``print`` shows a summary.
 
     Raises
     ------
     InputError
-        For misuse: options out of range, what cannot be sent to other processes, a checkpoint that belongs to another
-        problem.
+        For options out of range, objects that cannot be pickled, or a checkpoint of another problem.
 
     Examples
     --------
@@ -137,8 +138,8 @@ def estimate(
     options = PortfolioOptions(chosen_ways, int(screen), race=bool(race))
     region = build_search_region(problem.posed, limits)
     header = run_header(
-        "estimate", problem, Collocation(), GaussNewton(), seed=read_seed(rng), strategies=list(chosen_ways), screen=int(screen),
-        race=bool(race), limits=[region.lower.tolist(), region.upper.tolist()],
+        "estimate", problem, Collocation(), GaussNewton(), seed=read_seed(rng), strategies=list(chosen_ways),
+        screen=int(screen), race=bool(race), limits=[region.lower.tolist(), region.upper.tolist()],
     )  # fmt: skip
     return run_portfolio(problem, options, region, run, header, rng=rng, finds=int(finds))
 
@@ -146,8 +147,8 @@ def estimate(
 def applicable_strategies(compiled: CompiledProblem) -> tuple[str, ...]:
     """Return the ways that suit a problem.
 
-    Where all states are measured, nobody need find them by soft equations; elsewhere incremental single shooting has
-    nothing to hold on to.
+    Relaxed equations are used only if some states are unobserved, incremental fits and decomposition only if all are
+    measured.
     """
     measured = every_state_measured(compiled)
     is_unsuitable = {

@@ -24,9 +24,13 @@ from castfit.problem.compiled_problem import CHI2
 class StrategySummary:
     """Statistics of one way to search.
 
-    name : str; tried, dropped, solutions, finds : int, candidates, those given up on the way, those that ended in
-    optima, and those in the best of these; improvements : int, how often it found what was best
-    then; seconds : float, of computing time
+    name : name of the way
+    n_tried : number of its candidates
+    dropped : number of candidates that were dropped before their end
+    solutions : number of candidates that ended in optima
+    finds : number of candidates that ended in the best optimum
+    improvements : number of candidates that were the best ones at their time
+    seconds : computing time in seconds
     """
 
     name: str
@@ -47,12 +51,15 @@ class StrategySummary:
 @add_brief_repr
 @dataclass(frozen=True)
 class SearchCandidate:
-    """A candidate: its way, where it ended, computing seconds.
+    """Candidate of a portfolio search.
 
-    cost is what the search saw; success tells whether it was fitted at full accuracy, objective, chi2 and values (by
-    name, natural scale) are of that fit, NaN and none if there was none; best tells whether it ended in the best
-    optimum.  begun is where it started, in search scale, of the quantities that are searched; empty where that is not
-    a point, or of others.
+    cost : cost at the accuracy of the search
+    success : whether the candidate is a solution at full accuracy
+    objective, chi2, values : of the fit at full accuracy; NaN and empty if there was none
+    best : whether the candidate ended in the best optimum
+    dropped : whether the candidate was dropped before its end
+    seconds : computing time in seconds
+    start_theta : start in search scale; empty if the candidate continues another one
     """
 
     index: int
@@ -73,9 +80,12 @@ class SearchCandidate:
 class PortfolioProgress:
     """Progress of a portfolio search after a candidate, as passed to a callback.
 
-    candidates : how many were made;  cost, chi2 : of the best solution, infinite as long as there is none;  finds : how
-    often it was found;  seconds;  lowest : cost at full accuracy, of the best solution or of a point on the floor of a
-    long valley that is lower;  objective : of that point, in its measure
+    candidates : number of candidates so far
+    cost, chi2 : cost and chi2 of the best solution; infinite if there is none
+    finds : number of candidates that ended in the best optimum
+    seconds : seconds since the search began
+    lowest : cost at full accuracy of the best solution, or of a lower point in a flat valley
+    objective : objective of that point, in units of `measure`
     """
 
     candidates: int
@@ -171,8 +181,9 @@ class PortfolioResult(SearchResult):
 
     @property
     def measure(self) -> str:
-        """Measure by which fits are compared: "chi2" where sigmas are known, else "-2 log L", or "PEtab's
-        objective".
+        """Measure by which fits are compared.
+
+        "chi2" if the standard deviations are known, "PEtab's objective" for PEtab problems, "-2 log L" otherwise.
         """
         return self.merit.measure
 
@@ -211,7 +222,8 @@ class PortfolioResult(SearchResult):
             return f"Stopping criterion met: {self.reason}"
         if not self.success:
             return self.reason
-        return f"Stopping criterion not met: {self.reason} A better optimum may exist: increase max_time or narrow the bounds."
+        advice = "A better optimum may exist: increase max_time or narrow the bounds."
+        return f"Stopping criterion not met: {self.reason} {advice}"
 
     def sheet(self) -> TextTable:
         """Return the table of the ways."""

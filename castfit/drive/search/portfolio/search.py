@@ -1,11 +1,11 @@
-"""The driver of a portfolio: rounds of candidates are planned, carried out in any order, and entered in theirs.
+"""Driver of a portfolio search: rounds of candidates are planned, run in any order, and entered in the planned order.
 
-    plan --> candidates --> what looks better than every solution is confirmed --> enough? --> plan ...
+    plan --> candidates --> candidates below every solution are confirmed --> enough finds? --> plan ...
 
-A search is a setting of its parts (castfit.drive.search.portfolio.allocation.Options): ways with their draws and
-screening, local fits and their race, the pool.  What is better than every solution so far is fitted at full accuracy
-between two rounds, one point at a time; what ends in the same valley counts without.  Before the end the best point is
-doubted.
+A search is defined by its parts (castfit.drive.search.portfolio.allocation.PortfolioOptions): ways with their draws and
+screening, local fits and their race, the pool.  Between two rounds, a candidate below every solution is fitted at full
+accuracy, one at a time; other candidates in the same valley count without a fit.  Before the end, two quantities of the
+best point are exchanged.
 """
 
 from __future__ import annotations
@@ -55,17 +55,14 @@ _MIN_CANDIDATES_IF_MISFIT = 1000
 _MAX_UNEXPLAINED_FRACTION = 0.5
 """Unexplained fraction of an output's variance above which a misfit never ends the search."""
 _MIN_FIT_SECONDS = 1e-3  # time limit in seconds of a fit that only evaluates its starting point
-_RESERVE_SHARE_AND_SECONDS = (
-    0.1,
-    10.0,
-)  # of the time, and seconds at most, kept for the confirmation of what was found last
+_RESERVE_SHARE_AND_SECONDS = 0.1, 10.0  # share of the time limit, and at most seconds, for the last confirmation
 
 
 def run_portfolio(
     problem: Posable, options: PortfolioOptions, region: SearchRegion, run: RunOptions, header: Header, *,
     rng: int | np.random.Generator, finds: int,
 ) -> PortfolioResult:  # fmt: skip
-    """Carry out a search with given parts; `castfit.estimate` says what the arguments mean."""
+    """Run a search with given parts; see `castfit.estimate` for the arguments."""
     job = run.pickle_job("estimate", "the problem", (problem, region))
     with run.open_checkpoint(header) as file:
         search = _PortfolioSearch(problem, options, region, np.random.default_rng(rng), job, run, finds)
@@ -94,7 +91,7 @@ def run_portfolio(
 
 
 class _PortfolioSearch:
-    """A search that is under way."""
+    """Running search."""
 
     def __init__(
         self, problem: Posable, options: PortfolioOptions, region: SearchRegion, rng: np.random.Generator, job: Any,
@@ -119,7 +116,7 @@ class _PortfolioSearch:
         self._is_exchanging, self._exchanged_cost = False, np.inf
 
     def plan(self) -> None:
-        """Plan until there is something to be carried out, or the search is at its end."""
+        """Plan until there are orders to carry out, or the search ends."""
         while not self._planned_orders and not self.reason:
             self._confirming_index = (
                 self.state.last_resort_index if self._is_late else self.state.find_unconfirmed(is_last=self._is_closing)
@@ -157,7 +154,7 @@ class _PortfolioSearch:
             self._absorb()
 
     def enter(self, i: int, outcome: Any) -> CandidateOutcome | None:
-        """Enter an outcome; None if it does not count."""
+        """Enter an outcome; return None if it does not count."""
         if isinstance(outcome, InputError):
             raise outcome
         if outcome is None:  # there was no time for it
@@ -192,7 +189,7 @@ class _PortfolioSearch:
                     self.tasks.clear()
             elif reason and self.options.doubt and self.state.best < self._exchanged_cost:
                 self._is_exchanging = True
-                self._planned_orders.clear()  # what is left of the round is not needed
+                self._planned_orders.clear()  # The other orders of the round are not needed.
                 self.tasks.clear()
             else:
                 self.reason = reason
@@ -205,7 +202,7 @@ class _PortfolioSearch:
                 self._enter_candidate(*entry)
 
     def _enter_candidate(self, number: int, order: CandidateOrder) -> None:
-        """Enter a candidate, or the confirmation of one."""
+        """Enter a candidate or its confirmation."""
         end = self._ends.pop(number)
         if order.way == FOLLOW:
             if self._following_index is not None:
@@ -225,7 +222,7 @@ class _PortfolioSearch:
         return self.state.find_best_hits().size >= self.finds
 
     def _find_stop_reason(self) -> str:
-        """Return the reason for the end of the search, or an empty string if it goes on."""
+        """Return the reason for the end of the search, or an empty string if it continues."""
         if not self._has_enough_finds or self._best is None:
             return ""
         if (
@@ -257,8 +254,8 @@ class _PortfolioSearch:
         lowest = self._best.cost if self._best is not None and not self._rank[0] else np.inf
         objective = self._best.objective if np.isfinite(lowest) and self._best is not None else np.inf
         return PortfolioProgress(
-            len(self.state.records), self.state.best, chi2, self.state.find_best_hits().size, self.run.seconds, lowest, objective,
-            self._merit.measure,
+            len(self.state.records), self.state.best, chi2, self.state.find_best_hits().size, self.run.seconds, lowest,
+            objective, self._merit.measure,
         )  # fmt: skip
 
     def result(self, stop_status: Status | None, warnings: tuple[str, ...]) -> PortfolioResult:
@@ -287,7 +284,7 @@ class _PortfolioSearch:
         )
 
     def _look_at_last_resort(self) -> None:
-        """Evaluate the best candidate where nothing was fitted: no search that got anywhere ends without a point."""
+        """Evaluate the best candidate if no fit was done, so that the search has a best point."""
         index = self.state.last_resort_index
         if self._best is not None or index is None:
             return
@@ -306,8 +303,8 @@ class _PortfolioSearch:
                 best = t.cost
         n_found = sum(t.way == name for t in self.state.find_best_records(independent=False))
         return StrategySummary(
-            name, len(records), sum(t.end.dropped for t in records), sum(t.end.is_converged for t in records), n_found, improvements,
-            sum(t.end.seconds for t in records),
+            name, len(records), sum(t.end.dropped for t in records), sum(t.end.is_converged for t in records), n_found,
+            improvements, sum(t.end.seconds for t in records),
         )  # fmt: skip
 
 

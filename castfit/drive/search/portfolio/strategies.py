@@ -1,30 +1,30 @@
-"""The ways of a portfolio: each makes one candidate from a random stream, and goes as far down as it can.
+"""Ways of a portfolio search: each makes one candidate from a random stream and minimises it as far as it can.
 
-    draws --screen--> the best of them --lead--> nearer --local fit, raced--> valley --> optimum --confirm--> solution
+    draws --screen--> best draw --lead--> start --local fit with race--> valley --> optimum --confirm--> solution
 
-The ways differ in what leads from the best draw to where the local fit begins:
+The ways differ in the steps between the best draw and the start of the local fit:
 
-    fit          `castfit.fit` as it is by default, from a draw: states start at the data, on collocation
-    box          nothing
-    growing      ever longer horizons in the box (castfit.fit.start.local_search)
-    soft         constant states and soft equations (castfit.fit.start.soft_start)
-    moved        a head of the pool, moved (castfit.drive.search.portfolio.allocation), in the place of draws
+    fit          default `castfit.fit` from a draw: states start at the data, on collocation
+    box          none
+    growing      growing horizons with the trust region (castfit.fit.start.local_search)
+    soft         constant states and relaxed equations (castfit.fit.start.soft_start)
+    moved        a moved head of the pool instead of draws (castfit.drive.search.portfolio.allocation)
 
-Two more are drivers of their own, and end at full accuracy as the default fit does:
+Two further ways are drivers of their own, and end at full accuracy as the default fit does:
 
-    incremental  horizons that grow by what is known of the parameters (castfit.incremental)
-    decomposed   equations that share no parameter estimated apart (castfit.fit.start.decomposition)
+    incremental  growing horizons with bounds from the confidence limits (castfit.incremental)
+    decomposed   separate estimation of equations that share no parameter (castfit.fit.start.decomposition)
 
-The local fit is single shooting in the box (castfit.solve.step_control.box), at the accuracy of a search.  What comes
-near the best so far goes on to its optimum; the best of these is confirmed: fitted at full accuracy, and verified.
-A default fit that gives up goes on in the box from where it came to.  Floors of long valleys may be followed for
-hundreds of iterations, and never meet the conditions of an optimum: the plan goes on with the lowest of them as far as
-its share of the work allows.  One that stays as low at full accuracy holds as the best point, if it is clearly lower
-than every solution, but is never called one.
+The local fit is single shooting with the trust region (castfit.solve.step_control.box), at the accuracy of a search.
+A candidate near the best cost so far is continued to its optimum.  The best of these is confirmed: it is fitted at full
+accuracy and verified.  A default fit that fails is continued with the trust region from its last point.  A long valley
+may be followed for hundreds of iterations without meeting the optimality conditions: the plan follows the lowest one as
+far as its share of the work allows.  If its cost stays as low at full accuracy, it is the best point if it is clearly
+below every solution, but it is never reported as a solution.
 
-Before a search ends, its best point is doubted: two quantities change places, for all pairs.  Rates of consecutive
-steps can be exchanged, nearly, where only what comes after them is measured, and such mirror optima may be as wide as
-the best one, hardly poorer, and found as often.
+Before a search ends, pairs of quantities of its best point are exchanged.  Rates of consecutive steps can be nearly
+exchangeable if only later steps are measured.  Such mirror optima may be as wide as the best optimum, hardly poorer,
+and found as often.
 """
 
 from __future__ import annotations
@@ -71,42 +71,41 @@ WAYS = {
     "decomposed": "default fit after separate estimation of equations that share no parameter",
     "moved": "perturbed good points, single shooting with trust region",
 }
-"""The ways, in words."""
+"""Descriptions of the ways."""
 
 FULL_ACCURACY_WAYS = ("fit", "incremental", "decomposed")
-"""Those that end at full accuracy: each of their candidates takes as long as many others."""
+"""Ways that end at full accuracy; a candidate takes as long as many others."""
 
 _LEADING_STRATEGIES = {"box": TRUST_REGION_DESCENT, "growing": GROWING_HORIZONS, "soft": RELAXED_DYNAMICS}
 """The strategies of a fit that lead from a draw to where the local fit begins."""
 
 MOVED = "moved"
-"""The way that begins at points of others."""
+"""Way that begins at moved points of other candidates."""
 
 CONFIRM = "confirm"
-"""The order to fit a point at full accuracy."""
+"""Order to fit a point at full accuracy."""
 
 FOLLOW = "follow"
-"""The order to go on along the floor of a valley."""
+"""Order to follow a valley further."""
 
 EXCHANGED = "exchanged"
-"""The order to go down from where two quantities have changed places."""
+"""Order to search locally from points with two quantities exchanged."""
 
 WAY_DESCRIPTIONS = {**WAYS, EXCHANGED: "two quantities of the best point exchanged, single shooting with trust region"}
 
 SAME_COST_TOL = 0.1
-"""Difference of two costs, in the logarithm of the likelihood, up to which they are of one optimum."""
+"""Difference of two costs, in units of the log-likelihood, up to which they belong to the same optimum."""
 
 NEAR_COST_TOL = 2.0
-"""Of the lowest cost so far, in the logarithm of the likelihood: what comes so close is followed to its optimum."""
+"""Distance from the lowest cost, in units of the log-likelihood, up to which a candidate is followed to its optimum."""
 
 NO_COST_LIMITS = (np.inf, np.inf)
-"""Costs at two looks (`castfit.fit.start.local_search.LOOK_ITERATIONS`) above which nobody is dropped."""
+"""Costs at two looks (`castfit.fit.start.local_search.LOOK_ITERATIONS`) that drop no candidate."""
 
 _UNFINISHED_STATUSES = (
     Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME, Status.START_FAILED, Status.EVALUATION_FAILED,
 )  # fmt: skip
-"""Ends of fits along long valleys, and at points with a cost but no derivatives, or beside such: large powers overflow
-in these."""
+"""Ends of fits along long valleys, and near points without derivatives, where large powers overflow."""
 
 _MAX_CONFIRMING_ITERATIONS = 4  # iterations of a fit that confirms a candidate
 _MAX_POLISHING_ITERATIONS = 150  # iterations of the fit that ends a search
@@ -125,15 +124,17 @@ _NEAR_COST_RTOL = 0.02  # the same margin relative to the lowest cost, which mat
 class CandidateOrder:
     """Order of a candidate: the way, the random stream, and the state of knowledge.
 
-    theta : where a moved one begins, and one that is to be confirmed
-    limits : costs above which it is dropped at its looks
-    best : the lowest cost so far
-    guess : whether it begins at the guess
-    accurate : whether a valley is followed at the accuracy that floors of long ones need, and whether a fit that
-        confirms takes as many iterations as an optimum may need
-    step_control : of the local fit
-    family : of a moved one
-    plateau : whether a moved one begins elsewhere on the plateau about theta
+    way : way of the search, or `CONFIRM`, `FOLLOW`, `EXCHANGED`
+    seed : seed of the random stream
+    screen : number of draws of which the best one is the start
+    theta : (n,) point that is moved, confirmed or followed, search scale
+    limits : costs at the looks above which the candidate is dropped
+    best : lowest cost so far
+    guess : whether the candidate starts at the guess
+    accurate : whether a valley is followed at high accuracy, or a confirming fit takes as many iterations as needed
+    step_control : step control of the local fit
+    family : family of a moved point; -1 for other candidates
+    plateau : whether a moved point first changes coordinates to which the cost is insensitive
     finer : whether a valley is followed at full accuracy
     """
 
@@ -155,18 +156,22 @@ class CandidateOrder:
 class CandidateOutcome:
     """Outcome of a candidate.
 
-    theta : of the quantities that are searched, search scale; empty if there is nothing
-    cost, at_looks : as searches see it
-    work, seconds : in simulations, and of computing time
-    result : the fit at full accuracy, if there was one
-    settled : whether this is an optimum, as searches see it
-    followed : how often it was gone on with along the floor of its valley
-    following, checking : the part of the work that this took, and that it took to follow it or to confirm it
-    begun : where it started, (n,) as theta; empty of what goes on from another candidate
-    floor : whether it is settled because nothing more was gained on the floor of its valley, which need be no optimum
-    polished : whether it was fitted at full accuracy with all iterations that an optimum may need
-    held : the cost at full accuracy where it was checked last, on its way along a valley; infinite if it was not
-    rough : whether the accuracy of a search promised a lower cost than there is at full accuracy, which is `cost`
+    theta : (n,) searched quantities, search scale; empty if the candidate has no end point
+    cost : cost at the accuracy of the search
+    at_looks : costs at the two looks, at which a candidate may be dropped
+    work : work in simulations
+    seconds : CPU seconds
+    dropped : whether the candidate was dropped at a look
+    result : fit at full accuracy; None if there was none
+    is_converged : whether theta is an optimum at the accuracy of the search
+    followed : number of times that its valley was followed
+    following : part of the work spent on following its valley
+    checking : part of the work spent on following and confirming it
+    start_theta : (n,) start, search scale; empty if it continues another candidate
+    floor : whether `is_converged` only means that following the valley gained nothing more
+    polished : whether it was fitted at full accuracy with as many iterations as an optimum may need
+    checked_cost : cost at full accuracy at the last check of its valley; infinite if it was not checked
+    rough : whether the search promised a lower cost than the one at full accuracy, which is then `cost`
     """
 
     theta: tuple[float, ...] = ()
@@ -193,7 +198,7 @@ _Job = tuple["Posable", SearchRegion]
 
 @task
 def make_candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadline: float) -> CandidateOutcome | None:
-    """Make a candidate, wherever this is called; None if there is no time."""
+    """Make a candidate.  Return None if the time is over."""
     seconds_left = min(deadline - time.time(), limit)
     if seconds_left <= 0.0:
         return None
@@ -235,7 +240,7 @@ def _fit_from_draw(
     rng: np.random.Generator,
     seconds_left: float,
 ) -> Result:
-    """Fit from a draw theta (n,), or the guess, at full accuracy; without retries, for other ways come anyway."""
+    """Fit from a draw theta (n,), or the guess, at full accuracy, without fallback strategies."""
     if order.guess:
         return fit(problem, None, None, retry=False, max_time=seconds_left)
     start, solver = (
@@ -280,10 +285,11 @@ def _minimize_in_trust_region(
 def _resample_insensitive(
     search_problem: SearchProblem, region: SearchRegion, theta: Array, rng: np.random.Generator, end_time: float
 ) -> tuple[Array, float]:
-    """Draw one coordinate after the other anew, where the cost hardly changes by that; return where to, and the work.
+    """Draw coordinates again if the cost hardly changes; return the new point and the work.
 
-    What has no influence where a local fit ends, an initial value far below what is made within a moment, say, has no
-    slope there either, and is left; elsewhere on the same plateau it may be the way out.
+    A coordinate without influence at the end of a local fit (for instance an initial value far below the amount
+    produced shortly afterwards) has no slope there, so local fits do not change it.  Another point of the same plateau
+    may lead to a lower optimum.
     """
     draw, max_cost, work = region.draw(rng), search_problem.cost(theta) + NEAR_COST_TOL, 1.0
     for j in rng.permutation(theta.size).tolist():
@@ -300,13 +306,13 @@ def _resample_insensitive(
 def _descend(
     search_problem: SearchProblem, theta: Array, order: CandidateOrder, end_time: float, work: float
 ) -> CandidateOutcome:
-    """Go down in the box, and on to the optimum where that may be the best one."""
+    """Search locally, and continue to the optimum if it may be the best one."""
     step_control = order.step_control
     descent = descend(search_problem, theta, order.limits, end_time - time.time(), step_control=step_control)
     work += descent.work
     end = CandidateOutcome(tuple(descent.theta.tolist()), descent.cost, descent.at_looks, work, dropped=descent.dropped)
     margin = NEAR_COST_TOL + _NEAR_COST_RTOL * abs(order.best) if np.isfinite(order.best) else np.inf
-    if order.family >= 0:  # that it leads there again says nothing
+    if order.family >= 0:  # Returning to the same optimum is no evidence.
         margin = -SAME_COST_TOL
     if descent.dropped or not np.isfinite(descent.cost) or descent.cost > order.best + margin:
         return _confirm_cost(search_problem, end, order.best, end_time)
@@ -324,10 +330,10 @@ def _descend(
 def _confirm_cost(
     search_problem: SearchProblem, end: CandidateOutcome, best: float, end_time: float
 ) -> CandidateOutcome:
-    """Return an end with the cost that it has at full accuracy, if it looks better than everything and is not.
+    """Return an outcome with its cost at full accuracy, if it only seems better than every earlier one.
 
-    What bursts or all but stands still may be integrated to any shape at the accuracy of a search, and a local fit
-    finds the best of them; its family would be moved, and its valleys followed, for nothing.
+    At the accuracy of a search, integration errors of very fast or very slow dynamics can fit the data, and a local
+    fit finds them.  Without this check the family would be moved, and its valley followed, in vain.
     """
     if end.dropped or not end.cost < best - SAME_COST_TOL:
         return end
@@ -342,10 +348,11 @@ def _confirm_cost(
 
 
 def _follow_valley(search_problem: SearchProblem, order: CandidateOrder, end_time: float) -> CandidateOutcome:
-    """Go on along the floor of a valley."""
+    """Follow a valley further."""
     continuation = minimize_locally(
-        search_problem.finer if order.finer else search_problem, np.array(order.theta), end_time - time.time(), best=order.best - SAME_COST_TOL,
-        rounds=_ROUNDS_PER_STRIDE, accurate=order.accurate, step_control=order.step_control,
+        search_problem.finer if order.finer else search_problem, np.array(order.theta), end_time - time.time(),
+        best=order.best - SAME_COST_TOL, rounds=_ROUNDS_PER_STRIDE, accurate=order.accurate,
+        step_control=order.step_control,
     )  # fmt: skip
     floor = not continuation.dropped and not continuation.optimum
     work = continuation.work * (FULL_ACCURACY_COST_FACTOR if order.finer else 1.0)
@@ -367,7 +374,7 @@ def _follow_valley(search_problem: SearchProblem, order: CandidateOrder, end_tim
 def _resume_fit(
     search_problem: SearchProblem, end: CandidateOutcome, order: CandidateOrder, end_time: float
 ) -> CandidateOutcome:
-    """Go on in the box from where a default fit gave up."""
+    """Continue with the trust region from the end of a default fit that failed."""
     if not np.isfinite(end.cost) or (end.result is not None and end.result.status is Status.INTERRUPTED):
         return end
     return _descend(search_problem, np.array(end.theta), order, end_time, end.work)
@@ -380,7 +387,7 @@ def _descend_from_exchange(
     rng: np.random.Generator,
     end_time: float,
 ) -> CandidateOutcome:
-    """Go down from where two quantities have changed places, where that looks best, until something is better."""
+    """Search locally from the best points with two quantities exchanged, until one is better."""
     theta, log = np.array(order.theta), search_problem.searched.log
     pairs = [
         (i, j) for i, j in itertools.combinations(range(theta.size), 2) if log[i] == log[j] and theta[i] != theta[j]
@@ -417,9 +424,10 @@ def _descend_from_exchange(
 def _confirm(
     problem: Posable, search_problem: SearchProblem, order: CandidateOrder, end_time: float
 ) -> CandidateOutcome:
-    """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low.
+    """Fit at full accuracy, by the method of the search.
 
-    What holds need not be fitted to its optimum before the search knows nothing better.
+    A fit that ends unfinished in a long valley counts as confirmed if its cost stays as low.  It is fitted to its
+    optimum only at the end of the search.
     """
     theta = np.array(order.theta)
     solver = GaussNewton(
@@ -436,7 +444,7 @@ def _confirm(
     end = replace(end, polished=order.accurate or end.is_converged)
     if end.result is None or end.result.status not in _UNFINISHED_STATUSES:
         return end
-    # A fit's own cost may be on another scale, with sizes of errors in it; of other errors it moves away from here.
+    # The fit's own cost may include estimated noise or another likelihood, and is not comparable.
     cost = min(search_problem.exact_cost(point) for point in (np.array(end.theta), theta))
     return replace(end, cost=cost, is_converged=cost <= search_problem.cost(theta) + SAME_COST_TOL)
 
@@ -449,7 +457,7 @@ def _build_outcome(result: Result, search_problem: SearchProblem, end_time: floa
         ]
     )
     work = FULL_ACCURACY_COST_FACTOR * work_in_simulations(dict(result.evaluations), theta.size)
-    # Before a fit by collocation has converged, its cost is of courses that are no solutions of the model.
+    # Before a fit by collocation has converged, its trajectories do not solve the model.
     cost = (
         result.cost
         if result.success and search_problem.searched is search_problem.original_problem
@@ -457,13 +465,13 @@ def _build_outcome(result: Result, search_problem: SearchProblem, end_time: floa
     )
     if (
         result.success and search_problem.searched is not search_problem.original_problem
-    ):  # whose optimum is beside that of normal errors
+    ):  # The optimum differs from the one for normal errors.
         cost = minimize_locally(search_problem, theta, end_time - time.time(), rounds=1).cost
     return CandidateOutcome(tuple(theta.tolist()), cost, work=work, result=result, is_converged=result.success)
 
 
 def _collect_natural_values(problem: Posable, search_problem: SearchProblem, theta: Array) -> dict[str, float]:
-    """Return natural values by name, of all quantities, for theta of the searched ones."""
+    """Return the natural values of all quantities by name, for theta of the searched ones."""
     full_theta = restore_noise_parameters(
         search_problem.original_problem, search_problem.searched, theta, search_problem.original_problem.guess
     )
@@ -472,5 +480,5 @@ def _collect_natural_values(problem: Posable, search_problem: SearchProblem, the
 
 
 def _drop_problem(result: Result) -> Result:
-    """Return a result without its problem, which need not travel."""
+    """Return a result without its problem, which need not be pickled."""
     return replace(result, problem=None)

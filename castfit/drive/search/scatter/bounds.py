@@ -122,7 +122,8 @@ def _read_log_names(log_vars: Any, free_parameters: Mapping[str, Quantity], mist
         name = symbol_or_text_name(entry)
         if name is None or name not in free_parameters:
             mistakes.append(
-                f"log_vars names {shorten_repr(entry)}, which is no free parameter: {suggest(str(entry), free_parameters)}"
+                f"log_vars names {shorten_repr(entry)}, which is no free parameter: "
+                f"{suggest(str(entry), free_parameters)}"
             )
         elif not (0.0 <= free_parameters[name].lower < free_parameters[name].upper < np.inf):
             bounds = f"[{free_parameters[name].lower:g}, {free_parameters[name].upper:g}]"

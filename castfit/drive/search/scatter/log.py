@@ -79,11 +79,11 @@ class SearchLog(LogRecord):
         self._max_eval, self._vtr = max_eval, vtr
         self._began = time.time()
         self.result: Result | None = None
-        self.told: Callable[[], None] = lambda: None
+        self.report_progress: Callable[[], None] = lambda: None
 
     @property
     def elapsed(self) -> float:
-        """Seconds of the search, those of the run which it continues included."""
+        """Seconds of the search, including the runs that it continues."""
         return self.seconds + time.time() - self._began
 
     def values(self, X: Array) -> Array:
@@ -94,7 +94,7 @@ class SearchLog(LogRecord):
             self.simulations += 1
             self._enter(x, f, None)
         self.failures += block.failures
-        self.told()
+        self.report_progress()
         self.check()
         if len(block.values) < len(X):  # one of the limits was met at this very block
             raise SearchStopped(STOPS[Status.MAX_TIME] if len(block.values) < n_allowed else OUT_OF_SIMULATIONS)
@@ -123,7 +123,7 @@ class SearchLog(LogRecord):
             LocalSearch(start.f, outcome.f, values, n_simulations, status, outcome.result.message, self.elapsed)
         )
         self._enter(end, outcome.f, outcome.result)
-        self.told()
+        self.report_progress()
         if outcome.result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         self.check()
@@ -141,7 +141,7 @@ class SearchLog(LogRecord):
         )
 
     def _simulate_one_by_one(self, X: Array) -> SimulatedBlock:
-        """Repeat a task that ended its workers, so that it costs only the member that they died of."""
+        """Repeat a task that ended its workers member by member, so that only the cause is lost."""
         pieces = [x[None] for x in X]
         answers = (self._call_workers(simulate_block, (piece,))[0] for piece in pieces)
         return _join_blocks(

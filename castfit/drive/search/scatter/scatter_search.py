@@ -221,7 +221,7 @@ def scatter_search(
                 _count_generations(state), log.simulations, len(log.searches), best, log.elapsed, merit.measure
             )
 
-        log.told = lambda: session.report(build_generation().sentence)
+        log.report_progress = lambda: session.report(build_generation().sentence)
         saved = log.result
         try:
             log.check()

@@ -137,9 +137,9 @@ def simulate_block(job: Job, X: Array, deadline: float) -> SimulatedBlock:
 
 
 def evaluate_height(work: SearchContext, theta: Array) -> tuple[float, list[str]]:
-    """Return the height at theta, inf where it cannot be simulated, and the causes.
+    """Return the height at theta, inf if it cannot be simulated, and the causes of failures.
 
-    Violated constraints add their size in units of what is measured, so that feasible points are preferred.
+    Violated constraints add a penalty in units of the measurements, so that feasible points are preferred.
     """
     staged = work.staged
     evaluation = staged.evaluate(theta)

@@ -59,7 +59,7 @@ def memory_distances(X: Array, climbs: Sequence[LocalSearchPath]) -> Array:
 
 
 def is_near_paths(X: Array, climbs: Sequence[LocalSearchPath], radius: float) -> NDArray[np.bool_]:
-    """Return a mask of the rows of X within `radius`, a root mean square over the unknowns, of an earlier path, (k,)."""
+    """Return a mask of the rows of X within `radius` (root mean square over the unknowns) of an earlier path, (k,)."""
     return memory_distances(X, climbs) < radius * np.sqrt(X.shape[1])
 
 

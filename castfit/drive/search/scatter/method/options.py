@@ -60,8 +60,10 @@ class ScatterOptions:
         restart = self.restart_after is None or is_count(self.restart_after, 1)
         mistakes = option_mistakes(
             *((n, values[n], is_count(values[n], min_count, max_counts.get(n, _MAX_COUNT)),
-               f"give an integer from {min_count} to {max_counts.get(n, _MAX_COUNT)}") for n, min_count in min_counts.items()),
-            ("n_diverse", self.n_diverse, diverse, f"give at least as many as dim_refset, at most {_MAX_DIVERSE}, or None"),
+               f"give an integer from {min_count} to {max_counts.get(n, _MAX_COUNT)}")
+              for n, min_count in min_counts.items()),
+            ("n_diverse", self.n_diverse, diverse,
+             f"give at least as many as dim_refset, at most {_MAX_DIVERSE}, or None"),
             ("restart_after", self.restart_after, restart, "give a number of generations, or None"),
             *((n, values[n], is_within(values[n], 0, 1), "give a number from 0 to 1")
               for n in ("balance", "prob_bound", "min_distance", "min_difference")),

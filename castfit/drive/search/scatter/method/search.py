@@ -100,7 +100,11 @@ class SearchState:
 def begin_search(
     objective: CubeObjective, n: int, seed: int, options: ScatterOptions, initial_points: Array | None = None
 ) -> SearchState:
-    """Form the first reference set, of n unknowns; `initial_points` are points (k, n) to be tried besides the diverse ones."""
+    """Form the first reference set.
+
+    n : number of unknowns
+    initial_points : (k, n) points of the cube that are simulated in addition to the diverse ones
+    """
     rng = np.random.default_rng((seed, 0))
     memory = np.zeros((n, options.subranges), dtype=np.intp)
     draws, frequency = draw_diverse(options.diverse_points, memory, rng)
