@@ -23,7 +23,7 @@ def free(pieces=10, kind="piecewise_constant", **options):
 
 
 @BOTH
-def test_minimal_time_of_the_double_integrator(transcription):
+def test_double_integrator_minimal_time_is_two(transcription):
     plan = cf.control(
         POINT, horizon=cf.free(3.0, lower=0.1), inputs=free(bounds=(-1, 1)), minimise=cf.final_time(),
         constraints=[cf.at_end(x) == 1, cf.at_end(v) == 0], transcription=transcription,
@@ -35,7 +35,7 @@ def test_minimal_time_of_the_double_integrator(transcription):
 
 
 @BOTH
-def test_least_energy_is_the_straight_line_of_calculus(transcription):
+def test_double_integrator_least_energy_input_is_linear(transcription):
     """u = 6 - 12 t brings a point from rest to rest at 1: integral of u**2 is 12."""
     plan = cf.control(
         POINT, horizon=1, inputs=free(10, "linear"), minimise=cf.integral(u**2),
@@ -46,7 +46,7 @@ def test_least_energy_is_the_straight_line_of_calculus(transcription):
     assert np.allclose(plan.inputs["u"].values, 6 - 12 * np.linspace(0, 1, 11), atol=1e-5)
 
 
-def test_the_optimum_does_not_depend_on_units():
+def test_control_in_other_units_has_the_same_optimum():
     """Bryson and Denham's problem in other units of length, time and objective."""
     objectives = []
     for length, second, price in ((1.0, 1.0, 1.0), (1e6, 1e-3, 1e-9), (1e-5, 1e4, 1e7)):
@@ -62,7 +62,7 @@ def test_the_optimum_does_not_depend_on_units():
     assert objectives[0] == pytest.approx(4.0, rel=2e-2)
 
 
-def test_nonlinear_functions_of_integrals_and_ends():
+def test_objective_with_sqrt_and_log_of_integrals_has_the_same_optimum():
     """sqrt and log change the value, not the optimum; integrals in them are states."""
     plan = cf.control(POINT, horizon=1, inputs=free(), minimise=cf.integral(u**2), constraints=[cf.at_end(x) == 1])
     log_plan = cf.control(
@@ -79,7 +79,7 @@ def test_nonlinear_functions_of_integrals_and_ends():
     assert bounded_plan.constraints["integral(sq(u)) <= " + f"{plan.objective:.12g}"].active
 
 
-def test_a_relation_at_the_end_is_the_relation_of_values_at_the_end():
+def test_at_end_of_a_relation_equals_relation_of_end_values():
     for one, other in [
         (cf.at_end(x == 1), cf.at_end(x) == 1),
         (cf.at_end(x >= 100), cf.at_end(x) >= 100),
@@ -98,7 +98,7 @@ def test_a_relation_at_the_end_is_the_relation_of_values_at_the_end():
         cf.at_end(x >= cf.final_time())
 
 
-def test_parameters_of_a_result_are_its_estimates_and_what_was_fixed():
+def test_control_with_a_result_uses_estimates_and_fixed_parameters():
     a = cf.symbols("a")
     model = cf.Model({x: -k * x + a * u}, inputs=[u], parameters=[k, a], initial={x: 1})
     times = np.linspace(0, 2, 9)
@@ -117,7 +117,7 @@ def test_parameters_of_a_result_are_its_estimates_and_what_was_fixed():
         cf.control(model, parameters=result.problem, **options)
 
 
-def test_parameters_and_initial_states_are_decided_too():
+def test_control_optimises_parameters_and_initial_states():
     """x = a exp(-k) + c: only the product matters, so bounds decide."""
     plan = cf.control(
         DECAY, horizon=1, inputs={"u": 0.0}, parameters={"k": cf.Parameter(1.0, bounds=(0.5, 2.0))},
@@ -128,7 +128,7 @@ def test_parameters_and_initial_states_are_decided_too():
     assert plan.parameters["x(0)"] == pytest.approx(2 + np.exp(-0.5) / 2, abs=1e-6)
 
 
-def test_an_objective_may_be_any_expression_of_end_states():
+def test_control_with_log_det_of_end_states_matches_a_grid_search():
     """log det of the Gramian of a point, one integral for each entry; its optimum by a fine grid of one number."""
     g11, g12, g22 = cf.symbols("g11 g12 g22")
     a, b = ca.sin(u), ca.cos(u)
@@ -145,7 +145,7 @@ def test_an_objective_may_be_any_expression_of_end_states():
     assert plan.objective == pytest.approx(-np.log(best), abs=1e-3)
 
 
-def test_scenarios_share_the_input():
+def test_scenarios_share_the_input_and_cost_no_less_than_each_alone():
     """A mean over scenarios is no better than each alone; the worst case is better in the worst case."""
     options = {"horizon": 1, "inputs": free(5, bounds=(-2, 2)), "minimise": cf.integral(x**2 + 0.1 * u**2)}
     scenarios = [{"k": 0.5}, {"k": -0.5}]
@@ -159,7 +159,7 @@ def test_scenarios_share_the_input():
     assert mean_plan.states["x"].shape == (2, mean_plan.times.size)
 
 
-def test_a_plan_goes_on_from_elsewhere():
+def test_plan_again_from_other_states_equals_a_new_plan():
     plan = cf.control(
         DECAY, horizon=1, inputs=free(5, bounds=(-2, 2)), parameters={"k": 0.5}, minimise=cf.integral(x**2 + u**2)
     )
@@ -175,7 +175,7 @@ def test_a_plan_goes_on_from_elsewhere():
         plan.again({"y": 1.0}, shift=-1)
 
 
-def test_a_plan_is_saved_and_loaded_whole(tmp_path):
+def test_plan_save_and_load_keep_everything_but_the_program(tmp_path):
     plan = cf.control(
         POINT, horizon=cf.free(3.0, lower=0.1), inputs=free(bounds=(-1, 1)), minimise=cf.final_time(),
         constraints=[cf.at_end(x == 1), cf.at_end(v == 0), cf.along(v <= 0.9)],
@@ -205,7 +205,7 @@ def test_a_plan_is_saved_and_loaded_whole(tmp_path):
         cf.Plan.load(tmp_path / "other.json")
 
 
-def test_algebraic_states():
+def test_control_with_algebraic_states_equals_the_reduced_ode():
     z = cf.symbols("z")
     model = cf.Model({x: z}, algebraic={z: z - u + x}, inputs=[u], initial={x: 1})
     ode_model = cf.Model({x: u - x}, inputs=[u], initial={x: 1})
@@ -217,7 +217,7 @@ def test_algebraic_states():
         cf.control(model, transcription="multiple", **options)
 
 
-def test_every_mistake_is_found_before_anything_is_solved():
+def test_control_with_invalid_arguments_lists_all_mistakes():
     with refused("horizon", "'w' is no input", "input 'u' is missing", "'k' has no value", "'y'"):
         cf.control(DECAY, horizon=-1, inputs={"w": 1.0}, minimise=cf.integral(cf.symbols("y")))
     with refused("transcription is 'x'", "solver is 3", "starts is 0", "max_time is -1", "horizon is 0"):
@@ -238,7 +238,7 @@ def test_every_mistake_is_found_before_anything_is_solved():
 @pytest.mark.parametrize(
     "objective", [-cf.at_end(x), cf.integral(x), -cf.integral(u**2), -cf.at_end(x * v)], ids=["end", "way", "cost", "2"]
 )
-def test_an_objective_without_a_minimum_is_said(objective):
+def test_control_with_unbounded_objective_fails_as_diverging(objective):
     """The third is stationary, and greatest, where the search begins: that is no optimum either."""
     endless = cf.control(POINT, horizon=1, inputs=free(), minimise=objective)
     assert not endless.success
@@ -246,7 +246,7 @@ def test_an_objective_without_a_minimum_is_said(objective):
     assert "bounds=" in endless.message
 
 
-def test_infeasible_constraints_are_named():
+def test_control_with_infeasible_constraints_names_the_largest_violation():
     for constraint in (cf.at_end(x) == 5, cf.along(x >= 1), cf.at(0.5, v >= 2)):
         plan = cf.control(
             POINT, horizon=1, inputs=free(bounds=(-1, 1)), minimise=cf.integral(u**2), constraints=[constraint]
@@ -259,7 +259,7 @@ def test_infeasible_constraints_are_named():
     assert "the states diverge" in plan.message
 
 
-def test_an_input_that_nothing_limits_is_warned_of_before_solving():
+def test_unconstrained_input_warns_before_solving():
     """Until it has bounds, or a cost on the way, or enters other than linearly."""
     with pytest.warns(UserWarning, match="'u' is unconstrained"):
         plan = cf.control(POINT, horizon=1, inputs=free(), minimise=(cf.at_end(x) - 1) ** 2)
@@ -283,7 +283,7 @@ def test_an_input_that_nothing_limits_is_warned_of_before_solving():
         )  # fmt: skip
 
 
-def test_starts_that_are_no_numbers_are_said():
+def test_control_with_non_finite_start_reports_the_start():
     root = cf.Model({x: cf.sqrt(x - 2) + u}, inputs=[u], initial={x: 1})
     plan = cf.control(root, horizon=1, inputs=free(), minimise=cf.integral(u**2))
     assert not plan.success
@@ -297,7 +297,7 @@ def test_starts_that_are_no_numbers_are_said():
         free(guess=np.nan)
 
 
-def test_soft_constraints_are_kept_where_that_is_possible_and_paid_for_elsewhere():
+def test_soft_constraints_are_violated_only_if_infeasible():
     """From x = 1 a bound of 0.5 cannot hold; the price is for the largest violation, and a high one keeps it least."""
     options = {"horizon": 2, "inputs": free(20, bounds=(-1, 1)), "minimise": cf.integral(u**2)}
     limit = [cf.along(x <= 0.5), cf.at_end(v == 0)]
@@ -349,7 +349,7 @@ def rod(cells):
 
 
 @pytest.mark.slow
-def test_runge_kutta_steps_are_short_enough_for_what_decays():
+def test_multiple_shooting_of_a_stiff_rod_equals_collocation():
     """At rest every step is exact, however long; away from it errors grow by 4e6 in a stage of 4 steps."""
     model, question = rod(8)
     question["horizon"] = 20.0
@@ -358,14 +358,14 @@ def test_runge_kutta_steps_are_short_enough_for_what_decays():
     assert plan.objective == pytest.approx(cf.control(model, **question).objective, rel=1e-6)
 
 
-def test_a_model_too_stiff_for_runge_kutta_is_refused_with_what_to_do():
+def test_multiple_shooting_of_a_too_stiff_model_recommends_collocation():
     model, question = rod(60)
     with refused("would need 64 steps in a stage of length 0.1 (limit 4); choose transcription='collocation'"):
         cf.control(model, transcription="multiple", **question)
 
 
 @pytest.mark.parametrize("rate", [1e4, 1e12])
-def test_however_stiff_a_model_is_it_is_refused_in_words(rate):
+def test_multiple_shooting_of_an_extremely_stiff_model_is_refused(rate):
     """Growth over a stage is no number any more: (rate / 640)^256 and more."""
     model = cf.Model({x: rate * (u - x)}, inputs=[u], initial={x: 0})
     with refused("the model is stiff"):
@@ -374,7 +374,7 @@ def test_however_stiff_a_model_is_it_is_refused_in_words(rate):
 
 
 @pytest.mark.parametrize("transcription", ["collocation", "multiple"])
-def test_constraints_hold_at_a_start_that_is_decided(transcription):
+def test_path_constraints_hold_at_a_free_initial_state(transcription):
     """x' = u - 5 x falls from x(0) on, which is as large as it may be: the integral of x is exact then."""
     x, u, top = cf.symbols("x u top")
     inputs = {"u": cf.Input.free(pieces=3, bounds=(0, 2))}
@@ -396,7 +396,7 @@ def test_constraints_hold_at_a_start_that_is_decided(transcription):
     assert plan.parameters["top"] == pytest.approx(1.5, abs=1e-6)
 
 
-def test_a_pickled_plan_has_what_a_saved_one_has_and_a_copy_all():
+def test_plan_pickle_drops_the_program_and_copy_keeps_it():
     x, u = cf.symbols("x u")
     model = cf.Model({x: u - x}, inputs=[u], initial={x: 1})
     free = {"u": cf.Input.free(pieces=4, bounds=(-1, 1))}

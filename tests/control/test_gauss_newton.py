@@ -20,7 +20,7 @@ def question(**options):
     return {"horizon": 3, "inputs": {"u": cf.Input.free(12, bounds=(-2, 2))}, **options}
 
 
-def test_what_is_a_sum_of_squares():
+def test_extract_squares_returns_factors_or_none():
     for expression, factors in [
         (x**2 + 3 * (u - k) ** 2, [1, 3]), ((x**2 + u**2) / 4, [0.25, 0.25]), (2 * (cf.sin(x) - 1) ** 2 + 5, [2]),
         (x * x, [1]), (x**2 - u**2, None), (-(x**2), None), (x * u, None), (k * x**2, None), (1 / x**2, None),
@@ -30,7 +30,7 @@ def test_what_is_a_sum_of_squares():
 
 
 @BOTH
-def test_linear_models_with_quadratic_costs_take_one_step(transcription):
+def test_gauss_newton_of_a_linear_quadratic_problem_takes_one_step(transcription):
     """By multiple shooting, too: Runge and Kutta's steps of a linear model are linear."""
     costs = cf.integral(x**2 + 0.5 * x * v + v**2 + 0.1 * u**2) + 3 * cf.at_end(x - 0.2) ** 2
     plan = cf.control(POINT, minimise=costs, transcription=transcription, **question())
@@ -44,7 +44,7 @@ def test_linear_models_with_quadratic_costs_take_one_step(transcription):
 
 @BOTH
 @pytest.mark.parametrize("output", [x, cf.sin(x) + x])
-def test_plans_again_are_those_of_ipopt(transcription, output):
+def test_plan_again_by_gauss_newton_equals_ipopt(transcription, output):
     """A model and rows that are no longer linear, with bounds that hold: from another place, the same plan."""
     options = question(
         minimise=cf.integral((output - 0.1) ** 2 + v**2 + 0.1 * u**2),
@@ -59,7 +59,7 @@ def test_plans_again_are_those_of_ipopt(transcription, output):
     assert next_plan.constraints["v >= -0.4 along"].active
 
 
-def test_where_steps_do_not_end_ipopt_is_asked(monkeypatch):
+def test_gauss_newton_without_convergence_falls_back_to_ipopt(monkeypatch):
     """From a simulated start of a model that is not linear, where too few steps are allowed, and of what is concave."""
     costs = cf.integral(x**2 + u**2)
     plan = cf.control(PENDULUM, minimise=costs, constraints=[cf.at_end(x == 0)], **question())
@@ -77,7 +77,7 @@ def test_where_steps_do_not_end_ipopt_is_asked(monkeypatch):
 
 
 @pytest.mark.parametrize("transcription", ["collocation", pytest.param("multiple", marks=pytest.mark.slow)])
-def test_states_that_run_away_at_first_spoil_no_units(transcription):
+def test_units_are_recomputed_after_a_diverging_start(transcription):
     """Without an input the state grows by e**15; what is found stays small, and is solved in units of its own."""
     model = cf.Model({x: v, v: 9 * x + u}, inputs=[u], initial={x: 0.1, v: 0})
     options = {
@@ -115,7 +115,7 @@ AGAIN = {
 
 
 @pytest.mark.parametrize("case", AGAIN)
-def test_a_plan_again_is_a_plan_anew(case):
+def test_plan_again_equals_a_new_plan(case):
     model, initial_state, options = AGAIN[case]
     options = question(**options)
     next_plan = cf.control(model, **options).again(initial_state, shift=0.1)

@@ -14,7 +14,7 @@ SINGULAR = {"catalyst", "fishing", "goddard", "lee_ramirez"}
 
 
 @pytest.mark.parametrize("name", problems.control_names())
-def test_the_best_value_known_is_reached(name):
+def test_library_problem_reaches_its_best_known_value(name):
     b = problems.load_control(name)
     plan = cf.control(b.model, **b.question)
     assert plan.success, plan.message
@@ -26,14 +26,14 @@ def test_the_best_value_known_is_reached(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", problems.control_names())
-def test_multiple_shooting_finds_the_same(name):
+def test_library_problem_by_multiple_shooting_reaches_its_best_known_value(name):
     b = problems.load_control(name)
     plan = cf.control(b.model, transcription="multiple", **b.question)
     assert plan.success, plan.message
     assert b.is_reached(plan.integrated), plan.integrated
 
 
-def test_what_is_hardly_determined_moves_the_objective_little():
+def test_undetermined_changes_hardly_change_the_objective():
     """Half the change that is claimed, the others following: here two neighbours, which together do nothing."""
     b = problems.load_control("catalyst")
     plan = cf.control(b.model, **b.question)
@@ -49,7 +49,7 @@ def test_what_is_hardly_determined_moves_the_objective_little():
     assert 0 <= objective - plan.integrated < 2e-8 * abs(plan.integrated)
 
 
-def test_a_plan_is_shown_and_told(tmp_path):
+def test_plan_plot_report_and_summary_contain_the_objective(tmp_path):
     b = problems.load_control("van_der_pol")
     plan = cf.control(b.model, **b.question)
     figure = plan.plot(tmp_path / "plan.png")
@@ -65,7 +65,7 @@ def test_a_plan_is_shown_and_told(tmp_path):
         plan.report(tmp_path / "plan.txt")
 
 
-def test_the_list_has_a_group_of_its_own(capsys):
+def test_cli_list_contains_all_control_problems(capsys):
     assert cli.main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for name in problems.control_names():
@@ -74,7 +74,7 @@ def test_the_list_has_a_group_of_its_own(capsys):
         problems.load_control("goddart")
 
 
-def test_the_table_of_the_benchmark(monkeypatch):
+def test_bench_control_reports_a_row_per_transcription(monkeypatch):
     module = import_sibling("castfit._bench", "bench").optimal_control
     monkeypatch.setattr(module, "control_names", lambda: ("double_integrator",))
     monkeypatch.setattr(module, "_rockit", lambda python, name: {"seconds": 1e9, "objective": 2.0})

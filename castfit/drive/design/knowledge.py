@@ -509,9 +509,10 @@ def build_design_information(
             messages.append(f"{labels[k]}: the sigma of '{o}' is unknown; {remedy}")
         noise = observable.noise if observable is not None and observable.is_spread_computed else None
         if isinstance(noise, (Gaussian, LogNormal)) and noise.censored:
-            cause = "depends on estimated quantities, and values are censored"
-            consequence = "this combination is unsupported: set Candidate(sigma=...)"
-            messages.append(f"{labels[k]}: sigma of '{o}' {cause}; {consequence}")
+            messages.append(
+                f"{labels[k]}: sigma of '{o}' depends on estimated quantities, and values are censored; "
+                "this combination is unsupported: set Candidate(sigma=...)"
+            )
     raise_if_mistakes(where, messages)
     return information
 

@@ -27,7 +27,7 @@ def decay(rate: Any, names: str, guesses: dict[str, Any], **experiment: Any) -> 
     return cf.Problem(cf.Model({x: rate(x, *p)}, parameters=p), cf.Experiment(data, **options), parameters=guesses)
 
 
-def plain(**experiment: Any) -> cf.Problem:
+def decay_problem(**experiment: Any) -> cf.Problem:
     return decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, lower=0)}, **experiment)
 
 
@@ -41,10 +41,10 @@ def explosive() -> cf.Problem:
 
 @cache
 def healthy() -> cf.Checkup:
-    return cf.doctor(plain(), starts=3)
+    return cf.doctor(decay_problem(), starts=3)
 
 
-def test_a_good_problem_is_fine() -> None:
+def test_doctor_of_a_good_problem_passes_all_checks() -> None:
     report = healthy()
     assert report.ok, str(report)
     assert report.advice == ()
@@ -59,12 +59,12 @@ def test_a_good_problem_is_fine() -> None:
     assert report.time < 60
 
 
-def test_one_seed_gives_one_report() -> None:
-    repeated_report = cf.doctor(plain(), starts=3)
+def test_doctor_with_the_same_seed_is_reproducible() -> None:
+    repeated_report = cf.doctor(decay_problem(), starts=3)
     assert [str(line) for line in repeated_report.lines] == [str(line) for line in healthy().lines]
 
 
-def test_redundant_parameters_are_found() -> None:
+def test_doctor_finds_redundant_parameters() -> None:
     report = cf.doctor(decay(lambda x, a, b: -a * b * x, "a b", {"a": 0.5, "b": 1.0}), starts=1)
     assert report["redundant parameters"].ok is False
     assert "only a*b enters" in report["redundant parameters"].sentence
@@ -72,7 +72,7 @@ def test_redundant_parameters_are_found() -> None:
     assert any("redundant parameters: Fix one of them" in line for line in report.advice)
 
 
-def test_symmetric_parameters_are_found() -> None:
+def test_doctor_finds_symmetric_pairs_of_parameters() -> None:
     """Two exponentials may be exchanged, with their amplitudes; each pair alone may not."""
     x, y, k1, k2, a1, a2 = cf.symbols("x y k1 k2 a1 a2")
     model = cf.Model({x: -k1 * x, y: -k2 * y}, parameters=[k1, k2, a1, a2], outputs={"sum": a1 * x + a2 * y})
@@ -86,7 +86,7 @@ def test_symmetric_parameters_are_found() -> None:
     assert ": k1 and k2 with a1 and a2." in line.sentence
 
 
-def test_data_that_say_nothing_are_found() -> None:
+def test_doctor_finds_outputs_without_estimated_quantities() -> None:
     x, u, k = cf.symbols("x u k")
     model = cf.Model({x: -k * x, u: -u}, parameters=[k])
     experiment = cf.Experiment(
@@ -97,14 +97,14 @@ def test_data_that_say_nothing_are_found() -> None:
     assert "no estimated quantity affects u in experiment 1" in line.sentence
 
 
-def test_a_poor_scale_is_found() -> None:
+def test_doctor_with_wide_linear_bounds_recommends_log_scale() -> None:
     parameter = cf.Parameter(0.5, lower=1e-6, upper=1e3)
     line = cf.doctor(decay(lambda x, k: -k * x, "k", {"k": parameter}), starts=0)["scale"]
     assert line.ok is False
     assert "scale='log'" in line.advice
 
 
-def test_a_better_optimum_from_another_start_is_found() -> None:
+def test_doctor_finds_a_better_optimum_from_other_starts() -> None:
     """The square of z^3 - 3 z - 5 with z = k - 3 has a minimum at k = 2, and is zero at k = 5.28."""
     x, k = cf.symbols("x k")
     z = k - 3
@@ -122,13 +122,13 @@ def test_a_better_optimum_from_another_start_is_found() -> None:
     assert "better optimum" in report["other starts"].sentence
 
 
-def test_a_wrong_model_is_found() -> None:
-    report = cf.doctor(plain(data={"x": 1 + T}, sigma=0.02), "single", starts=0)
+def test_doctor_of_a_wrong_model_reports_misfit() -> None:
+    report = cf.doctor(decay_problem(data={"x": 1 + T}, sigma=0.02), "single", starts=0)
     assert report["fit"].ok is False
     assert "does not fit the data" in report["fit"].sentence
 
 
-def test_bounds_that_held_a_fit_are_found_at_once() -> None:
+def test_doctor_without_time_still_reports_active_bounds() -> None:
     result = cf.fit(decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, upper=0.55)}), "single", retry=False)
     report = cf.doctor(result, max_time=1e-9)  # for the fit there is always time
     assert report["fit"].ok is False
@@ -137,7 +137,7 @@ def test_bounds_that_held_a_fit_are_found_at_once() -> None:
     assert all(report[name].ok is None for name in ("symmetric parameters", "tolerances", "other starts"))
 
 
-def test_a_fit_that_cannot_be_integrated_is_said() -> None:
+def test_doctor_of_a_failed_result_reports_failure() -> None:
     result = cf.fit(explosive(), QUICK, STRAIGHT, retry=False, second_start=False)
     assert not result.success
     report = cf.doctor(result, max_time=1e-9)
@@ -147,27 +147,29 @@ def test_a_fit_that_cannot_be_integrated_is_said() -> None:
 
 
 @pytest.mark.slow
-def test_bounds_that_hold_are_found() -> None:
+def test_doctor_of_a_problem_reports_active_bounds() -> None:
     report = cf.doctor(decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, upper=0.55)}), starts=0)
     assert report["fit"].ok is False
 
 
 @pytest.mark.slow
-def test_a_model_that_cannot_be_integrated_is_said() -> None:
+def test_doctor_of_an_explosive_model_reports_failure() -> None:
     report = cf.doctor(explosive(), starts=1, max_time=8)
     assert report["fit"].ok is False
     assert report["gradient"].ok is False
     assert not report.ok
 
 
-def test_a_result_is_examined_as_it_is() -> None:
-    result = cf.fit(plain(), cf.SingleShooting(cf.IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8)))
+def test_doctor_of_a_result_does_not_fit_again() -> None:
+    result = cf.fit(
+        decay_problem(), cf.SingleShooting(cf.IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8))
+    )
     report = cf.doctor(result, starts=1)
     assert report.result is result
     assert "collocation" in report["other transcriptions"].sentence
 
 
-def test_time_is_kept(clock: Any) -> None:
+def test_doctor_respects_max_time(clock: Any) -> None:
     messages: list[str] = []
     clock.step = 1.0
     report = cf.doctor(problems.load("stat5").problem, max_time=100.0, callback=messages.append)
@@ -176,23 +178,23 @@ def test_time_is_kept(clock: Any) -> None:
     assert len(report.lines) == 12
 
 
-def test_units_do_not_matter() -> None:
+def test_doctor_is_independent_of_units() -> None:
     u = 1e-7
-    scaled = plain(data={"x": u * (np.exp(-0.6 * T) + NOISE)}, sigma=0.02 * u, initial={"x": u})
+    scaled = decay_problem(data={"x": u * (np.exp(-0.6 * T) + NOISE)}, sigma=0.02 * u, initial={"x": u})
     assert [line.ok for line in cf.doctor(scaled, starts=3).lines] == [line.ok for line in healthy().lines]
 
 
-def test_misuse_is_refused(tmp_path: Any) -> None:
+def test_doctor_with_invalid_arguments_lists_all_mistakes(tmp_path: Any) -> None:
     with refused("rng is -1", "max_time is 0", "starts is 1.5", "the first argument is 3"):
         cf.doctor(3, rng=-1, max_time=0, starts=1.5)  # pyright: ignore[reportArgumentType]
     with refused("start is 4; give a mapping", "transcription is 'sngle'"):
-        cf.doctor(plain(), "sngle", start=4)  # pyright: ignore[reportArgumentType]
-    cf.fit(plain()).save(tmp_path / "fit.json")
+        cf.doctor(decay_problem(), "sngle", start=4)  # pyright: ignore[reportArgumentType]
+    cf.fit(decay_problem()).save(tmp_path / "fit.json")
     with refused("a loaded result does not know its model"):
         cf.doctor(cf.Result.load(tmp_path / "fit.json"))
 
 
-def test_a_check_is_cut_off_where_the_time_is_over(monkeypatch, clock):
+def test_doctor_stops_an_endless_check_at_max_time(monkeypatch, clock):
     """To look at every value of 1,000 experiments took a minute, whatever the time."""
 
     def endless(patient):
@@ -208,7 +210,7 @@ def test_a_check_is_cut_off_where_the_time_is_over(monkeypatch, clock):
     assert "Not run for lack of time: endless, after" in str(report)
 
 
-def test_an_interrupt_ends_all_checks(monkeypatch):
+def test_doctor_interrupted_raises_keyboard_interrupt(monkeypatch):
     def pressed(patient):
         signal.raise_signal(signal.SIGINT)
         check_deadline()

@@ -27,7 +27,7 @@ def linear(matrix) -> cf.Model:
                     initial={s: 1 for s in x})  # fmt: skip
 
 
-def test_eigenvalues_of_a_linear_model_are_those_of_its_matrix():
+def test_stiffness_of_a_linear_model_has_the_eigenvalues_of_its_matrix():
     matrix = np.array([[-1000.0, 1.0, 0.0], [0.0, -2.0, 5.0], [0.0, -5.0, -2.0]])
     stiffness = cf.stiffness(linear(matrix), times=TIMES)
     for values in stiffness.eigenvalues:
@@ -39,14 +39,14 @@ def test_eigenvalues_of_a_linear_model_are_those_of_its_matrix():
 
 
 @given(fast=st.floats(1e-3, 1e6), slow=st.floats(1e-3, 1e6), unit=st.sampled_from([1e-9, 1.0, 1e12]))
-def test_the_ratio_depends_on_no_unit(fast, slow, unit):
+def test_stiffness_ratio_is_independent_of_units(fast, slow, unit):
     matrix = np.array([[-fast, 0.0], [slow * unit, -slow]])
     values = np.linalg.eigvals(matrix)
     stiffness = cf.stiffness(linear(matrix), times=[0.0, 1e-9])
     assert np.isclose(stiffness.ratio, values.real.min() / values.real.max(), rtol=1e-6)
 
 
-def test_conserved_sums_are_no_slow_components():
+def test_stiffness_ignores_zero_eigenvalues_of_conserved_sums():
     a, b = cf.symbols("a b")
     model = cf.Model({a: -3 * a + b, b: 3 * a - b}, initial={a: 1, b: 0})
     stiffness = cf.stiffness(model, times=TIMES)
@@ -56,7 +56,7 @@ def test_conserved_sums_are_no_slow_components():
     assert stiffness.sentence.startswith("Not stiff")
 
 
-def test_algebraic_states_are_eliminated():
+def test_stiffness_eliminates_algebraic_states():
     x, y, z = cf.symbols("x y z")
     dae = cf.Model({x: -z, y: -7 * y}, algebraic={z: 2 * z - 4 * x}, initial={x: 1, y: 1})
     stiffness = cf.stiffness(dae, times=TIMES)
@@ -64,7 +64,7 @@ def test_algebraic_states_are_eliminated():
     assert stiffness.suggested == usual("idas")
 
 
-def test_verdicts():
+def test_stiffness_sentence_and_suggestion_by_kind():
     assert cf.stiffness(linear([[-1.0]]), times=TIMES).sentence.startswith("Not stiff: decay rates differ by a factor")
     stiff = cf.stiffness(linear([[-1e5, 0], [0, -1]]), times=TIMES)
     assert stiff.suggested == usual("cvodes")
@@ -80,7 +80,7 @@ def test_verdicts():
     assert "MultipleShooting" not in stiff.sentence
 
 
-def test_escep_is_stiff():
+def test_stiffness_of_escep_exceeds_hemkers_bound():
     """Hemker's bounds: the ratio exceeds (p + s)^2 / (epsilon (p - q)) (Eq. 1.19), which is 10^5 at its least."""
     benchmark = problems.load("escep")
     (stiffness,) = cf.stiffness(benchmark.problem, benchmark.reference.parameters).values()
@@ -93,7 +93,7 @@ def test_escep_is_stiff():
     assert "Stiff" in str(stiffness)
 
 
-def test_a_result_is_asked_at_its_estimates():
+def test_stiffness_of_a_result_uses_its_estimates():
     problem = decay_problem()
     result = cf.fit(problem)
     (stiffness,) = cf.stiffness(result).values()
@@ -102,7 +102,7 @@ def test_a_result_is_asked_at_its_estimates():
         cf.stiffness(result, {"k": 1.0})
 
 
-def test_delay_lines_are_seen():
+def test_stiffness_of_a_delay_approximates_its_characteristic_roots():
     x, tau = cf.symbols("x tau")
     model = cf.Model({x: -cf.delay(x, tau, history=1)}, parameters=[tau], initial={x: 1})
     stiffness = cf.stiffness(model, {"tau": 1.0}, TIMES)
@@ -112,13 +112,13 @@ def test_delay_lines_are_seen():
     assert np.allclose(slowest.real, -0.31813151, atol=1e-6)
 
 
-def test_picture(tmp_path):
+def test_stiffness_plot_has_two_axes(tmp_path):
     figure = cf.stiffness(linear([[-1e3, 0], [0, 0.1]]), times=TIMES).plot(tmp_path / "stiffness.png")
     assert (tmp_path / "stiffness.png").read_bytes()[:4] == b"\x89PNG"
     assert len(figure.axes) == 2
 
 
-def test_mistakes_are_listed_at_once():
+def test_stiffness_with_invalid_arguments_lists_all_mistakes():
     with refused("integrator is 3", "times is missing", "unknown parameter 'k'"):
         cf.stiffness(linear([[-1.0]]), {"k": 1.0}, integrator=3)
     with refused("the first argument is 2"):

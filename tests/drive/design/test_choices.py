@@ -44,7 +44,7 @@ def searched(problem, *candidates, steps=200, constraints=None, **options):
     return ChoiceSearch(information, bought, DesignGoal(DCriterion(n)), np.arange(n), candidates, choices, rules, steps)
 
 
-WHAT = {
+GRAPH_CASES = {
     "doses": lambda: (drug(), {"events": [cf.Doses(gut, [cf.choose(20, 90), 40], [0, cf.choose(1, 6)])]}),
     "infusion": lambda: (drug(), {"events": [cf.Doses(gut, 60, 0), cf.Doses(blood, cf.choose(0, 90), 1, duration=4)]}),
     "after": lambda: (
@@ -79,9 +79,9 @@ WHAT = {
 }
 
 
-@pytest.mark.parametrize("what", WHAT)
-def test_the_graph_is_the_integrated_model_and_has_its_gradient(what):
-    problem, changes = WHAT[what]()
+@pytest.mark.parametrize("case", GRAPH_CASES)
+def test_sensitivity_graph_matches_the_integrated_model_and_its_gradient(case):
+    problem, changes = GRAPH_CASES[case]()
     search = searched(problem, cf.Candidate([0.5, 1, 2, 4, 7.5], ["c"], **changes))
     z = np.full(search.bounds[0].size, 0.5)
     assert search.compute_relative_deviation(search.selection, z) < 2e-6
@@ -94,7 +94,7 @@ def test_the_graph_is_the_integrated_model_and_has_its_gradient(what):
         assert slope[i] == pytest.approx((up - down) / (2 * h), rel=1e-3, abs=1e-4 * np.abs(slope).max()), value
 
 
-def test_gradients_go_through_samples_fixed_candidates_and_other_criteria():
+def test_choice_gradient_with_samples_and_fixed_candidates_matches_differences():
     problem = drug(initial={"gut": cf.free(50.0)}, events=[])
     draws = cf.bootstrap(cf.fit(box_lucas()), samples=3, rng=0)
     a = cf.choose(0.5, 3)
@@ -127,7 +127,7 @@ def decay(high=4.0, **options):
 
 
 @pytest.mark.parametrize("criterion", ["D", "A", "E", cf.variance_of("k")])
-def test_decay_begins_as_high_as_it_may_and_is_measured_after_one_over_k(criterion):
+def test_choice_for_decay_is_the_largest_start_measured_at_one_over_k(criterion):
     x = cf.symbols("x")
     design = decay(criterion=criterion)
     assert design.chosen["next"]["x(0)"] == pytest.approx(4.0, rel=1e-7)
@@ -138,7 +138,7 @@ def test_decay_begins_as_high_as_it_may_and_is_measured_after_one_over_k(criteri
     assert sum("The integrated model of next satisfies" in remark for remark in constrained_design.remarks) == 2
 
 
-def test_what_is_said_done_and_drawn(tmp_path):
+def test_choice_design_summary_experiments_and_plot(tmp_path):
     design = decay()
     text = str(design)
     assert text.startswith("Choose x(0) = 4.\nMeasure x at t = 2.\n")
@@ -156,7 +156,7 @@ def test_what_is_said_done_and_drawn(tmp_path):
 
 
 @pytest.mark.slow
-def test_doses_and_their_time_are_better_than_any_on_a_grid():
+def test_choice_of_doses_is_at_least_as_good_as_a_grid():
     grid = np.linspace(0.5, 24, 48)
 
     def candidate(amount, when):
@@ -191,7 +191,7 @@ def reactor(T, start, **options):
     return design, -design.value / np.log(10)
 
 
-def test_the_reactor_of_pyomo_doe():
+def test_choice_for_the_reactor_exceeds_pyomo_doe():
     published = cf.Input.piecewise_constant(np.arange(8) / 8, [472.92, *[300.0] * 7])
     assert reactor(published, 5.0)[1] == pytest.approx(19.29129, abs=1e-5)
     design, value = reactor(cf.choose(300, 700, pieces=8), cf.choose(1, 5), starts=1)
@@ -219,7 +219,7 @@ def fishing(times, pieces=None, **options):
 
 
 @pytest.mark.slow
-def test_fishing_helps_to_know_the_fish():
+def test_choice_of_fishing_reduces_the_variance():
     assert fishing(120).value == pytest.approx(0.063957, abs=2.5e-5)
     design = fishing(60, 15, starts=1)
     assert design.value == pytest.approx(0.0370, abs=3e-4)
@@ -230,7 +230,7 @@ def test_fishing_helps_to_know_the_fish():
 
 
 @pytest.mark.slow
-def test_fishing_as_published():
+def test_choice_of_fishing_matches_the_published_control():
     design = fishing(240, 120, starts=2)
     assert 0.03693 < design.value < 0.036944
     u, ends = design.chosen["next"]["u"], 0.1 * np.arange(120)
@@ -238,14 +238,14 @@ def test_fishing_as_published():
     assert (u[((ends > 1) & (ends < 4.5)) | (ends > 8)] < 0.01).all()
 
 
-def test_a_limit_of_time_returns_the_best_so_far():
+def test_choice_design_at_max_time_returns_the_best_point():
     design = decay(max_time=1e-9)
     assert any("The time limit was reached" in remark for remark in design.remarks)
     assert 0.5 <= design.chosen["next"]["x(0)"] <= 4
 
 
 @pytest.mark.parametrize(
-    ("bounds", "options", "said"),
+    ("bounds", "options", "message"),
     [
         ((5, 1), {}, "low = 5 is not below high = 1; exchange them"),
         ((2, 2), {}, "give the number itself"),
@@ -254,13 +254,13 @@ def test_a_limit_of_time_returns_the_best_so_far():
         ((0, 1), {"pieces": 0}, "pieces is 0; give an integer from 1 to 1000"),
     ],
 )
-def test_what_is_no_choice_is_refused(bounds, options, said):
-    with pytest.raises(cf.InputError, match=said):
+def test_choose_with_invalid_bounds_or_pieces_is_refused(bounds, options, message):
+    with pytest.raises(cf.InputError, match=message):
         cf.choose(*bounds, **options)
 
 
 x = cf.symbols("x")
-REFUSED = {
+REFUSED_CASES = {
     "q": lambda: ({"initial": {"q": cf.choose(0, 1)}}, {}, "'q'"),
     "pieces": lambda: ({"initial": {"gut": cf.choose(0, 1, pieces=3)}}, {}, "'gut.0.' has pieces="),
     "nothing": lambda: ({}, {"constraints": [cf.along(blood <= 5)]}, "no candidate contains cf.choose"),
@@ -301,15 +301,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_chosen_is_refused(what):
-    changes, options, message = REFUSED[what]()
+@pytest.mark.parametrize("case", REFUSED_CASES)
+def test_design_with_unsupported_choices_is_refused(case):
+    changes, options, message = REFUSED_CASES[case]()
     with pytest.raises(cf.InputError, match=message):
         cf.design(drug(), cf.Candidate([1, 2, 4, 8], ["c"], **changes), budget=4, **{"starts": 2, **options} if
-                  what not in ("nothing",) else options)  # fmt: skip
+                  case not in ("nothing",) else options)  # fmt: skip
 
 
-def test_constraints_that_no_start_keeps_are_said():
+def test_choice_design_with_infeasible_constraints_is_refused():
     with pytest.raises(cf.InputError, match="none of 3 starting points led to a design that keeps the constraints"):
         decay(constraints=[cf.at(1, x <= 0.1)])
 
@@ -325,7 +325,7 @@ def yeast(fed):
     return problem, cf.Candidate([5, 10, 15, 20], ["x", "y"], cost_unit="experiment", inputs={"feed": fed})
 
 
-def test_a_search_takes_as_many_steps_as_its_end_needs():
+def test_choice_search_refines_its_steps_until_confirmed():
     search = searched(*yeast(cf.choose(5, 45, pieces=2)), steps=60)
     trusted = VerifiedChoiceSearch(search, lambda z: (search.information, select_candidates(z)), bool)
 
@@ -343,7 +343,7 @@ def test_a_search_takes_as_many_steps_as_its_end_needs():
 
 
 @pytest.mark.slow
-def test_a_search_is_not_led_astray_by_steps_that_are_too_long():
+def test_choice_design_of_a_fast_model_is_at_least_as_good_as_a_grid():
     problem, later = yeast(cf.choose(5, 45, pieces=2))
     design = cf.design(problem, later, budget=1, starts=4)
     fed = [yeast(cf.Input.piecewise_constant([0, 10], [a, b]))[1] for a in (5, 25, 45) for b in (5, 25, 45)]
@@ -351,7 +351,7 @@ def test_a_search_is_not_led_astray_by_steps_that_are_too_long():
     assert min(values) - 2 < design.value <= min(values) + 1e-6
 
 
-def test_a_stiff_model_is_said_to_be_one():
+def test_choice_design_of_a_stiff_model_is_refused():
     k, y = cf.symbols("k y")
     model = cf.Model({y: -1e6 * k * (y - 1)}, parameters=[k], initial={y: 0.0})
     problem = cf.Problem(model, cf.Experiment({"y": [0.7]}, [1e-6], sigma=0.1), parameters={"k": 1.0})
@@ -359,13 +359,13 @@ def test_a_stiff_model_is_said_to_be_one():
         cf.design(problem, cf.Candidate([1e-6, 1], initial={"y": cf.choose(0, 0.5)}), budget=2, starts=2)
 
 
-def test_choices_are_not_for_populations():
+def test_choices_in_a_population_design_are_refused():
     spec = cf.Population({"ka": cf.Individual(omega=0.3)})
     with pytest.raises(cf.InputError, match=r"cf\.choose is unsupported for populations"):
         cf.design(drug(), cf.Candidate([1, 2, 4], ["c"], initial={"gut": cf.choose(0, 1)}), budget=9, population=spec)
 
 
-def test_inputs_are_drawn_as_steps():
+def test_choice_design_plot_draws_chosen_inputs_as_steps():
     later = cf.Candidate([1, 2, 4, 8], ["c"], inputs={"u": cf.choose(0, 1, pieces=2)}, name="next")
     design = cf.design(drug(), later, budget=4, starts=1)
     figure = design.plot()
@@ -374,7 +374,7 @@ def test_inputs_are_drawn_as_steps():
     np.testing.assert_allclose(steps.get_data().values, design.chosen["next"]["u"])
 
 
-def test_choices_on_the_command_line(capsys):
+def test_cli_design_with_choose(capsys):
     from castfit.cli import main
 
     arguments = ["design", "bellman", "--guess", "--budget", "3", "--sigma", "1"]

@@ -14,7 +14,7 @@ from tests.drive.design.models import box_lucas, decay, fitted
 GRID = np.linspace(0.1, 20, 200)
 
 
-def test_box_and_lucas():
+def test_design_matches_box_and_lucas():
     design = cf.design(box_lucas(), cf.Candidate(GRID, ["b"], continuous_times=True), budget=6)
     np.testing.assert_allclose(design.table["time"], [1.2295, 6.8577], atol=2e-4)
     np.testing.assert_array_equal(design.table["count"], [3, 3])
@@ -23,7 +23,7 @@ def test_box_and_lucas():
     assert design.efficiency > 0.9999
 
 
-def test_what_is_printed():
+def test_design_summary_states_measurements_bound_and_assumptions():
     text = str(cf.design(box_lucas(), cf.Candidate(GRID, ["b"]), budget=6))
     assert text.startswith("Measure b at t = 1.2 (3 times) and 6.9 (3 times).\n")
     assert "no design of these candidates and times within the budget is better by more than 0.0001 % (D)" in text
@@ -31,7 +31,7 @@ def test_what_is_printed():
     assert "only if the guesses are correct" in text
 
 
-def test_what_is_known_now_is_what_the_fit_says():
+def test_design_before_equals_standard_errors_of_the_fit():
     result = fitted()
     design = cf.design(result, cf.Candidate(GRID), budget=2)
     for name, error in result.standard_errors.items():
@@ -39,7 +39,7 @@ def test_what_is_known_now_is_what_the_fit_says():
         assert design.after[name] < design.before[name]
 
 
-def test_the_next_fit_is_as_accurate_as_promised():
+def test_design_after_matches_the_next_fit():
     result = fitted()
     design = cf.design(result, cf.Candidate(GRID, ["b"]), budget=6)
     assert design.problem.n_data == result.n_data + 6
@@ -48,7 +48,7 @@ def test_the_next_fit_is_as_accurate_as_promised():
         assert design.after[name] * result.values[name] == pytest.approx(error, rel=0.02)
 
 
-def test_more_of_the_same_experiment_joins_it():
+def test_design_of_the_same_experiment_adds_to_its_data():
     design = cf.design(fitted(), cf.Candidate(GRID, ["b"], repeats=True), budget=3)
     (experiment,) = design.problem.experiments
     assert design.problem.n_data == 7
@@ -59,7 +59,7 @@ def test_more_of_the_same_experiment_joins_it():
     "noise", [cf.LogNormal(), cf.LogNormal(base=10), cf.StudentT(df=4), cf.Laplace(), cf.Huber()], ids=repr
 )
 @pytest.mark.parametrize("sigma", [0.2, None], ids=["given", "as before"])
-def test_experiments_have_errors_of_the_kind_that_was_promised(noise, sigma):
+def test_design_experiments_keep_the_noise_model(noise, sigma):
     """Sigma is in the unit of the noise: of LogNormal that of the logarithm, of StudentT no standard deviation."""
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 5})
@@ -73,7 +73,7 @@ def test_experiments_have_errors_of_the_kind_that_was_promised(noise, sigma):
 
 
 @pytest.mark.parametrize(
-    ("noise", "apart"),
+    ("noise", "standardized_difference"),
     [
         (cf.Gaussian(), lambda mu, y: (mu - y) / 0.1),
         (cf.LogNormal(), lambda mu, y: np.log(mu / y) / 0.1),
@@ -83,7 +83,7 @@ def test_experiments_have_errors_of_the_kind_that_was_promised(noise, sigma):
     ],
     ids=["normal", "log", "log10", "student", "poisson"],
 )
-def test_rivals_are_told_apart_in_units_of_the_noise(noise, apart):
+def test_discrimination_misfit_is_on_the_scale_of_the_noise(noise, standardized_difference):
     """How far the nearest second-order decay is from the first-order one, in what was measured and what will be."""
     x, k = cf.symbols("x k")
     times, size = np.array([1.0, 2, 4]), 200 if isinstance(noise, cf.Poisson) else 1
@@ -103,7 +103,7 @@ def test_rivals_are_told_apart_in_units_of_the_noise(noise, apart):
     all_times = np.concatenate([times, np.repeat(design.table["time"], design.table["count"])])
     mu = size * np.exp(-first_fit.values["k"] * all_times)
     nearest = least_squares(
-        lambda z: apart(mu, size / (1 + np.exp(z[0]) * all_times)), [np.log(second_fit.values["k"])]
+        lambda z: standardized_difference(mu, size / (1 + np.exp(z[0]) * all_times)), [np.log(second_fit.values["k"])]
     )
     assert f"chi2 = {2 * nearest.cost:.4g} beyond the noise" in str(design)
 
@@ -126,7 +126,7 @@ def chain(output: str, sigma: float) -> cf.Result:
 
 
 @pytest.mark.parametrize("output", ["made", "mean", "fold"])
-def test_what_depends_on_earlier_measurements_is_offered_as_a_whole(output):
+def test_history_dependent_outputs_are_designed_as_whole_experiments(output):
     """Values by themselves were promised as if all the others of the grid were measured, too."""
     result = chain(output, 0.05)
     with pytest.raises(cf.InputError, match=f"a measurement of '{output}' depends on earlier measurements; give"):
@@ -138,7 +138,7 @@ def test_what_depends_on_earlier_measurements_is_offered_as_a_whole(output):
 
 
 @pytest.mark.parametrize("times", [[1, 3, 6], [1, 3]], ids=["bought", "offered"])
-def test_what_happens_after_the_last_value_is_left_out(times):
+def test_design_experiments_omit_events_after_the_last_value(times):
     """As a problem must: no data can show it."""
     result = chain("made", 0.05)
     design = cf.design(result, cf.Candidate(times, ["x"]), budget=2)
@@ -149,7 +149,7 @@ def test_what_happens_after_the_last_value_is_left_out(times):
     assert design.after["k"] * result.values["k"] == pytest.approx(next_fit.standard_errors["k"], rel=1e-5)
 
 
-def test_a_free_initial_state_is_estimated_anew_and_costs_information():
+def test_free_initial_state_of_a_new_experiment_costs_information():
     a, k = cf.symbols("a k")
     model = cf.Model({a: -k * a}, parameters=[k], initial={})
     experiment = cf.Experiment({"a": [1.0, 0.6, 0.4]}, [0.0, 1, 2], sigma=0.05, initial={"a": cf.free(1.0)})
@@ -162,13 +162,13 @@ def test_a_free_initial_state_is_estimated_anew_and_costs_information():
 
 
 @pytest.mark.parametrize("criterion", ["A", "E", cf.variance_of("k1"), cf.variance_of(cf.OutputAt("b", 30))])
-def test_other_criteria_say_how_far_they_are_from_the_best(criterion):
+def test_design_efficiency_and_gap_by_criterion(criterion):
     design = cf.design(fitted(), cf.Candidate(GRID, ["a", "b"], sigma=0.03), budget=8, criterion=criterion)
     assert 0.85 < design.efficiency <= 1
     assert design.relaxed.gap <= 1e-6 * max(1.0, abs(design.value))
 
 
-def test_the_variance_of_an_expression_is_that_of_the_fit():
+def test_variance_of_an_expression_matches_the_next_fit():
     k1, k2 = cf.symbols("k1 k2")
     result = fitted()
     design = cf.design(result, cf.Candidate(GRID, ["b"]), budget=3, criterion=cf.variance_of(k1 / k2))
@@ -177,8 +177,8 @@ def test_the_variance_of_an_expression_is_that_of_the_fit():
     assert design.value == pytest.approx(slope @ next_fit.covariance @ slope, rel=0.05)
 
 
-@pytest.mark.parametrize("what", [("k1", "k2"), (cf.OutputAt("b", 20),)], ids=["rates", "prediction"])
-def test_variances_are_small_in_any_units(what):
+@pytest.mark.parametrize("targets", [("k1", "k2"), (cf.OutputAt("b", 20),)], ids=["rates", "prediction"])
+def test_variance_of_design_is_independent_of_units(targets):
     """Rates per day or per second, concentrations of 1 or of 1e-5: the same samples."""
     designs = []
     for day, one in ((1.0, 1.0), (86400.0, 1e-5)):
@@ -186,16 +186,16 @@ def test_variances_are_small_in_any_units(what):
         model = cf.Model({a: -k1 * a, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: one, b: 0.0})
         pilot = cf.Experiment({"b": one * np.array([0.37, 0.36])}, [1 * day, 5 * day], sigma=0.03 * one)
         problem = cf.Problem(model, pilot, parameters={"k1": 0.5 / day, "k2": 0.3 / day})
-        targets = [cf.OutputAt("b", 20 * day) if isinstance(w, cf.OutputAt) else w for w in what]
+        scaled_targets = [cf.OutputAt("b", 20 * day) if isinstance(w, cf.OutputAt) else w for w in targets]
         candidate = cf.Candidate(np.linspace(0.5, 12, 24) * day, ["b"], sigma=0.03 * one, at_most=2)
-        designs.append(cf.design(problem, candidate, budget=5, criterion=cf.variance_of(*targets)))
+        designs.append(cf.design(problem, candidate, budget=5, criterion=cf.variance_of(*scaled_targets)))
     assert designs[0].table["count"].tolist() == designs[1].table["count"].tolist()
     assert sum(designs[0].table["count"]) == 5
     assert designs[1].table["time"] == pytest.approx(86400 * designs[0].table["time"])
     assert designs[1].efficiency == pytest.approx(designs[0].efficiency, rel=1e-3)
 
 
-def test_times_apart_budgets_and_distinct_times():
+def test_design_respects_spacing_budgets_and_distinct():
     result = fitted()
     design = cf.design(result, cf.Candidate(GRID, ["b"], spacing=1.0), budget=5)
     assert np.diff(design.table["time"]).min() >= 1 - 1e-9
@@ -207,7 +207,7 @@ def test_times_apart_budgets_and_distinct_times():
     assert design.table["time"].size >= 3
 
 
-def test_a_whole_experiment_a_fixed_one_and_a_price():
+def test_design_with_whole_and_fixed_experiments_and_a_price():
     result = fitted()
     short = cf.Candidate([1, 2, 4], ["b"], cost_unit="experiment", cost=3, name="short", at_most=2)
     long = cf.Candidate([4, 8, 16], ["b"], cost_unit="experiment", cost=3, name="long", at_most=2)
@@ -223,7 +223,7 @@ def test_a_whole_experiment_a_fixed_one_and_a_price():
 
 
 @pytest.mark.parametrize(("criterion", "price"), [("D", 0.1), ("A", 1e-3), (cf.variance_of("k1"), 1e-4)])
-def test_a_price_alone_decides_on_the_size(criterion, price):
+def test_design_with_a_price_alone_has_the_optimal_size(criterion, price):
     candidate = cf.Candidate(GRID, ["b"])
     weights = cf.design(box_lucas(), candidate, price=price, criterion=criterion, exact=False)
     assert 0 <= weights.gap <= 1e-6 * max(1.0, abs(weights.value))
@@ -245,13 +245,13 @@ def test_a_price_alone_decides_on_the_size(criterion, price):
     assert design.plot().axes
 
 
-def test_a_price_beside_a_budget_leaves_what_does_not_pay():
+def test_design_with_price_and_budget_buys_nothing_that_does_not_pay():
     design = cf.design(fitted(), cf.Candidate(GRID, ["b"]), budget=6, price=1.0)
     assert design.counts.sum() == 0
     assert "The cost is 0; at a price of 1 " in str(design)
 
 
-def test_simple_designs_are_named_and_nothing_reads_zero():
+def test_simple_designs_and_efficiencies_in_the_summary():
     design = cf.design(fitted(), cf.Candidate(GRID, ["b"], name="next"), budget=6)
     assert set(design.simple) == {"equidistant times", "times in equal ratios", "the present times"}
     assert max(design.simple_efficiency, key=design.simple_efficiency.get) == "the present times"
@@ -271,7 +271,7 @@ def test_simple_designs_are_named_and_nothing_reads_zero():
     assert " 0 %" not in str(blind)
 
 
-def test_equidistant_times_begin_with_the_first_that_tells_anything():
+def test_equidistant_times_start_at_the_first_informative_time():
     for grid, even in (([1.0, 2, 3, 4], [1, 4]), ([0.0, 1, 2, 3, 4], [2, 4])):  # at 0 the states are known
         design = cf.design(fitted(), cf.Candidate(grid, ["b"], name="next"), budget=2)
         information = design.selection.pool.information(np.isin(grid, even).astype(float))[0]
@@ -279,7 +279,7 @@ def test_equidistant_times_begin_with_the_first_that_tells_anything():
         np.testing.assert_allclose(standard_deviations, np.sqrt(np.diag(np.linalg.inv(information))))
 
 
-def test_draws_make_a_robust_design():
+def test_design_over_samples_is_robust():
     result = fitted()
     draws = cf.bootstrap(result, samples=12, rng=0)
     mean = cf.design(draws, cf.Candidate(GRID, ["b"]), budget=6)
@@ -289,7 +289,7 @@ def test_draws_make_a_robust_design():
     assert worst.criterion == "D"
 
 
-def test_a_design_for_draws_promises_and_is_verified_at_the_estimate():
+def test_design_over_samples_is_verified_at_the_estimate():
     result = fitted()
     design = cf.design(cf.bootstrap(result, samples=6, rng=0), cf.Candidate(GRID, ["b"], name="next"), budget=6)
     assert abs(design.information.thetas - result.theta).min() > 1e-6  # no draw is the estimate
@@ -300,7 +300,7 @@ def test_a_design_for_draws_promises_and_is_verified_at_the_estimate():
     np.testing.assert_allclose(design.table["prediction"], predictions, rtol=1e-5)
 
 
-def test_it_is_drawn_verified_and_exported(tmp_path):
+def test_design_plot_verify_and_petab_export(tmp_path):
     design = cf.design(fitted(), cf.Candidate(GRID, ["b"], name="next"), budget=6)
     figure = design.plot(tmp_path / "design.png")
     assert len(figure.axes) == 4
@@ -312,7 +312,7 @@ def test_it_is_drawn_verified_and_exported(tmp_path):
     assert loaded_problem.n_data == 10
 
 
-def test_sensitivities_are_derivatives_of_predictions():
+def test_result_sensitivities_match_differences():
     result = fitted()
     sensitivities = result.sensitivities([0.5, 3.0])["experiment 1"]
     h = 1e-4
@@ -328,7 +328,7 @@ def test_sensitivities_are_derivatives_of_predictions():
         result.sensitivities([-1.0])
 
 
-def test_the_command_line(tmp_path, capsys):
+def test_cli_design_prints_and_plots(tmp_path, capsys):
     from castfit.cli import main
 
     picture = tmp_path / "design.png"
@@ -352,7 +352,7 @@ def test_the_command_line(tmp_path, capsys):
     assert "The cost is 4; at a price of 0.5" in capsys.readouterr().out
 
 
-def test_the_command_line_tells_all_mistakes_at_once_before_fitting(capsys):
+def test_cli_design_lists_all_mistakes_before_fitting(capsys):
     from castfit.cli import main
 
     arguments = ["--experiment", "q", "--outputs", "y", "--over", "k9", "--times", "now", "--spacing", "-1"]
@@ -386,12 +386,12 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("options", "message"), MISTAKES, ids=lambda o: str(o)[:30])
-def test_mistakes_are_named(options, message):
+def test_design_with_invalid_options_names_the_mistake(options, message):
     with pytest.raises(cf.InputError, match=message.replace("(", r"\(")):
         cf.design(box_lucas(), cf.Candidate(GRID, ["b"]), **{"budget": 6, **options})
 
 
-def test_candidates_that_are_none():
+def test_design_with_invalid_candidates_is_refused():
     with pytest.raises(cf.InputError, match="'c' is no output"):
         cf.design(box_lucas(), cf.Candidate(GRID, ["c"]), budget=6)
     with pytest.raises(cf.InputError, match="'a' was not measured, so its accuracy is unknown"):
@@ -402,7 +402,7 @@ def test_candidates_that_are_none():
         cf.Candidate("now", cost=-1, cost_unit="all")
 
 
-def test_what_cannot_be_known_is_said():
+def test_design_with_unidentifiable_quantities_is_refused():
     x, k1, k2, k3 = cf.symbols("x k1 k2 k3")
     guesses = {n: cf.Parameter(0.5, scale="log") for n in ("k1", "k2", "k3")}
     pilot = cf.Experiment({"x": [0.5, 0.2]}, [1, 2], sigma=0.1)
@@ -420,7 +420,7 @@ def test_what_cannot_be_known_is_said():
         cf.design(box_lucas(), cf.Candidate(GRID, ["b"]), budget=1)
 
 
-def test_what_tells_nothing_or_cannot_be_bought_is_refused():
+def test_design_with_uninformative_or_unaffordable_candidates_is_refused():
     nothing = "the candidates add no information; offer other times"
     for candidate in (cf.Candidate([0.0], ["b"]), cf.Candidate([1e4, 2e4], ["b"])):  # b begins with 0, and ends there
         with pytest.raises(cf.InputError, match=nothing):
@@ -431,7 +431,7 @@ def test_what_tells_nothing_or_cannot_be_bought_is_refused():
         cf.design(cf.fit(box_lucas(), "single", cf.GaussNewton(max_iter=1)), cf.Candidate(GRID), budget=3)
 
 
-def test_weak_estimates_are_refused_with_a_remedy():
+def test_design_at_poorly_determined_estimates_is_refused():
     a, b, k1, k2 = cf.symbols("a b k1 k2")
     model = cf.Model({a: -k1 * a, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1.0, b: 0.0})
     twice = cf.Experiment({"b": [0.45, 0.46]}, [1.0, 1.02], start=0, sigma=0.03)
@@ -455,7 +455,7 @@ def of_noise(noise):
     return cf.Problem(model, data, parameters=guesses)
 
 
-def test_values_below_a_limit_of_detection_tell_little():
+def test_design_avoids_values_below_a_limit_of_detection():
     result = cf.fit(of_noise(lambda b: cf.Gaussian(0.03, below=0.1)))
     design = cf.design(result, cf.Candidate([1.0, 2, 20, 30]), budget=6)
     for name, error in result.standard_errors.items():
@@ -475,7 +475,7 @@ def test_values_below_a_limit_of_detection_tell_little():
         (cf.Gaussian(0.1, below=0.3), -2.0),
     ],
 )
-def test_the_share_that_limits_leave_is_the_mean_square_of_the_score(noise, mu):
+def test_censoring_share_equals_the_mean_square_score(noise, mu):
     axis, s = (np.log, 0.1) if isinstance(noise, cf.LogNormal) else (np.asarray, 0.1)
     low, high = (
         np.inf * sign if limit is None else axis(limit) for limit, sign in ((noise.below, -1), (noise.above, 1))
@@ -487,14 +487,14 @@ def test_the_share_that_limits_leave_is_the_mean_square_of_the_score(noise, mu):
     assert censoring_share(noise, np.array([mu]), np.array([s]))[0] == pytest.approx(score, abs=1e-6)
 
 
-def test_errors_that_depend_on_each_other_are_refused():
+def test_design_with_correlated_errors_is_refused():
     with pytest.raises(cf.InputError, match="correlated measurement errors are unsupported"):
         cf.design(of_noise(lambda b: cf.correlated(0.03, time=1.0)), cf.Candidate(GRID), budget=3)
     with pytest.raises(cf.InputError, match="correlated measurement errors are unsupported"):
         cf.design(cf.fit(of_noise(lambda b: cf.correlated(0.03, time=1.0))), cf.Candidate(GRID), budget=3)
 
 
-def test_several_budgets_experiments_fixed_and_doses_together():
+def test_design_with_budgets_fixed_candidates_and_doses():
     result = fitted()
     free_candidate = cf.Candidate(GRID, ["a", "b"], sigma=0.03, name="more")
     dosed_candidate = cf.Candidate(
@@ -513,7 +513,7 @@ def test_several_budgets_experiments_fixed_and_doses_together():
     assert 0.9 < design.efficiency <= 1
 
 
-def test_a_result_that_was_saved_needs_its_problem(tmp_path):
+def test_design_of_a_loaded_result_needs_its_problem(tmp_path):
     fitted().save(tmp_path / "fit.json")
     loaded_result = cf.Result.load(tmp_path / "fit.json")
     with pytest.raises(cf.InputError, match="the result has no problem; use result"):
@@ -525,7 +525,7 @@ def test_a_result_that_was_saved_needs_its_problem(tmp_path):
 
 
 @pytest.mark.slow
-def test_against_a_rival_of_another_order():
+def test_discrimination_of_decay_orders_matches_simulations():
     # The recipe of Atkinson and Fedorov (1975): a third at 0.7, two thirds at 6.7; T = 0.010366 is the bound.
     grid = np.linspace(0.1, 10, 100)
     criterion = cf.discriminate(decay(2))
@@ -551,7 +551,7 @@ def test_against_a_rival_of_another_order():
 
 
 @pytest.mark.slow
-def test_exponentials_against_a_parabola():
+def test_discrimination_matches_atkinson_and_fedorov():
     # Atkinson and Fedorov (1975), example 1; the rival is linear: a Chebyshev approximation
     z, t, a, b, c = cf.symbols("z t a b c")
     pilot = cf.Experiment({"y": [1.0]}, [0.0], start=-1.0, sigma=1.0)
@@ -568,14 +568,14 @@ def test_exponentials_against_a_parabola():
     assert -design.value == pytest.approx(1.0867e-3, rel=1e-4)
 
 
-def test_rivals_that_are_none():
+def test_discriminate_with_invalid_rivals_is_refused():
     with pytest.raises(cf.InputError, match="a competing model is 3; expected"):
         cf.discriminate(3)
     with pytest.raises(cf.InputError, match="the competing model has no output 'b'"):
         cf.design(box_lucas(), cf.Candidate(GRID, ["b"]), budget=6, criterion=cf.discriminate(decay(1)))
 
 
-def test_a_fit_that_data_speak_against_is_no_ground_for_figures():
+def test_design_of_a_refuted_fit_warns():
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     times = np.linspace(0.2, 8, 40)
@@ -586,7 +586,7 @@ def test_a_fit_that_data_speak_against_is_no_ground_for_figures():
     assert "The fitted model does not fit the data" in str(design)
 
 
-def test_an_equation_between_quantities_is_known_and_other_constraints_are_left_aside_in_words():
+def test_design_uses_equations_and_reports_ignored_constraints():
     """A + b = 1.5 is one quantity less: as in the model that has 1.5 - a in the place of b."""
     x, y, a, b = cf.symbols("x y a b")
     times, grid = np.linspace(0.5, 6.0, 8), np.linspace(0.5, 6.0, 12)

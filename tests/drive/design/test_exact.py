@@ -13,7 +13,7 @@ from castfit.drive.design.interior_point import DesignGoal, optimize_weights
 from tests.drive.design.models import offers
 
 
-def apart(N):
+def build_positions(N):
     return CandidatePositions(np.arange(N), np.arange(N), np.zeros(N), np.zeros(N))
 
 
@@ -28,7 +28,7 @@ def best_of_all(goal, pool, N, budget, cost):
 
 
 @pytest.mark.parametrize("seed", [*range(8), *(pytest.param(s, marks=pytest.mark.slow) for s in range(8, 20))])
-def test_brute_force_confirms_the_stated_efficiency(seed):
+def test_exact_design_efficiency_is_confirmed_by_brute_force(seed):
     rng = np.random.default_rng(seed)
     n, N = int(rng.integers(2, 4)), int(rng.integers(6, 9))
     budget = int(rng.integers(n, n + 3))
@@ -38,7 +38,7 @@ def test_brute_force_confirms_the_stated_efficiency(seed):
     for criterion in (DCriterion(n), ACriterion(np.eye(n)), ECriterion(n)):
         goal = DesignGoal(criterion)
         weights = optimize_weights(goal, pool)
-        counts = optimize_counts(goal, pool, apart(N), weights.w, rng=rng)
+        counts = optimize_counts(goal, pool, build_positions(N), weights.w, rng=rng)
         value = float(goal.values(pool.information(counts)))
         best = best_of_all(goal, pool, N, budget, cost)
         assert pool.fits(counts)
@@ -48,20 +48,20 @@ def test_brute_force_confirms_the_stated_efficiency(seed):
         assert true_efficiency >= 0.999
 
 
-def test_efficient_rounding_by_hand():
+def test_round_efficiently_matches_hand_calculation():
     # Pukelsheim and Rieder (1992): with n = 8 and l = 3, ceil(6.5 w) = (3, 3, 2)
     np.testing.assert_array_equal(round_efficiently(np.array([0.43, 0.36, 0.21]), 8), [3, 3, 2])
     assert round_efficiently(np.array([0.5, 0.3, 0.2]), 2).sum() == 2
 
 
-def test_neighbours_are_merged_at_their_mean():
+def test_merge_adjacent_weights_uses_the_mean_time():
     positions = CandidatePositions(np.zeros(6, int), np.zeros(6, int), np.arange(6.0), np.zeros(6))
     np.testing.assert_array_equal(
         merge_adjacent_weights(np.array([0, 1.0, 1.0, 0, 0, 0.5]), positions)[[1, 2, 5]], [2.0, 0.0, 0.5]
     )
 
 
-def test_spacing_holds():
+def test_exact_design_keeps_the_spacing():
     times = np.linspace(0, 1, 21)
     J = np.stack([np.ones(21), times], -1)[:, None]
     positions = CandidatePositions(np.zeros(21, int), np.zeros(21, int), times, np.full(21, 0.2))

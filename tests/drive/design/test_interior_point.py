@@ -34,7 +34,7 @@ def chosen(times, w):
 GRID = np.unique(np.concatenate([np.arange(0.2, 0.26, 1e-4), np.arange(0.001, 2, 1e-3), np.arange(2, 40, 0.01)]))
 
 
-def test_one_compartment_as_published():
+def test_optimize_weights_for_one_compartment_matches_published_designs():
     solution = optimize_weights(DesignGoal(DCriterion(3)), offers(one_compartment(GRID)))
     times, weights = chosen(GRID, solution.w)
     np.testing.assert_allclose(times, [0.2288, 1.3886, 18.4168], rtol=5e-4)
@@ -52,7 +52,7 @@ def height(theta):
 
 
 @pytest.mark.parametrize(
-    ("what", "times", "weights", "variance"),
+    ("function", "times", "weights", "variance"),
     [
         (lambda p: p[2] / p[1] - p[2] / p[0], (0.2327, 17.634), (0.0135, 0.9865), 2193.88),
         (peak_time, (0.1793, 3.566), (0.606, 0.394), 0.028138),
@@ -60,9 +60,9 @@ def height(theta):
     ],
     ids=["area", "time of the peak", "height"],
 )
-def test_c_optimal_designs_of_one_compartment(what, times, weights, variance):
+def test_optimize_weights_c_optimal_matches_published_values(function, times, weights, variance):
     theta = np.array([4.298, 0.05884, 21.80])
-    slope = np.array([np.imag(what(theta + 1e-30j * e)) / 1e-30 for e in np.eye(3)])
+    slope = np.array([np.imag(function(theta + 1e-30j * e)) / 1e-30 for e in np.eye(3)])
     J = one_compartment(GRID)
     solution = optimize_weights(DesignGoal(ACriterion(slope[:, None])), offers(J, M0=1e-12 * np.eye(3)))
     where, share = chosen(GRID, solution.w)
@@ -75,7 +75,7 @@ def test_c_optimal_designs_of_one_compartment(what, times, weights, variance):
     assert solution.value == pytest.approx(lp.fun**2, rel=1e-6)
 
 
-def test_michaelis_menten_half_at_either_rate():
+def test_optimize_weights_for_michaelis_menten_splits_evenly():
     s, K = np.linspace(0.1, 20, 200), 2.0
     J = np.stack([s / (K + s), -s / (K + s) ** 2], -1)[:, None]
     solution = optimize_weights(DesignGoal(DCriterion(2)), offers(J))
@@ -85,7 +85,7 @@ def test_michaelis_menten_half_at_either_rate():
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 4), kind=st.sampled_from(["D", "A", "c", "E", "Ds"]))
-def test_no_other_design_is_below_the_bound(seed, n, kind):
+def test_bound_is_below_random_designs(seed, n, kind):
     rng = np.random.default_rng(seed)
     N = 12
     criteria = {
@@ -109,7 +109,7 @@ def test_no_other_design_is_below_the_bound(seed, n, kind):
 
 
 @pytest.mark.parametrize("kind", [DCriterion(3), DCriterion(3, 1), ACriterion(np.eye(3)), ECriterion(3)])
-def test_gradients_and_curvature_are_derivatives(kind):
+def test_tangent_gradient_and_curvature_match_differences(kind):
     rng = np.random.default_rng(3)
     pool = offers(rng.standard_normal((5, 1, 3)), 5.0, M0=np.eye(3))
     goal, w, nu, h = DesignGoal(kind), rng.uniform(0.5, 1.5, 5), 0.1, 1e-4
@@ -123,7 +123,7 @@ def test_gradients_and_curvature_are_derivatives(kind):
 
 
 @pytest.mark.parametrize("seed", [1, 5, 10, 13])
-def test_e_is_certified_where_eigenvalues_meet(seed):
+def test_e_design_with_equal_eigenvalues_is_certified(seed):
     rng = np.random.default_rng(seed)
     n, N = int(rng.integers(2, 7)), int(rng.integers(20, 200))
     pool, goal = offers(rng.standard_normal((N, 1, n))), DesignGoal(ECriterion(n))
@@ -139,7 +139,7 @@ def test_e_is_certified_where_eigenvalues_meet(seed):
 
 
 @pytest.mark.parametrize(("seed", "worst"), crossed([1, 0, 5], [False, True]))
-def test_e_over_draws_is_certified_where_eigenvalues_meet(seed, worst):
+def test_e_design_over_samples_with_equal_eigenvalues_is_certified(seed, worst):
     rng = np.random.default_rng(seed)
     N, S, n = 60, 3 + 4 * seed, 3
     J = rng.standard_normal((N, 1, n)) + 0.3 * rng.standard_normal((S, N, 1, n))
@@ -158,7 +158,7 @@ def test_e_over_draws_is_certified_where_eigenvalues_meet(seed, worst):
         assert goal.values(pool.information(other / max(other.sum(), 1e-9))) >= solution.bound
 
 
-def test_d_does_not_depend_on_units():
+def test_d_design_is_independent_of_units():
     rng = np.random.default_rng(0)
     J = rng.standard_normal((40, 1, 3))
     one, other = (
@@ -167,7 +167,7 @@ def test_d_does_not_depend_on_units():
     np.testing.assert_allclose(one.w, other.w, atol=1e-4)
 
 
-def test_several_budgets():
+def test_optimize_weights_with_several_budgets_uses_all():
     rng = np.random.default_rng(1)
     J = rng.standard_normal((20, 1, 3))
     A = np.zeros((2, 20))
@@ -178,7 +178,7 @@ def test_several_budgets():
     assert 0 <= solution.gap <= 1e-6
 
 
-def test_a_budget_of_one_candidate_has_its_whole_price():
+def test_binding_budget_of_one_candidate_is_certified():
     J = np.random.default_rng(4).standard_normal((12, 1, 3))
     J[0] *= 5.0  # so good that its budget binds
     A = np.stack([np.ones(12), np.eye(12)[0]])
@@ -188,7 +188,7 @@ def test_a_budget_of_one_candidate_has_its_whole_price():
     assert 0 <= solution.gap <= 1e-6
 
 
-def test_the_work_of_many_candidates_is_a_few_steps():
+def test_optimize_weights_with_many_candidates_takes_few_steps():
     solution = optimize_weights(
         DesignGoal(DCriterion(6)), offers(np.random.default_rng(0).standard_normal((1000, 1, 6)))
     )
@@ -196,7 +196,7 @@ def test_the_work_of_many_candidates_is_a_few_steps():
     assert solution.gap <= 1e-6
 
 
-def test_the_worst_of_samples_is_bounded():
+def test_maximin_design_is_within_its_bound():
     rng = np.random.default_rng(2)
     J = rng.standard_normal((3, 30, 1, 2))
     pool = CandidatePool(J, np.zeros((3, 2, 2)), np.ones((1, 30)), np.ones(1), np.full(30, np.inf), np.zeros(30))

@@ -53,7 +53,7 @@ def determinant(design):
     return np.linalg.det(M) / np.prod(unit) ** 2
 
 
-def test_poped_evaluates_warfarin():
+def test_population_design_of_warfarin_matches_poped():
     design = designed(cf.Candidate(TIMES, name="adults"))
     for name, right in POPED.items():
         of_variance = 1 if name in ("CL", "V", "ka") else 2  # twice the relative error of its root
@@ -69,7 +69,7 @@ GRID = np.concatenate([np.arange(0.25, 3, 0.25), [4, 6, 8, 12, 24, 36, 48, 72, 9
 
 
 @pytest.mark.slow
-def test_better_times_for_warfarin():
+def test_population_design_of_warfarin_improves_the_times():
     design = designed(cf.Candidate(GRID, per_subject=8, continuous_times=True, name="adults"))
     assert design.counts.sum() == 32
     assert design.table["time"].size == 8 * np.count_nonzero(design.counts)
@@ -87,7 +87,7 @@ def test_better_times_for_warfarin():
     assert "schedules compared within the budget is better" in str(design)
 
 
-def test_few_samples_of_each_subject_make_several_schedules():
+def test_few_samples_per_subject_give_several_schedules():
     grid = np.array([0.5, 1, 2, 6, 24, 48, 72, 120])
     candidate = cf.Candidate(grid, per_subject=3, spacing=0.6, name="adults")
     relaxed_design = designed(candidate, exact=False)
@@ -102,7 +102,7 @@ def test_few_samples_of_each_subject_make_several_schedules():
     assert exact_design.efficiency > 0.98
 
 
-def test_a_population_has_a_fair_opponent_and_a_size():
+def test_population_design_has_simple_designs_and_an_optimal_size():
     grid = np.array([0.5, 1, 2, 6, 24, 48, 72, 120])
     design = designed(cf.Candidate(grid, per_subject=3, name="adults"), budget=None, price=0.2, exact=False)
     assert design.counts.sum() == pytest.approx(8 / 0.2, rel=1e-5)  # eight quantities
@@ -113,7 +113,7 @@ def test_a_population_has_a_fair_opponent_and_a_size():
         designed(cf.Candidate(np.arange(40.0), per_subject=20, spacing=2.5, name="adults"))
 
 
-def test_the_search_finds_what_all_schedules_together_hold(monkeypatch):
+def test_schedule_search_equals_full_enumeration(monkeypatch):
     grid = np.array([0.5, 1, 2, 4, 6, 24, 48, 72, 96, 120])
     for criterion in ("D", "A", cf.variance_of("omega(ka)")):
         candidate = cf.Candidate(grid, per_subject=3, name="adults")
@@ -140,7 +140,7 @@ def linear(sigma):
     return cf.Problem(model, pilot, parameters=parameters), cf.Population(individuals, correlated=True)
 
 
-def test_the_information_of_a_linear_model_is_that_of_its_exact_likelihood():
+def test_population_information_of_a_linear_model_is_exact():
     times, sigma = np.array([0.0, 0.5, 2.0, 3.0]), 0.2
     problem, population = linear(sigma)
     design = cf.design(problem, cf.Candidate(times), budget=1, population=population, exact=False, over="k")
@@ -171,7 +171,7 @@ def test_the_information_of_a_linear_model_is_that_of_its_exact_likelihood():
     np.testing.assert_allclose(information, hessian, rtol=1e-4, atol=1e-4 * np.max(hessian))
 
 
-def test_groups_with_doses_costs_and_covariates():
+def test_population_design_with_groups_costs_and_covariates():
     CL_pop, weight = cf.symbols("CL_pop weight")
     population = cf.Population(
         {"CL": cf.Individual(CL_pop * (weight / 70) ** 0.75, omega=0.3), "V": cf.Individual(), "ka": cf.Individual()},
@@ -213,7 +213,7 @@ def theophylline():
     return cf.mixed_effects(problem, cf.Population({"k": cf.Individual(omega=0.5)}))
 
 
-def test_a_fit_is_what_is_known_before():
+def test_population_design_before_equals_errors_of_the_fit():
     result = theophylline()
     design = cf.design(result, cf.Candidate(np.arange(0.5, 10, 0.5), per_subject=2, name="next"), budget=20)
     for name, error in design.before.items():
@@ -238,19 +238,19 @@ def test_a_fit_is_what_is_known_before():
         ({"per_subject": 1}, {"budget": 2}, "not enough"),
     ],
 )
-def test_mistakes_are_named(candidate, options, message):
+def test_population_design_with_invalid_options_names_the_mistake(candidate, options, message):
     with pytest.raises(cf.InputError, match=message):
         designed(cf.Candidate(TIMES, **candidate), **options)
 
 
-def test_of_some_times_are_chosen_or_none():
+def test_candidate_with_invalid_per_subject_is_refused():
     with pytest.raises(cf.InputError, match="9 times cannot be selected from 8"):
         cf.Candidate(TIMES, per_subject=9)
     with pytest.raises(cf.InputError, match="per_subject is 0"):
         cf.Candidate(TIMES, per_subject=0)
 
 
-def test_experiments_have_the_errors_of_measurement_not_the_variation_between_subjects():
+def test_population_experiments_have_measurement_sigma_only():
     design = designed(cf.Candidate(TIMES), problem=warfarin("known"), budget=8)
     np.testing.assert_allclose(design.experiments[0].sigma["conc"], 0.5)
     assert design.table["deviation"].min() > 0.5  # of values of whoever comes
@@ -271,7 +271,7 @@ def decaying(subjects, each):
     return cf.design(problem, candidate, budget=subjects, population=population)
 
 
-def test_trials_are_simulated_and_fitted():
+def test_verify_population_simulates_and_fits_trials():
     design = decaying(10, 3)
     verification = design.verify(4, verbose=0)
     assert verification.fitted == 4
@@ -296,7 +296,7 @@ def test_trials_are_simulated_and_fitted():
     assert stopped_verification.fitted == 0
 
 
-def test_trials_of_a_fit_hold_its_subjects_and_covariates():
+def test_verify_population_includes_previous_subjects_and_covariates():
     design = cf.design(theophylline(), cf.Candidate(np.arange(0.5, 10, 0.5), per_subject=2), budget=3)
     assert design.verify(2, verbose=0).subjects == 15
     weight = cf.symbols("weight")
@@ -310,7 +310,7 @@ def test_trials_of_a_fit_hold_its_subjects_and_covariates():
     assert all(w == (20.0 if name.startswith("children") else 70.0) for name, w in weights.items())
 
 
-def test_what_verify_cannot_take():
+def test_verify_population_with_invalid_options_is_refused():
     design = decaying(10, 3)
     with pytest.raises(cf.InputError, match=r"(?s)samples is 1.*rng is 'x'.*'level' is no option for populations"):
         design.verify(1, rng="x", level=3)
@@ -319,7 +319,7 @@ def test_what_verify_cannot_take():
 
 
 @pytest.mark.slow
-def test_trials_scatter_as_promised():
+def test_verify_population_scatter_matches_the_design():
     verification = decaying(50, 4).verify(200, verbose=0)
     assert verification.fitted == 200
     for quantity in verification.quantities.values():
@@ -328,7 +328,7 @@ def test_trials_scatter_as_promised():
 
 
 @pytest.mark.slow
-def test_trials_on_processes_are_the_same():
+def test_verify_population_on_processes_is_identical():
     design = decaying(10, 3)
     serial_trials, parallel_trials = (design.verify(6, workers=n, verbose=0) for n in (1, 2))
     for serial_row, parallel_row in zip(serial_trials.rows, parallel_trials.rows, strict=True):
