@@ -61,7 +61,7 @@ class InnerProjection(Projection):
 
     inner (m,) : their indices in theta
     lower, upper (m,) : natural bounds
-    default_values (m,) : values of entries that no measurement depends on
+    inner_defaults (m,) : values of entries that no measurement depends on
     columns : per experiment, which entries of b it depends on, and their positions in q
     parts : uses whose entries, or unknown sigmas, have to be computed together
     sigma : floor and ceiling of the unknown standard deviations, (n_groups,) each
@@ -70,7 +70,7 @@ class InnerProjection(Projection):
     inner: Index = field(kw_only=True)
     lower: Array = field(kw_only=True)
     upper: Array = field(kw_only=True)
-    default_values: Array = field(kw_only=True)
+    inner_defaults: Array = field(kw_only=True)
     columns: tuple[tuple[Index, Index], ...] = field(kw_only=True)
     parts: tuple[tuple[LinearOutputUse, ...], ...] = field(kw_only=True)
     sigma: tuple[Array, Array] = field(kw_only=True)
@@ -125,7 +125,7 @@ class InnerProjection(Projection):
                         observe([p + jacobian @ indicator for p, jacobian in zip(p_without_b, jacobians, strict=True)])
                     )
                 )
-            values = self.default_values.copy()
+            values = self.inner_defaults.copy()
             for part in self.parts:
                 self._solve(part, observed, values)
         out[self.inner] = np.where(self.log[self.inner], np.log(np.maximum(values, _TINY)), values)
@@ -140,7 +140,7 @@ class InnerProjection(Projection):
         rows = [self._rows(use, members, observed) for use in part]
         A, d, w = (np.concatenate([row[k] for row in rows]) for k in range(3))
         group = np.repeat([use.group for use in part], [row[1].size for row in rows])
-        guess, lower, upper = (array[members] for array in (self.default_values, self.lower, self.upper))
+        guess, lower, upper = (array[members] for array in (self.inner_defaults, self.lower, self.upper))
         guess, lower, upper = (
             np.where(is_log, np.log(np.maximum(array, _TINY)), array) for array in (guess, lower, upper)
         )
@@ -229,7 +229,7 @@ class LinearQuantities:
         theta = np.asarray(compiled_problem.to_search(np.array([q.guess for q in compiled_problem.quantities])))
         return InnerProjection(
             (), np.asarray(compiled_problem.log), theta, np.zeros(theta.size),
-            inner=inner, lower=lower, upper=upper, default_values=guess,
+            inner=inner, lower=lower, upper=upper, inner_defaults=guess,
             columns=tuple(columns), parts=tuple(_group_uses(self.uses)), sigma=sigma,
         )  # fmt: skip
 
