@@ -182,7 +182,6 @@ def build_path_record(name: str, result: castfit.PathResult) -> dict[str, Any]:
     """Return the JSON record of a fit of a model with process noise."""
     field_names = (
         "success",
-        "described",
         "message",
         "standard_errors",
         "log_likelihood",
@@ -190,7 +189,7 @@ def build_path_record(name: str, result: castfit.PathResult) -> dict[str, Any]:
         "iterations",
         "time",
     )
-    values = {n: getattr(result, n) for n in field_names}
+    values = {n: getattr(result, n) for n in field_names} | {"described": result.is_adequate}
     return replace_nonfinite({"problem": name, "status": result.status.value, "parameters": result.values, **values})
 
 

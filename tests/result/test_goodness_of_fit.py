@@ -168,7 +168,7 @@ def test_a_search_says_what_is_shown_against_its_best_optimum() -> None:
 
     for right, doubtful in zip(searches(0.08), searches(0.05), strict=True):
         assert "than sigma implies" not in str(right)
-        assert doubtful.best.described  # chi2/n = 2: sigmas are seldom known so well
+        assert doubtful.best.is_adequate  # chi2/n = 2: sigmas are seldom known so well
         assert str(doubtful).count("The residuals are larger than sigma implies: chi2/n = ") == 2
         assert "No optimum" not in str(doubtful)
 
