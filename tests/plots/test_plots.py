@@ -213,7 +213,7 @@ def test_correlations_below_the_diagonal(two_doses):
         assert written == [f"{r:.2f}" for r in expected[np.isfinite(expected)]]
 
 
-def test_correlation_says_why_there_is_none(exploding):
+def test_plots_correlation_missing_gives_reason(exploding):
     assert "no correlations" in words(plots.correlation(exploding))
 
 
@@ -298,7 +298,7 @@ result.plot().savefig(io.BytesIO())
 
 
 @given(st.integers(1, 20), st.integers(1, 8), st.data())
-def test_grid_places_every_panel_once_and_says_what_it_leaves_out(n_experiments, n_outputs, data):
+def test_grid_places_every_panel_once_and_names_omitted_panels(n_experiments, n_outputs, data):
     masks = data.draw(
         st.lists(
             st.lists(st.booleans(), min_size=n_outputs, max_size=n_outputs).filter(any),
@@ -378,7 +378,7 @@ def test_times_that_were_no_dates_are_numbers(options, label):
 
 
 @pytest.mark.parametrize("path", [np.ones(3), 5, b"fit.png"])
-def test_what_is_no_path_is_said_so(path):
+def test_plot_invalid_path_refused(path):
     result = cf.fit(chain_problem([("x", "y")]))
     with pytest.raises(cf.InputError, match=r"path is .*; expected a file path such as 'fit.png'"):
         result.plot(path)

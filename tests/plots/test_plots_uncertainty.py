@@ -87,7 +87,7 @@ def test_data_over_decades_have_logarithmic_axes():
     assert spread.plot(log="y").axes[0].get_xscale() == "linear"
 
 
-def test_what_log_spaced_means():
+def test_log_spaced_needs_positive_values_over_decades():
     assert log_spaced([np.geomspace(1, 1e4, 9)])
     assert not log_spaced([np.linspace(1, 1e4, 99)])
     assert not log_spaced([np.array([0.0, 1.0, 10.0, 1e4])])
@@ -111,7 +111,7 @@ def test_each_experiment_has_its_own_scale_where_one_would_look_flat():
     assert different_sizes.plot().axes[0].get_ylim()[1] < 5
 
 
-def test_ellipses_hold_what_the_covariance_says(result):
+def test_plots_ellipses_agree_with_covariance(result):
     axes = plots.ellipses(result).axes[0]
     inner, outer = (np.array([line.get_xdata(), line.get_ydata()]) for line in axes.lines[:2])
     centre = np.array([result.parameters["k"], np.log(result.parameters["m"])])
@@ -191,7 +191,7 @@ def test_the_tests_of_residuals_stand_beside_them(result):
         assert f"p = {checks[test].p_value:.2g}" in text or np.isnan(checks[test].p_value)
 
 
-def test_of_many_experiments_some_are_predicted_for_a_picture_and_residuals_are_one_series(tmp_path, monkeypatch):
+def test_plots_many_experiments_predict_some_and_join_residuals(tmp_path, monkeypatch):
     """Of 1,000 a page took 40 s: a legend of 1,000 lines, bands of what nobody sees, and the same tests five times."""
     result = decay(np.linspace(0.5, 4, 8), several=np.linspace(1.0, 2.0, 60))
     requested_times = []
@@ -216,7 +216,7 @@ def test_of_many_experiments_some_are_predicted_for_a_picture_and_residuals_are_
     assert f"{suspected} of 60 outputs of single experiments have a shown or suspected deviation" in page
 
 
-def test_what_is_drawn_has_names_for_a_page(result):
+def test_plots_series_have_names_for_page(result):
     assert {"data", "model", "residuals"} <= result.plot().series.keys()
     assert {"k", "m"} <= plots.sensitivities(result).series.keys()
 

@@ -77,7 +77,7 @@ def test_a_graph_that_unfolds_to_a_huge_tree_stays_small():
     assert sum(len(t) for e in typeset.definitions for t in e.terms) < 50_000
 
 
-def test_powers_of_states_are_shown_as_they_were_said():
+def test_equations_powers_of_states_are_shown_as_written():
     """Not as castfit.model.graph_rewriting writes them, nor squares of squares."""
     x, n, k = cf.symbols("x n k")
     model = cf.Model({x: -k * x**n / (k**n + x**n)}, parameters=[n, k], initial={x: 1})
@@ -116,7 +116,7 @@ def test_names_and_numbers():
     assert [read(number(v)) for v in (0.5, 1e-7, -2.5e9)] == ["0.5", "((10)**(-7))", "-2500000000"]
 
 
-def test_delays_and_intervals_are_shown_as_they_were_said():
+def test_equations_delays_and_intervals_are_shown_as_written():
     x, y, k, rho, tau = cf.symbols("x y k rho tau")
     model = cf.Model(
         {x: -k * cf.delay(x, tau), y: k * x},

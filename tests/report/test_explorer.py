@@ -169,7 +169,7 @@ def test_the_page_in_a_browser(tmp_path):
         assert (outputs["moved"], outputs["title"], outputs["ellipse"]) == ("true", "Two <rates>", "1")
 
 
-def test_what_a_page_cannot_show_is_said_before_it_is_written(tmp_path):
+def test_explore_unsupported_problem_refused_before_writing(tmp_path):
     problem = cf.problems.load("batch_reactor").problem
     with pytest.raises(cf.InputError, match="algebraic state"):
         cf.explore(problem, tmp_path / "model.html")

@@ -80,7 +80,7 @@ def test_results_problems_and_models_are_tables_and_formulas(result):
     assert "experiment 1" in shown(problem)["text/html"]
 
 
-def test_what_many_fits_found_is_a_table_too(result):
+def test_notebook_searches_are_tables(result):
     problem = result.problem.replace(parameters={"k": cf.Parameter(0.5, bounds=(0.1, 2.0))})
     many = cf.multistart(problem, cf.SingleShooting(), starts=3, rng=0)
     few = cf.compare(problem, ["single", "multiple"], starts=2, rng=0)
@@ -112,7 +112,7 @@ def test_a_notebook_shows_a_fit_that_failed():
     assert "No solution" in shown(failed)["text/html"]
 
 
-def test_what_is_printed_as_a_table_is_a_table_in_a_notebook(result):
+def test_notebook_printed_tables_are_html_tables(result):
     study, bootstrap = cf.identifiability(result, rng=0), cf.bootstrap(result, samples=4, rng=0)
     checked, compared = cf.doctor(result, starts=0), cf.compare_models({"one": result, "two": result})
     for thing, heads in (

@@ -104,7 +104,7 @@ def test_a_page_is_whole_by_itself(page):
     assert len(text.encode()) < 2_000_000
 
 
-def test_it_tells_the_story_in_order(page, result):
+def test_report_sections_are_in_order(page, result):
     text = page.read_text(encoding="utf-8")
     titles = re.findall(r"<h2>(.*?)</h2>", text)
     assert titles == [
@@ -119,7 +119,7 @@ def test_it_tells_the_story_in_order(page, result):
         assert re.search(rf"{package}</th><td>{re.escape(version)}", text)
 
 
-def test_it_says_what_to_measure_next(page, result):
+def test_report_suggests_measurements(page, result):
     text = page.read_text(encoding="utf-8")
     section = re.search(r"Suggested measurements</h2><p>(.*?)</p><figure", text)[1]
     candidate = cf.Candidate(np.linspace(0, 4, 61)[1:], repeats=True, name="more")
@@ -130,7 +130,7 @@ def test_it_says_what_to_measure_next(page, result):
     assert "the residual tests reject it" not in section
 
 
-def test_it_says_why_nothing_is_said_of_what_to_measure_next(result):
+def test_report_without_suggestion_gives_reason(result):
     from castfit.report.next_section import measured_next
     from castfit.report.result_sections import Figures
 
@@ -240,7 +240,7 @@ def test_a_browser_opens_it_without_complaint(page, folder):
         assert int(outputs["overflow"]) <= 0
 
 
-def test_it_is_dark_where_the_reader_wants_that(page, folder):
+def test_report_dark_mode_follows_browser(page, folder):
     script = """
       const light = (c) => c.match(/\\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b);
       say('page', light(getComputedStyle(document.body).backgroundColor));
@@ -281,7 +281,7 @@ def test_tables_sort_curves_switch_and_figures_grow(page, folder):
     assert (outputs["hidden"], outputs["shown"], outputs["zoomed"], outputs["back"]) == ("true",) * 4
 
 
-def test_it_prints(page, folder):
+def test_report_prints(page, folder):
     target = folder / "fit.pdf"
     _, console = opened(page, f"--print-to-pdf={target}", "--no-pdf-header-footer", profile=folder / "profile")
     assert console == []
@@ -293,13 +293,13 @@ def test_it_prints(page, folder):
 @pytest.mark.parametrize(
     ("run", "title"),
     [
-        (lambda asked_: cf.compare(asked_, ["single", "multiple"], starts=1, rng=1), "Performance of the methods"),
+        (lambda p: cf.compare(p, ["single", "multiple"], starts=1, rng=1), "Performance of the methods"),
         *(
             pytest.param(run, title, marks=pytest.mark.slow)
             for run, title in (
-                (lambda asked_: cf.multistart(asked_, cf.SingleShooting(), starts=4, rng=1), "Optima found"),
+                (lambda p: cf.multistart(p, cf.SingleShooting(), starts=4, rng=1), "Optima found"),
                 (cf.incremental, "Horizon by horizon"),
-                (lambda asked_: cf.scatter_search(asked_, rng=1, max_eval=150), "The search"),
+                (lambda p: cf.scatter_search(p, rng=1, max_eval=150), "The search"),
             )
         ),
     ],
@@ -317,7 +317,7 @@ def test_many_fits_have_pages_too(folder, run, title):
     assert console == []
 
 
-def test_fits_that_failed_and_loaded_results_tell_what_they_can(tmp_path, result, failed):
+def test_report_failed_and_loaded_results_have_available_sections(tmp_path, result, failed):
     assert not failed.success
     text = failed.report(tmp_path / "failed.html").read_text(encoding="utf-8")
     assert "The fit failed" in text

@@ -57,7 +57,7 @@ def test_a_relative_error_widens_with_the_prediction() -> None:
     assert width[2] > 1.5 * width[0]
 
 
-def test_what_is_not_identifiable_leaves_predictions_open() -> None:
+def test_linear_bands_not_identifiable_output_unbounded() -> None:
     x, a, b = cf.symbols("x a b")
     model = cf.Model({x: -a * b * x}, parameters=[a, b], outputs={"a alone": a})
     data = cf.Experiment({"x": np.exp(-T)}, time=T, sigma=0.1, initial={"x": 1.0})
@@ -78,7 +78,7 @@ def test_an_eliminated_scale_is_as_uncertain_as_an_explicit_one() -> None:
         np.testing.assert_allclose(one["experiment 1"][name], other["experiment 1"][name], rtol=1e-5)
 
 
-def test_misuse_is_said() -> None:
+def test_predict_invalid_bands_options_refused() -> None:
     result = cf.fit(line())
     for options, message in (
         ({"bands": "wide"}, "bands is 'wide'; expected 'linear', 'profile'"),

@@ -42,16 +42,16 @@ class Normal:
         return {name: np.full(self.count, value) for name, value in self.result.sigmas.items()}
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("known_sigma", [True, False])
 @pytest.mark.parametrize("noise", [True, False])
-def test_bands_of_normal_draws_are_the_linear_ones(known, noise):
-    problem = line(sigma=0.1) if known else line()
+def test_bands_of_normal_draws_are_the_linear_ones(known_sigma, noise):
+    problem = line(sigma=0.1) if known_sigma else line()
     result = cf.fit(problem, SINGLE)
     _, a = cf.symbols("x a")
     options = {"outputs": {"twice": 2 * a}, "noise": noise, "confidence_level": 0.8}
     (linear_band,) = result.predict(AT, bands="linear", **options).values()
     (sampled_band,) = result.predict(AT, bands=Normal(result), rng=1, **options).values()
-    factor = 1.0 if known else stats.norm.ppf(0.9) / stats.t.ppf(0.9, result.dof)
+    factor = 1.0 if known_sigma else stats.norm.ppf(0.9) / stats.t.ppf(0.9, result.dof)
     for side in ("lower", "upper"):
         reach = (linear_band[f"x {side}"] - linear_band["x"]) * factor
         assert sampled_band[f"x {side}"] - sampled_band["x"] == pytest.approx(reach, rel=0.12)
@@ -104,7 +104,7 @@ def test_draws_that_fail_widen_bands():
     assert np.isinf(_limits(np.empty((0, 3)), 5, 0.9)).all()
 
 
-def test_what_is_wrong_with_bands_and_expressions():
+def test_predict_invalid_draws_and_expressions_refused():
     result, other = cf.fit(line(sigma=0.1), SINGLE), cf.fit(decay_problem(), SINGLE)
     bootstrap = cf.bootstrap(other, samples=2, transcription=SINGLE)
     x, q = cf.symbols("x q")
@@ -125,7 +125,7 @@ def test_what_is_wrong_with_bands_and_expressions():
         result.plot(noise=True)
 
 
-def test_an_unstable_model_is_refused():
+def test_quantile_bands_unstable_model_refused():
     """x'' = 400 x, from its end to its beginning: what is known at nodes is not known from the start."""
     from castfit.problems import load
 

@@ -104,15 +104,15 @@ def line(rates: tuple[str, str] = ("a", "b"), **noise: Any) -> cf.Problem:
     return cf.Problem(model, cf.Experiment({"x": 1.0 + 0.5 * T + NOISE}, time=T, **noise), parameters=guesses)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_the_region_is_that_of_linear_regression(known: bool) -> None:
-    problem = line(sigma=0.02) if known else line()
+@pytest.mark.parametrize("known_sigma", [True, False])
+def test_the_region_is_that_of_linear_regression(known_sigma: bool) -> None:
+    problem = line(sigma=0.02) if known_sigma else line()
     region = cf.fit(problem).confidence_region(0.9)
     X = np.column_stack([np.ones_like(T), T])
     y: np.ndarray = problem.experiments[0].data["x"][1][:, 0]
     best = np.linalg.lstsq(X, y)[0]
-    variance = 0.02**2 if known else float(np.sum((y - X @ best) ** 2)) / 18
-    squared = stats.chi2.ppf(0.9, 2) if known else 2 * stats.f.ppf(0.9, 2, 18)
+    variance = 0.02**2 if known_sigma else float(np.sum((y - X @ best) ** 2)) / 18
+    squared = stats.chi2.ppf(0.9, 2) if known_sigma else 2 * stats.f.ppf(0.9, 2, 18)
     C = variance * np.linalg.inv(X.T @ X)
     assert region.radius**2 == pytest.approx(squared, rel=1e-6)
     assert region.independent == pytest.approx(np.sqrt(squared * np.diag(C)), rel=1e-5)
@@ -125,7 +125,7 @@ def test_the_region_is_that_of_linear_regression(known: bool) -> None:
             assert region.contains(values) == inside
 
 
-def test_the_text_says_what_the_covariance_says() -> None:
+def test_confidence_region_text_agrees_with_covariance() -> None:
     """What is written is a combination of its own, whose error is that of the text, not of the axis."""
     result = cf.fit(line(sigma=0.02))
     region = result.confidence_region()
@@ -171,7 +171,7 @@ def test_a_product_is_known_and_a_ratio_is_not(kind: str) -> None:
     )
 
 
-def test_what_priors_say_makes_the_ratio_known() -> None:
+def test_confidence_region_prior_determines_ratio() -> None:
     prior = cf.priors.LogNormal(0.7, 0.3)
     region = cf.fit(product_problem(prior=prior)).confidence_region()
     assert [axis.combination for axis in region.axes] == ["k1*k2", "k1/k2"]
@@ -274,7 +274,7 @@ def test_results_of_earlier_versions_have_regions() -> None:
     assert old.confidence_region().independent == pytest.approx(result.confidence_region().independent, rel=1e-6)
 
 
-def test_misuse_is_refused() -> None:
+def test_confidence_region_invalid_arguments_refused() -> None:
     result = cf.fit(decay_problem())
     with refused("confidence_level is 2; it must be between 0 and 1"):
         result.confidence_region(2)
@@ -302,7 +302,7 @@ def test_combinations_are_written_simply() -> None:
     )
 
 
-def test_what_matters_is_not_rounded_away() -> None:
+def test_rounded_direction_keeps_small_needed_weights() -> None:
     """With c unknown by itself, a + 0.01 c is no longer known once c is left out."""
     g = np.array([1.0, 0.0, 0.01])
     g /= np.linalg.norm(g)
@@ -312,7 +312,7 @@ def test_what_matters_is_not_rounded_away() -> None:
     assert h @ open_ == pytest.approx(0.0, abs=1e-6)
 
 
-def test_a_section_of_the_region_is_not_called_an_interval_for_known_others():
+def test_confidence_region_section_is_labelled_fixed_at_estimates():
     """It has the radius of the whole region: of many quantities it is wider than the interval of one by itself."""
     x, s = cf.symbols("x s")
     model = cf.Model({x: 0 * x}, parameters=[s], outputs={"y": s * x}, initial={"x": 1.0})

@@ -36,7 +36,7 @@ NOISE = np.random.default_rng(5).standard_normal(100)
 STEADY = NOISE / np.sqrt(np.mean(NOISE**2))
 
 
-def test_of_noise_it_is_said_how_much_was_looked_at():
+def test_diagnostics_no_deviation_reports_number_of_residuals():
     diagnostics = diagnose(table(NOISE), dof=98, is_sigma_known=True)
     assert not diagnostics.has_findings
     assert diagnostics.messages == ()
@@ -67,7 +67,7 @@ def test_three_grades():
     assert diagnostics.dependent == ("y",)
 
 
-def test_a_fit_makes_residuals_less_alike_and_the_test_knows():
+def test_diagnose_accounts_for_correlation_removed_by_fit():
     """With the hat matrix a parabola's residuals are suspected as often as noise should be, without far too rarely."""
     rng = np.random.default_rng(12)
     n = 20
@@ -83,7 +83,7 @@ def test_a_fit_makes_residuals_less_alike_and_the_test_knows():
     assert without < 15
 
 
-def test_own_quantities_of_experiments_are_known_whatever_the_number_of_quantities(monkeypatch, tmp_path):
+def test_diagnostics_many_local_quantities_agree_with_dense_leverage(monkeypatch, tmp_path):
     """Matrices over very many quantities are not written out: residuals were judged as if nothing had been fitted."""
     x, k, s = cf.symbols("x k s")
     model = cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x}, initial={"x": 1.0})
@@ -136,11 +136,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("known", [True, False])
-def test_each_failing_is_found_and_said(name, known):
+@pytest.mark.parametrize("known_sigma", [True, False])
+def test_diagnose_significant_deviation_is_reported(name, known_sigma):
     r, prediction, phrase = CASES[name]
     r = r / np.sqrt(np.mean(r**2))
-    diagnostics = diagnose(table(r, prediction), dof=98, is_sigma_known=known)
+    diagnostics = diagnose(table(r, prediction), dof=98, is_sigma_known=known_sigma)
     check = diagnostics.outputs["y"].checks[name]
     assert check.grade == "significant"
     assert phrase in check.sentence
@@ -261,7 +261,7 @@ def decay(noise: float, *, sigma: float | None) -> cf.Problem:
 
 
 @pytest.mark.parametrize(("noise", "sigma"), [(0.05, 0.05), (0.05, None), (0.0, None), (0.0, 0.05)])
-def test_print_says_nothing_where_nothing_is_wrong(noise, sigma):
+def test_summary_correct_model_has_no_findings(noise, sigma):
     result = cf.fit(decay(noise, sigma=sigma))
     assert not result.diagnostics.has_findings
     assert "Outliers" not in str(result)
@@ -328,7 +328,7 @@ def test_a_loaded_result_asks_for_its_problem(tmp_path):
     assert loaded.with_problem(problem).diagnostics.outliers == result.diagnostics.outliers
 
 
-def test_the_picture_rings_outliers(tmp_path):
+def test_plots_residuals_marks_outliers(tmp_path):
     from matplotlib.text import Text
 
     result = cf.fit(gasoil(20.0), "single")
@@ -343,7 +343,7 @@ def test_the_picture_rings_outliers(tmp_path):
     assert "errors in 60 residuals." in " ".join(t.get_text() for t in clean.findobj(Text))
 
 
-def test_the_fit_of_the_front_page_is_not_called_noise():
+def test_diagnostics_bellman_autocorrelation_is_significant():
     result = cf.fit(problems.load("bellman").problem)
     message = (
         "Neighbouring residuals of z are autocorrelated (correlation 0.64, p = 0.0002). The model is probably "
@@ -374,7 +374,7 @@ def test_sizes_that_grow_are_suspected_in_few_values():
 
 
 @pytest.mark.slow
-def test_what_is_rather_large_is_not_called_noise_further_down(tmp_path):
+def test_report_suspected_chi2_not_called_noise(tmp_path):
     """The report of stat5 said 'rather large, p = 0.0028', and that its residuals look like noise."""
     result = cf.fit(problems.load("stat5").problem, "multiple")
     assert result.goodness.grade == "suspected"

@@ -54,7 +54,7 @@ def test_it_reads_as_a_sentence_and_writes_as_a_number(result):
     np.testing.assert_array_equal(np.array([k, k]), [k.value] * 2)
 
 
-def test_where_the_model_is_wrong_an_interval_has_a_condition():
+def test_estimate_contradicted_model_interval_is_conditional():
     """As the table has it; the data of `problem` have a wave that is far larger than such a sigma."""
     result = cf.fit(problem(sigma=0.001), cf.SingleShooting())
     assert result.is_contradicted
@@ -68,7 +68,7 @@ def test_it_survives_copies(result):
         assert vars(estimate) == vars(result["k"])
 
 
-def test_names_are_asked_as_of_a_mapping(result):
+def test_result_reads_estimates_like_a_mapping(result):
     assert "k" in result
     assert "q" not in result
     assert list(result) == ["k", "m"]

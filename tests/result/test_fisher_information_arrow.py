@@ -81,13 +81,13 @@ def test_nodes_at_bounds_and_path_constraints(seed):
     assert_same(*both(layout, linearization, active, relative_tolerance=1e-6))
 
 
-@pytest.mark.parametrize("where", ["own", "shared", "between"])
-def test_what_is_not_determined_is_open(where):
+@pytest.mark.parametrize("position", ["own", "shared", "between"])
+def test_block_statistics_undetermined_directions_agree_with_dense(position):
     _, layout, linearization = drawn(3, n_s=0, n_r=9)
     for i, j in enumerate(linearization.jacobians):
-        if where == "shared":
+        if position == "shared":
             j.R_q[:, :, 1] = 2.0 * j.R_q[:, :, 0]
-        elif where == "between":
+        elif position == "between":
             j.R_q[:, :, 1] = 3.0 * j.R_q[:, :, 2]
         elif i == 1:
             j.R_q[:, :, 3] = 0.5 * j.R_q[:, :, 2]

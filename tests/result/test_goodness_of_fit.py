@@ -70,7 +70,7 @@ def test_chi2_in_words(factor: float, says: str, described: bool) -> None:
     assert ("y in experiment 1 contributes 99 % of chi2" in quality.sentence) is (factor > 1)
 
 
-def test_unknown_sigma_is_judged_by_what_is_left_and_whether_it_is_shown_to_be_no_noise() -> None:
+def test_goodness_unknown_sigma_uses_unexplained_variance_and_dependence() -> None:
     noise = np.random.default_rng(3).standard_normal(100)
 
     def judge(r: np.ndarray) -> Any:
@@ -155,7 +155,7 @@ def test_an_optimum_that_does_not_describe_the_data_is_no_plain_success() -> Non
     assert "The model does not fit the data" in str(several)
 
 
-def test_a_search_says_what_is_shown_against_its_best_optimum() -> None:
+def test_search_summary_reports_chi2_of_best_optimum() -> None:
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
     times = np.linspace(0.2, 6, 40)
@@ -173,8 +173,8 @@ def test_a_search_says_what_is_shown_against_its_best_optimum() -> None:
         assert "No optimum" not in str(doubtful)
 
 
-@pytest.mark.parametrize(("sigma", "said"), [(0.02, "chi2/n = "), (None, "the variance of x unexplained")])
-def test_the_last_line_calls_a_poor_optimum_one(sigma, said, capsys):
+@pytest.mark.parametrize(("sigma", "phrase"), [(0.02, "chi2/n = "), (None, "the variance of x unexplained")])
+def test_summary_poor_optimum_is_named_in_last_line(sigma, phrase, capsys):
     x, y, w = cf.symbols("x y w")
     model = cf.Model({x: y, y: -(w**2) * x}, parameters=[w], initial={x: 1.0, y: 0.0})
     times = np.linspace(0.2, 10.0, 50)
@@ -188,8 +188,8 @@ def test_the_last_line_calls_a_poor_optimum_one(sigma, said, capsys):
     assert poor.success
     assert not poor.is_adequate
     last_line = str(poor).splitlines()[-1]
-    assert last_line.startswith(f"A poor optimum: {said}" if sigma else "A poor optimum: ")
-    assert said in last_line
+    assert last_line.startswith(f"A poor optimum: {phrase}" if sigma else "A poor optimum: ")
+    assert phrase in last_line
     assert "cf.estimate(problem)" in last_line
     first_line, second_line = (line for line in capsys.readouterr().out.splitlines() if f"{poor.measure} = " in line)
     assert first_line.endswith(", a poor optimum")
@@ -199,7 +199,7 @@ def test_the_last_line_calls_a_poor_optimum_one(sigma, said, capsys):
     assert "Success: " in str(good)
 
 
-def test_data_that_do_not_vary_judge_no_model_by_their_variance() -> None:
+def test_goodness_constant_data_explained_variance_undefined() -> None:
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     result = cf.fit(cf.Problem(model, cf.Experiment({"x": [0.5] * 4}, time=[1, 2, 3, 4]), parameters={"k": 0.3}))
@@ -207,7 +207,7 @@ def test_data_that_do_not_vary_judge_no_model_by_their_variance() -> None:
     assert "The measurements of x are constant, so the explained variance is undefined." in str(result)
 
 
-def test_where_sigma_is_far_too_small_it_is_named_beside_the_model() -> None:
+def test_goodness_sigma_far_too_small_is_suggested() -> None:
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     data = {"x": np.exp(-0.3 * np.arange(1, 9)) + 0.1 * np.cos(5.0 * np.arange(8))}

@@ -106,7 +106,7 @@ def test_direction_is_written_with_its_signs() -> None:
     assert "direction +0.71 k1 -0.71 k2" in str(verdicts(named["only k1*k2 enters"], k))
 
 
-def test_of_a_scale_that_many_share_a_few_are_named() -> None:
+def test_identifiability_many_terms_are_shortened() -> None:
     """A factor of each of forty experiments, beside one of all: a line, not forty terms."""
     factors = [f"b{i}" for i in range(40)]
     sentence = _sentence(["s", *factors], np.array([2.0] + [1.0] * 40), np.array([[-2.0] + [1.0] * 40]))
@@ -144,7 +144,7 @@ def test_poorly_determined() -> None:
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
 @pytest.mark.parametrize(("errors", "n"), [(0.2, 8), (0.15, 4), (0.25, 4)])
-def test_poor_is_what_has_an_interval_wider_than_itself(scale: str, errors: float, n: int) -> None:
+def test_poorly_determined_interval_wider_than_estimate(scale: str, errors: float, n: int) -> None:
     x, rate = cf.symbols("x rate")
     model = cf.Model({x: -rate * x}, parameters=[rate], initial={x: 1.0})
     times = np.linspace(0.3, 2.0, n)

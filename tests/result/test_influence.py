@@ -21,15 +21,15 @@ def line(values: np.ndarray, times: np.ndarray = T, **noise: Any) -> cf.Problem:
     return cf.Problem(model, cf.Experiment({"x": values}, time=times, **noise), parameters={"a": 0.5, "b": 0.1})
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("known_sigma", [True, False])
 @pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.Collocation()], ids=lambda t: t.label)
-def test_leverages_are_those_of_regression(known: bool, transcription: Any) -> None:
+def test_leverages_are_those_of_regression(known_sigma: bool, transcription: Any) -> None:
     y = 1 + 0.5 * T + NOISE
-    result = cf.fit(line(y, sigma=0.1) if known else line(y), transcription)
+    result = cf.fit(line(y, sigma=0.1) if known_sigma else line(y), transcription)
     X = np.column_stack([np.ones_like(T), T])
     H = X @ np.linalg.inv(X.T @ X) @ X.T
-    r = (X @ np.linalg.lstsq(X, y)[0] - y) / (0.1 if known else 1.0)
-    r = r if known else r / np.sqrt(r @ r / 11)
+    r = (X @ np.linalg.lstsq(X, y)[0] - y) / (0.1 if known_sigma else 1.0)
+    r = r if known_sigma else r / np.sqrt(r @ r / 11)
     h = np.diag(H)
     assert result.leverage == pytest.approx(h, rel=1e-5)
     assert result.influence.distance == pytest.approx(r**2 * h / (2 * (1 - h) ** 2), rel=1e-4)
@@ -65,7 +65,7 @@ def test_shifts_where_errors_are_alike_are_those_of_generalised_least_squares(tm
         _ = cf.Result.load(tmp_path / "fit.json").influence
 
 
-def test_a_value_that_decides_is_named_with_what_it_moves() -> None:
+def test_influence_decisive_value_is_named_with_shift() -> None:
     y = 1 + 0.5 * T + NOISE
     y[-1] += 1.0
     diagnostics = cf.fit(line(y)).diagnostics
@@ -77,7 +77,7 @@ def test_a_value_that_decides_is_named_with_what_it_moves() -> None:
     assert "Cook's distance" in str(diagnostics)
 
 
-def test_a_value_that_nothing_checks_is_named() -> None:
+def test_influence_sole_determinant_is_named() -> None:
     """k shows in the last value only: x is given before."""
     x, k, c = cf.symbols("x k c")
     model = cf.Model({x: -k * x}, parameters=[k, c], outputs={"y": x, "w": c})

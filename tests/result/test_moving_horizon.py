@@ -233,7 +233,7 @@ def test_a_drifting_sensor_is_a_state():
 
 
 @pytest.mark.parametrize("steps", [160, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_what_is_kept_does_not_grow(steps):
+def test_moving_horizon_memory_does_not_grow(steps):
     result = linear(drawn())
     estimator, rng = cf.moving_horizon(result, 5), np.random.default_rng(0)
     sizes = []
@@ -247,7 +247,7 @@ def test_what_is_kept_does_not_grow(steps):
     assert len(estimator._window.t) == 5
 
 
-def test_mistakes_are_sentences():
+def test_moving_horizon_invalid_arguments_refused():
     result, _, _ = oscillator()
     with pytest.raises(cf.InputError, match="pass the result of a model with process noise"):
         cf.moving_horizon("x")

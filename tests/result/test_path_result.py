@@ -72,7 +72,7 @@ def test_the_command_line_fits_and_reports(walk, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["profile", "bootstrap", "leave_out", "identifiability", "doctor", "Prior"])
-def test_what_needs_another_result_says_what_there_is(walk, name):
+def test_methods_of_other_results_path_result_refused(walk, name):
     _, result = walk
     with pytest.raises(cf.InputError, match="models with process noise have confidence_intervals"):
         getattr(cf, name)(result)

@@ -98,7 +98,7 @@ def test_the_beta_distribution_of_many_values_agrees_with_the_integral() -> None
 
 
 @pytest.mark.parametrize("draw", ["laplace", "standard_exponential", "uniform"])
-def test_noise_that_is_not_normal_is_hardly_more_often_alike(draw: str) -> None:
+def test_lag1_test_non_normal_noise_keeps_level(draw: str) -> None:
     rng = np.random.default_rng(16)
     e = getattr(rng, draw)(size=(2000, 20))
     e -= {"laplace": 0.0, "standard_exponential": 1.0, "uniform": 0.5}[draw]
@@ -128,16 +128,16 @@ def test_the_rank_correlation_is_that_of_permutations(n: int) -> None:
     assert np.isnan(trend(r, np.full(n, np.inf)).p_value)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_outliers_are_found_alone_and_together_and_rarely_in_noise(known):
+@pytest.mark.parametrize("known_sigma", [True, False])
+def test_outliers_are_found_alone_and_together_and_rarely_in_noise(known_sigma):
     rng = np.random.default_rng(3)
     n_false = n_extra = 0
     for _ in range(500):
         r = rng.standard_normal(40)
-        n_false += outliers(r, 37.0, 1e-2, is_sigma_known=known).any()
+        n_false += outliers(r, 37.0, 1e-2, is_sigma_known=known_sigma).any()
         r[[3, 17]] = 12.0, -15.0
-        unit = 1.0 if known else np.sqrt(np.sum(r**2) / 37)
-        is_outlier = outliers(r / unit, 37.0, 1e-3, is_sigma_known=known)
+        unit = 1.0 if known_sigma else np.sqrt(np.sum(r**2) / 37)
+        is_outlier = outliers(r / unit, 37.0, 1e-3, is_sigma_known=known_sigma)
         assert is_outlier[[3, 17]].all()
         n_extra += is_outlier.sum() > 2
     assert n_false <= 15
@@ -149,7 +149,7 @@ def test_no_residual_stands_out_where_sigma_is_far_too_small():
     assert not outliers(r, 97.0, 1e-3, is_sigma_known=True).any()
 
 
-def test_too_few_values_say_nothing():
+def test_residual_tests_too_few_values_untested():
     r = np.array([1.0, -2.0, 0.5])
     for figure in (lag1_test([r]), runs([r]), normality(r), trend(r, r)):
         assert np.isnan(figure.p_value)

@@ -213,7 +213,7 @@ def test_more_measurements_of_the_same_kind_shrink_errors_by_their_root() -> Non
     assert four.standard_errors["k"] == pytest.approx(single.standard_errors["k"] / 2, rel=1e-6)
 
 
-def test_table_shows_what_matters(result: Result) -> None:
+def test_summary_shows_estimates_and_fit(result: Result) -> None:
     text = str(result)
     assert text == result.summary()
     lines = text.splitlines()
@@ -460,7 +460,7 @@ def test_a_level_that_is_no_number_is_refused(level: Any, result: Result) -> Non
 
 
 @pytest.mark.parametrize("times", ["soon", [1.0, "2"], {"experiment 1": "soon"}, {1: 2}, [1 + 2j]])
-def test_times_that_are_none_are_refused(times: Any, result: Result) -> None:
+def test_predict_invalid_times_refused(times: Any, result: Result) -> None:
     with pytest.raises(InputError, match=r"must be finite and increasing|unknown experiment|give a name"):
         result.predict(times)
 

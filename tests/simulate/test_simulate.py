@@ -201,7 +201,7 @@ def test_every_mistake_about_a_model_is_listed() -> None:
         simulate(model, {"k": 1.0}, initial={"x": 1, "y": 1}, inputs={"u": 0})
 
 
-def test_times_that_were_hardly_meant_are_refused() -> None:
+def test_simulate_implausible_times_refused() -> None:
     x, k = symbols("x k")
     model = Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     with pytest.raises(InputError, match=r"are far from 0, .*; set start=2000 or start=0"):
@@ -213,7 +213,7 @@ def test_times_that_were_hardly_meant_are_refused() -> None:
         simulate(decay(), times=[1.0, 1e200])
 
 
-def test_what_cannot_be_computed_at_the_given_values_is_listed() -> None:
+def test_simulate_invalid_values_are_listed() -> None:
     """The problem itself is right: at its guess everything can be computed."""
     x, y, k, tau, lag = symbols("x y k tau lag")
     model = Model({x: -k * delay(x, tau), y: -y}, parameters=[k, tau], initial={x: ca.log(k)})
@@ -255,7 +255,7 @@ def test_a_method_without_algebraic_equations_is_refused_with_everything_else() 
 
 
 @pytest.mark.parametrize("junk", [None, 3, "model", np.ones(3), object(), {"x": 1}])
-def test_junk_is_answered_in_words(junk: Any) -> None:
+def test_simulate_arguments_of_wrong_type_refused(junk: Any) -> None:
     with pytest.raises(InputError):
         simulate(junk)
     for arguments in ({"parameters": object()}, {"times": object()}, {"times": "all"}, {"parameters": "k"}):

@@ -53,7 +53,7 @@ def test_a_cascade_rests_where_a_long_simulation_ends():
     assert "conserved: K + Ka = 1" in str(steady_state)
 
 
-def test_its_derivatives_are_those_of_a_long_simulation():
+def test_steady_state_derivatives_agree_with_long_simulation():
     model = cascade()
     steady_state = cf.steady_state(model, VALUES, inputs=INPUT)
     for j, (name, value) in enumerate(VALUES.items()):
@@ -127,7 +127,7 @@ def test_algebraic_states_rest_too():
     assert np.allclose(steady_state.jacobian, [[-4 * 13, 2 * 13], [-4, 2]])  # z = b / k, dx/dz = 1 + 3 z^2
 
 
-def test_of_two_stable_states_the_one_that_is_reached():
+def test_steady_state_two_stable_states_returns_reached_state():
     x = cf.symbols("x")
     model = cf.Model({x: x - x**3})
     for start in (-2.0, -1e-3, 1e-3, 0.5, 5.0):
@@ -154,7 +154,7 @@ def test_delay_lines_rest():
         (lambda x, y: (-x * y, -x * y), (1.0, 1.0), "settles too slowly|not isolated"),
     ],
 )
-def test_where_there_is_none_a_sentence_says_why(rates, start, reason):
+def test_steady_state_missing_gives_reason(rates, start, reason):
     x, y = cf.symbols("x y")
     first_rate, second_rate = rates(x, y)
     model = cf.Model({x: first_rate, y: second_rate}, initial={x: start[0], y: start[1]})
@@ -336,7 +336,7 @@ def test_drivers_know_steady_states():
     assert np.isclose(search_result.best.chi2, reference.chi2, rtol=1e-5)
 
 
-def test_a_guess_without_a_steady_state_says_so():
+def test_fit_guess_without_steady_state_reports_reason():
     x, make, lose = cf.symbols("x make lose")
     model = cf.Model({x: make - lose * x}, parameters=[make, lose], initial={x: 0})
     experiment = cf.Experiment({"x": [1.0, 2.0]}, time=[1, 2], initial=cf.steady_state())
@@ -350,13 +350,13 @@ def test_a_guess_without_a_steady_state_says_so():
 
 
 def test_mistakes_about_the_time_before_are_listed_at_once():
-    k, strange, t, x = cf.symbols("k strange t x")
+    k, extra, t, x = cf.symbols("k extra t x")
     initial_steady_state = cf.steady_state(
-        parameters={"kk": 1, "on": strange}, inputs={"v": 0}, initial={"Q": 1, "S": strange}
+        parameters={"kk": 1, "on": extra}, inputs={"v": 0}, initial={"Q": 1, "S": extra}
     )
     experiment = cf.Experiment({"S2": [0.5]}, time=[2.0], initial=initial_steady_state, inputs=INPUT)
-    with refused("initial names 'Q'", "'v' is no input", "'kk' is no parameter", "parameter 'on' contains 'strange'",
-                 "initial value of 'S' contains 'strange'"):  # fmt: skip
+    with refused("initial names 'Q'", "'v' is no input", "'kk' is no parameter", "parameter 'on' contains 'extra'",
+                 "initial value of 'S' contains 'extra'"):  # fmt: skip
         cf.Problem(cascade(), experiment, parameters=VALUES)
     moving = cf.Model({x: -k * x + t}, parameters=[k], time=t)
     with refused("equations contain the time", "state 'x' has no value from which to come to rest"):
@@ -429,7 +429,7 @@ def test_mistakes_in_data_at_infinity():
         cf.Experiment({"x": [1.0]}, time=[np.inf], initial={"x": cf.free(1.0)})
 
 
-def test_it_is_cheaper_than_a_long_simulation(monkeypatch):
+def test_steady_state_needs_fewer_evaluations_than_long_simulation(monkeypatch):
     """Counted in evaluations of the rates; the example prints the factor in seconds."""
     rest_counts, simulation_counts = [0], [0]
 
@@ -465,7 +465,7 @@ def test_it_is_cheaper_than_a_long_simulation(monkeypatch):
     assert 0 < rest_counts[0] < 0.2 * simulation_counts[0]
 
 
-def test_what_grows_is_named_and_not_what_rounding_moves():
+def test_steady_state_growing_state_is_named():
     """A grows as its degradation is saturated; B and C follow it to where rates are rounding."""
     a, b, c = cf.symbols("a b c")
     model = cf.Model({a: 1.0 - 0.4 * a / (1 + a), b: 0.4 * a / (1 + a) - 0.3 * b, c: 0.534 * b - 0.222 * c})
