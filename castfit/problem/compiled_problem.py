@@ -113,7 +113,7 @@ class CompiledProblem:
 
     @property
     def original_model(self) -> Model:
-        """The model; who asks a `Problem` gets it as it was given."""
+        """The model; `Problem.original_model` is the model as the user passed it."""
         return self.model
 
     @cached_property

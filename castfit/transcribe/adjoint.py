@@ -1,4 +1,4 @@
-"""Derivatives by backward integration: of matching conditions, and of the cost in single shooting.
+"""Derivatives of matching conditions, and of the cost in single shooting, by backward integration.
 
 **Matching conditions.**  Where every measured time is a node, rows depend on nodes and parameters alone, and only the
 ends of the stages have to be differentiated.  For a direction d of the states at the end of stage k (Aydogmus and Tor
@@ -41,10 +41,10 @@ def by_adjoint(
     moving: Sequence[Index],
     directions: Sequence[Array] | None,
 ) -> DirectionalDerivatives:
-    """Differentiate the ends of all stages, and the states at data, which stand at nodes.
+    """Differentiate the ends of all stages, and the states at data, which are at nodes.
 
-    Everything comes per condition: `moving`, the columns of q that have a direction, after the node's own n_x;
-    `directions` (K, n_x) of each stage's end, by default all unit vectors.
+    All arguments are per condition: `moving` are the columns of q with a direction, after the n_x of the node;
+    `directions` (K, n_x) are those of each stage's end, by default all unit vectors.
     """
     n_x, n_z = sweep.x[0].shape[2], sweep.z[0].shape[2]
     widths = [n_x + columns.size for columns in moving]
@@ -122,9 +122,10 @@ def gradient_by_adjoint(
 ) -> tuple[list[Array], tuple[Failure, ...]]:
     """Differentiate a sum over the points of whole experiments by q, but not what depends on q there directly.
 
-    `moving` are per condition the columns of q that move anything, `point_derivatives` the derivatives of the sum by states
-    (1, M, n_x) and algebraic states (1, M, n_z) at the points.  Returns per condition (n_q,), and why some could not
-    be integrated.
+    moving : per condition, the columns of q that affect the states
+    point_derivatives : derivatives of the sum by states (1, M, n_x) and algebraic states (1, M, n_z) at the points
+
+    Returns the derivatives per condition (n_q,), and the failures of integration.
     """
     gradients = [np.zeros(natural.dp.shape[1]) for natural in naturals]
     adjoint_states = [np.zeros(natural.a.size) for natural in naturals]  # by the states after each piece's end

@@ -1,7 +1,7 @@
 """Batched maps from theta to the parameters and initial states of all experiments, in one call.
 
-Of each experiment alone `castfit.problem.parameter_map` tells the same, to the last bit; here all expressions are one
-function of CasADi, and everything else is a few moves of arrays.
+The results equal those of `castfit.problem.parameter_map` for each experiment, to the last bit; here all expressions
+are one CasADi function, and the rest is a few array operations.
 
 Notation: C experiments, y = (p, a) of each (n_y,), n natural values of theta; dy_i (n_y, n_q) by the q of experiment i,
 one after the other in a flat array.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _FUNCTIONS: PerObjectCache[Model, dict[tuple[int, ...], tuple[tuple[ca.Function, ...], BufferedFunction]]] = (
     PerObjectCache()
 )
-"""Of the same parts one function; it is kept with these, since they are told apart by their addresses."""
+"""One function for the same parts, stored with them, since addresses are the keys."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class BatchedLinks:
     """The links of some experiments; base (C, n_y), all else (n,).
 
     direct : entry of n, place in y, place in dy;  numbers : arguments of the expressions that are numbers
-    known : which arguments are entries of n, and which;  values : where values of expressions stand in y
+    argument_sources : positions of the arguments that are entries of n, and these entries
+    values : positions of the values of expressions in y
     slopes : place among all derivatives of expressions, in dy, and the entry of n
     starts (C + 1,) : where the derivatives of each experiment begin
     """
@@ -52,7 +53,7 @@ class BatchedLinks:
     evaluate: BufferedFunction | None
 
     def compute_values(self, n: Array) -> tuple[Array, Array] | None:
-        """Return y (C, n_y) at natural values n, and the derivatives of expressions there, which `slopes_at` wants.
+        """Return y (C, n_y) at natural values n, and the derivatives of expressions there, for `slopes_at`.
 
         None if an expression cannot be computed.
         """
@@ -71,7 +72,7 @@ class BatchedLinks:
         return (y, self.evaluate.results["slopes"][0][self.slopes[0]]) if np.isfinite(values).all() else None
 
     def slopes_at(self, by_n: Array, slope: Array) -> Array | None:
-        """Return dy, flat, from what `at` returned and the derivatives of n by theta; None as there."""
+        """Return dy, flat, from the result of `compute_values` and the derivatives of n by theta; None as there."""
         dy = np.zeros(int(self.starts[-1]))
         entry, _, place = self.direct
         dy[place] = slope[entry]

@@ -40,7 +40,7 @@ _MIN_ELEMENT_FRACTION = 1e-6  # element length relative to the horizon, below wh
 _MIN_BOUNDARY_DISTANCE = 1e-3  # distance from data, relative to an element, at which no boundary is added
 
 MIN_INITIAL_ELEMENTS = 20
-"""Of an experiment: "auto" begins with at least so many, and with the measured times."""
+"""Smallest number of elements per experiment with which "auto" begins, in addition to the measured times."""
 
 
 @public("castfit")
@@ -138,14 +138,14 @@ class Collocation:
     def refine(self, problem: Posable, staged: StagedProblem, v: Array) -> CollocationProblem | None:
         """Return a finer problem started from the solution v, or None if v is accurate enough.
 
-        Where estimated times of events have left their elements, these are arranged anew.
+        If estimated times of events have left their elements, the elements are rebuilt.
         """
         assert isinstance(staged, CollocationProblem)
         if staged.disarranged(v):
             return self._rebuild_elements(problem.posed, staged, v)
         if not self.adapts:
             return None
-        # An integrator errs by more than its tolerance: it must be far below what it is to check.
+        # The error of an integrator exceeds its tolerance, which must be far below the checked error.
         checker = replace(
             self.integrator,
             relative_tolerance=min(self.integrator.relative_tolerance, 1e-3 * self.tolerance),

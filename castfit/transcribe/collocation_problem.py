@@ -8,8 +8,8 @@ Stage k is one element [t_k, t_k + h].  With tau in [0, 1], D the differentiatio
           scale alg(t_i, x_i, z_i, p, u_i)               = 0    in the same order as w_k
     x_k = sum_j l_j(1) x_j                     state at the end; with Radau points this is x_d; then what happens there
 
-Measured points see the element's polynomials: of degree d through (s_k, x_1 ... x_d) for differential states, of degree
-d - 1 through (z_1 ... z_d) for algebraic ones.  Row j of d_k has the unit of entry j of w_k, so that
+Measured points are on the element's polynomials, which have degree d through (s_k, x_1 ... x_d) for differential states
+and degree d - 1 through (z_1 ... z_d) for algebraic ones.  Row j of d_k has the unit of entry j of w_k, so that
 ``scale[chain.inner]`` is typical of both.
 """
 
@@ -84,10 +84,11 @@ def collocation_problem(
 ) -> CollocationProblem:
     """Lay a problem out on elements, with boundaries (K + 1,) per experiment; the search starts at theta (n_theta,).
 
-    Breakpoints of inputs are added to the boundaries, so that no element contains one.  States start where trajectories
-    say, one per experiment, from times (n,), not decreasing, to states (n, n_x) and algebraic states (n, n_z); where
-    events change states they take ``after=True`` too, for the states after them.  `unit` (n_x + n_z,) are typical
-    magnitudes of states that stand at zero there, by default 1.
+    Breakpoints of inputs are added to the boundaries, so that no element contains one.
+
+    trajectories : start of the states, per experiment a function of times (n,), not decreasing, that returns states
+        (n, n_x) and algebraic states (n, n_z); with ``is_after_event=True`` those after events at these times
+    unit (n_x + n_z,) : typical magnitudes of states that are zero there, by default 1
     """
     problem, scheme_table = problem.posed, table(scheme, degree)
     equations = _EQUATIONS.get(problem, _equations)
@@ -178,7 +179,7 @@ class CollocationProblem(TranscribedProblem):
             read_only_copy(scale),
             read_only_copy(start),
         )
-        self._uses_hessians = False  # whether Hessians are asked for, which go on from slopes at points
+        self._uses_hessians = False  # whether Hessians are requested, which need the slopes at points
         self._clear_cache()
         self._start_eliminated()
 
@@ -566,8 +567,8 @@ def _layout(problem: CompiledProblem, elements: Sequence[ElementConstants], sche
         )
         specifications.append(
             experiment_elements.measured.specification(
-                condition, (n_x, scheme_table.degree * n_e), (lower, upper), experiment_elements.edges, problem.model.states,
-                tuple(c.name for c in problem.path), times,
+                condition, (n_x, scheme_table.degree * n_e), (lower, upper), experiment_elements.edges,
+                problem.model.states, tuple(c.name for c in problem.path), times,
             )
         )  # fmt: skip
     return build_layout(problem.names, tuple(specifications), len(problem.groups), relations_of(problem))

@@ -43,8 +43,8 @@ class CrossingIntervals:
 class TriggerFunctions:
     """The differences g(t, x, u, c) (m,) of all triggers.
 
-    smooth : (m,) those that do not jump
-    bent : rows of those whose derivatives something moves, and these alone as a function, if there are any
+    is_smooth : (m,) True for differences that do not jump
+    nonlinear_rows : rows of differences with variable derivatives, and their function, if there are any
     """
 
     def __init__(self, all_triggers: EventUpdate) -> None:
@@ -148,7 +148,7 @@ class TriggerFunctions:
             if not is_unresolved.any():
                 break
             polynomials = polynomials.select(is_unresolved)
-            if polynomials.begin.size > _MAX_INTERVALS_PER_BATCH:  # what is later is looked at later
+            if polynomials.begin.size > _MAX_INTERVALS_PER_BATCH:  # later intervals are examined in the next batch
                 end = float(np.partition(polynomials.begin, _MAX_INTERVALS_PER_BATCH)[_MAX_INTERVALS_PER_BATCH])
                 polynomials = polynomials.select(polynomials.begin < end)
             polynomials = polynomials.halve()

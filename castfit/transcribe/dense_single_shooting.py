@@ -1,9 +1,9 @@
-"""Single shooting where nothing happens on the way, which is most: all experiments by the same few moves of arrays.
+"""Single shooting without events or pieces, the usual case: all experiments by the same array operations.
 
-    theta --> y = (p, a) of all experiments --> states at all points --> what is observed --> rows --> cost
+    theta --> y = (p, a) of all experiments --> states at all points --> observed expressions --> rows --> cost
 
-`ShootingProblem` evaluates and linearizes so where it can; what fails here it does experiment by experiment, to say
-why.  Searches that look at nothing else are given the cost, and rows with their derivatives by theta, alone.
+`ShootingProblem` evaluates and linearizes this way if possible.  If an evaluation fails, it evaluates experiment by
+experiment and reports the cause.  Searches over theta receive the cost, and rows with their derivatives by theta.
 
 Notation: C experiments, N points of all of them, n_r rows and n_h path constraints of a point, n_q quantities of an
 experiment, of which w move its states; dy as in `castfit.transcribe.batched_maps`.
@@ -46,7 +46,7 @@ class ShootingData:
     """Inputs that a shooting problem passes to its dense evaluator.
 
     units, z_start : per experiment, magnitudes of all states, and the guess of algebraic ones (1, n_z)
-    moving : per experiment, which of its quantities move its states, by their places
+    moving : per experiment, positions of the quantities that affect its states
     scale : (n_theta,);  sigma : floor and ceiling of unknown ones, (n_groups,) each
     """
 
@@ -65,11 +65,11 @@ class ShootingData:
 class _IntegrationGroup:
     """Experiments that are integrated together.
 
-    of (L,) : which;  lanes : all that does not depend on theta
-    lane, at : (n,) int arrays, outputs;  points : (n,) int array, where they go
-    directions : where derivatives of p and a stand in dy, and among the seeds (L, n_p + n_x, w), flat
+    experiments (L,) : their indices;  lanes : the parts of the lanes that do not depend on theta
+    lane, output_index : (n,) int arrays, the outputs;  points : (n,) int array, their points
+    directions : positions of the derivatives of p and a in dy, and in the flat seeds (L, n_p + n_x, w)
     size : (L, 1, w) typical magnitudes of the quantities
-    whole : whether all outputs of all lanes are the points of all experiments, in their order
+    covers_all_points : whether all outputs of all lanes are the points of all experiments, in their order
     """
 
     experiments: Index
@@ -98,7 +98,7 @@ class _IntegrationGroup:
 
 @dataclass(frozen=True)
 class _WeightedBlock:
-    """Points whose values are weighted in one go: of one experiment, or of several whose rows are alike."""
+    """Points whose values are weighted together: of one experiment, or of several with only weighted rows."""
 
     points: slice
     measured: MeasurementRows
@@ -108,8 +108,8 @@ class _WeightedBlock:
 class DenseResiduals:
     """The rows of a problem whose only variables are theta: u (m,) priors and measured rows, as of `DenseRows`.
 
-    scale (m,) : what rows of unknown sigma were divided by, inverted;  sigma (n_groups,) : these sigmas
-    n_prior, prior_excess : how many rows are of priors, and what priors cost besides half their squares
+    scale (m,) : inverse of the sigma by which rows of unknown sigma were divided;  sigma (n_groups,) : these sigmas
+    n_prior, prior_excess : number of rows of priors, and the cost of priors in excess of half their squares
     """
 
     cost: float
@@ -121,7 +121,7 @@ class DenseResiduals:
 
     @property
     def chi2(self) -> float:
-        """As castfit.solve.staged.weighted_squares."""
+        """Sum of the weighted squares, as castfit.solve.staged.weighted_squares."""
         if self.sigma.size == 0:
             return float(self.u @ self.u) + 2.0 * self.prior_excess
         of_data = (self.u / self.scale if self.sigma.size == 1 else self.u)[self.n_prior :]
@@ -132,8 +132,8 @@ class DenseResiduals:
 class _IntegratedStates:
     """Results at a point that do not depend on the data: values, and sensitivities if already integrated.
 
-    found : of the last point where states had to be integrated; they have not moved since
-    slopes : how these move with theta, where they were integrated together with that, until it was asked for once
+    lane_trajectories : lanes and trajectories of the last point at which states were integrated
+    slopes : sensitivities by theta if they were integrated together with the states; removed when used
     """
 
     key: bytes
@@ -151,8 +151,8 @@ class _IntegratedStates:
 class PointData:
     """Evaluation of the cost and the residuals at a point.
 
-    excess : what the cost has beyond half the squares;  surplus : the part that is not of unknown sigmas;  beyond : of
-    each experiment
+    excess : cost in excess of half the squares;  surplus : the part that is not of unknown sigmas
+    experiment_excess : the excess of each experiment
     """
 
     integrated_states: _IntegratedStates
@@ -170,7 +170,7 @@ class PointData:
 class DenseSingleShooting:
     """The cost and the rows of a problem whose only variables are theta; see the module.
 
-    integrations : how often states were integrated; they are kept where only outputs and noise move
+    integrations : number of integrations; states are reused if only outputs and noise change
     """
 
     def __init__(self, shooting_data: ShootingData, links: BatchedLinks) -> None:
@@ -261,7 +261,7 @@ class DenseSingleShooting:
         return other
 
     def cost(self, v: Array) -> float | None:
-        """Return the cost at v (n_theta,), None where something cannot be computed."""
+        """Return the cost at v (n_theta,); None if it cannot be computed."""
         key = v.tobytes()
         if key not in self._costs:
             self._last_point_data = self.read(v)
@@ -271,7 +271,7 @@ class DenseSingleShooting:
         return self._costs[key]
 
     def residuals(self, v: Array) -> DenseResiduals | None:
-        """Return the rows at v without derivatives, None where something cannot be computed."""
+        """Return the rows at v without derivatives; None if they cannot be computed."""
         point_data = self.read(v)
         if point_data is None:
             return None
@@ -293,7 +293,7 @@ class DenseSingleShooting:
         )
 
     def rows(self, v: Array) -> DenseRows | None:
-        """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
+        """Return the rows and their derivatives at v (n_theta,); None if they cannot be computed."""
         if self._last_point_data is None or self._last_point_data.integrated_states.key != v.tobytes():
             self._last_point_data = self.read(v, with_sensitivities=True)
         point_data = self._last_point_data
@@ -301,7 +301,7 @@ class DenseSingleShooting:
         return None if point_data is None or derivatives is None else self._assemble_rows(v, point_data, derivatives[0])
 
     def evaluation(self, v: Array, point_data: PointData) -> Evaluation:
-        """Return a reading at v as the evaluation of a staged problem."""
+        """Return the results at v as the evaluation of a staged problem."""
         prior = point_data.prior
         of_chains = zip(
             self._rows,
@@ -314,15 +314,15 @@ class DenseSingleShooting:
             for rows, c, excess in of_chains
         ]
         return Evaluation(
-            v.copy(), tuple(values), prior.rows, prior.jacobian, sigma=point_data.sigma, excess=point_data.excess + prior.excess,
-            surplus=point_data.surplus, prior_excess=prior.excess, related=_NONE,
-            related_jacobian=np.empty((0, v.size)), prior_curved=prior.curved,
+            v.copy(), tuple(values), prior.rows, prior.jacobian, sigma=point_data.sigma,
+            excess=point_data.excess + prior.excess, surplus=point_data.surplus, prior_excess=prior.excess,
+            related=_NONE, related_jacobian=np.empty((0, v.size)), prior_curved=prior.curved,
         )  # fmt: skip
 
     def jacobians(self, point_data: PointData) -> tuple[tuple[Jacobians, ...], int, Index] | None:
-        """Return derivatives of standardised rows by experiment, how many another integrator has integrated, the steps.
+        """Return derivatives of standardised rows by experiment, the number of rescued lanes, and the steps.
 
-        Of steps that is all and explicit ones (2,).  None where something cannot be computed.
+        The steps (2,) are all steps, and the explicit ones.  None if the derivatives cannot be computed.
         """
         derivatives = self._differentiate_by_theta(point_data)
         if derivatives is None:
@@ -366,7 +366,7 @@ class DenseSingleShooting:
     def read(self, v: Array, *, with_sensitivities: bool = False) -> PointData | None:
         """Evaluate the problem at v (n_theta,); None if an evaluation fails.
 
-        Where derivatives will be asked for as well, states are integrated `with_sensitivities` with them, if they are not known.
+        with_sensitivities : whether to integrate states together with their sensitivities, if they are not cached
         """
         integrated = self._integrate_states(v, with_sensitivities=with_sensitivities)
         return None if integrated is None else self._compute_point_data(v, integrated)
@@ -383,11 +383,11 @@ class DenseSingleShooting:
         previous = self._integrated_states
         if previous is not None and np.array_equal(
             previous.y[self._flow], y[self._flow]
-        ):  # only outputs and noise move
+        ):  # only outputs and noise change
             g = self._evaluate_observables(previous.x, previous.z, y)
             self._integrated_states = replace(previous, key=key, natural=natural, y=y, by_n=by_n, g=g, slopes=[])
             return self._integrated_states
-        if previous is not None:  # what was kept for its derivatives may be large
+        if previous is not None:  # the stored steps may need much memory
             previous.slopes.clear()
             for _, states in previous.lane_trajectories:
                 if states.sensitivity_cache is not None:
@@ -474,7 +474,7 @@ class DenseSingleShooting:
         prior = self._shooting_data.compiled_problem.priors(v)
         if prior.failure:
             return None
-        # Divided by the most likely sigma of their group (castfit.transcribe.transcribed_problem.profiled).
+        # Divided by the most likely sigma of their group (castfit.transcribe.transcribed_problem.profile_sigma).
         sigma, inverse, excess, layout = np.empty(0), 1.0, surplus, self._shooting_data.layout
         if layout.n_groups:
             grouped = r if self._is_single_sigma else r[self._grouped]
@@ -615,7 +615,7 @@ def _flatten_points(rows: Array) -> Array:
 
 
 def _all_finite(arrays: Sequence[Array], selections: Sequence[slice | Index]) -> bool:
-    """Whether the chosen rows of all arrays are."""
+    """Whether the selected rows of all arrays are finite."""
     return all(
         bool(np.logical_and.reduce(np.isfinite(a[rows]), axis=None)) for a, rows in zip(arrays, selections, strict=True)
     )
@@ -665,7 +665,7 @@ def _build_integration_groups(
 
 
 def _build_weighted_blocks(measurements: Sequence[MeasurementRows], ends: Index) -> tuple[_WeightedBlock, ...]:
-    """Take the experiments together whose values are weighted and nothing else."""
+    """Combine experiments whose values are only weighted into one block."""
     if len(measurements) > 1 and not any(m.slots for m in measurements):
         target, weight = (
             np.concatenate([getattr(m, name) for m in measurements], axis=1) for name in ("target", "weight")

@@ -145,8 +145,8 @@ def _differentiation(nodes: Array) -> Array:
 class PointEquations:
     """The model as seen from a point: (ode, alg) at collocation points, (outputs, constraints) at measured points.
 
-    Where elements move with estimated times, `relative`: time is tau in [0, 1], beginning and length of the element are
-    two more parameters, inputs are (the time that they count from, their cubics), the ode is multiplied by the length.
+    If elements move with estimated times, `is_relative`: time is tau in [0, 1], start and length of the element are two
+    more parameters, inputs are (their reference time, their cubics), and the ode is multiplied by the length.
     """
 
     flow: PointwiseExpressions
@@ -182,13 +182,13 @@ class ElementConstants:
     """Constants of the elements of one experiment, with boundaries `edges` (K + 1,).
 
     cubics (K, n_u, 4) : the inputs on each element, by powers of the time since its start
-    factor (K, 1, n_e) : what (ode, alg) is multiplied by: the element's length, and a scale of the algebraic equations
+    factor (K, 1, n_e) : factor of (ode, alg): the element's length, and a scale of the algebraic equations
     times (K, d, 1), inputs (K, d, n_u) : the collocation points
     tau (K, M), point_times (K, M, 1), point_inputs (K, M, n_u) : the measured points; tau is relative to the element
     basis (K, M, d + 1, n_e) : element (k, m, j, e) is what y_j[e] contributes to state e at measured point m
-    applies (K, M, n_h) : 1 where a path constraint applies, 0 elsewhere
-    division : how parameters and boundaries of the elements vary, and what happens at their ends
-    relative : whether elements move, as `PointEquations.is_relative`
+    constraint_mask (K, M, n_h) : 1 where a path constraint applies, 0 elsewhere
+    division : variation of parameters and boundaries of the elements, and events at their ends
+    is_relative : whether elements move, as `PointEquations.is_relative`
     """
 
     table: CollocationScheme
@@ -226,7 +226,7 @@ class ElementConstants:
         return natural.dp[free][None]
 
     def parameter_weights(self, by_free: Array, free: Index, n_p: int, n_e: int) -> tuple[Array, Array]:
-        """Return the weights of the second derivatives of p (n_p,) and e (n_e,), from those of free parameters.
+        """Return the weights of the second derivatives of p (n_p,) and e (n_e,), from weights of free parameters.
 
         by_free (K, n_free): the derivative of a sum over elements by the free parameters of each.
         """
@@ -252,7 +252,7 @@ class ElementConstants:
         return u[..., 0], u[..., 1], 2.0 * u[..., 2]
 
     def states_at_ends(self, s: Array, w: Array) -> Array:
-        """Return the differential states at the ends of the elements, before what happens there, (K, n_x)."""
+        """Return the differential states at the ends of the elements, before any events there, (K, n_x)."""
         return np.einsum("j,kje->ke", self.table.end, self.states(s, w)[..., : self.n_x])
 
     @property
@@ -450,8 +450,8 @@ class ElementConstants:
         """Return the Hessian of  factor cost + inner . d + constraint . c  by (s, w, q), (K, m, m); d by p (K, n_free).
 
         inner (K, d, n_e) multiplies the inner equations, constraint (K, M, n_h) the path constraints, factor
-        (K, M, n_r) the cost of the value that a row belongs to.  The Hessian of a cost is that of what is observed,
-        multiplied by the cost's derivative, plus the product of slopes with the cost's curvature between them.
+        (K, M, n_r) the cost of the value that a row belongs to.  The Hessian of a cost is the Hessian of the observed
+        expressions, multiplied by the cost's derivative, plus the slopes multiplied by the cost's curvature.
         """
         y, (stages, degree, n_e) = self.states(s, w), inner.shape
         p, dp = self.parameters(natural), self.parameter_slopes(natural, equations.free)

@@ -1,18 +1,17 @@
-"""The marcher: trajectories of one experiment, from every node to the next, through outputs and breakpoints.
+"""Trajectories of one experiment, integrated from every node to the next, through outputs and breakpoints.
 
 Simulation, predictions, starts and plots integrate here; shooting has its own loop over many lanes with sensitivities
-but takes grids and inputs from here.  A stretch is what is integrated from one node.  Where many outputs make an
-integrator of their own worth building it is integrated in one go, else, and where that fails, step by step up to the
-output before it stops.  An event ends a stretch and begins the next.
+but uses the grids and inputs of this module.  A stretch is the integration from one node.  A stretch with many outputs
+gets an integrator of its own and is integrated at once.  Otherwise, or if that fails, it is integrated step by step up
+to the output before the failure.  An event ends a stretch and begins the next.
 
-**Units.**  The unit of a state is what absolute tolerances are relative to, and variables are scaled by: its mean
-magnitude over a trajectory.  A state that stands at zero there, because it starts at
-zero and was not simulated, takes the magnitude to which its rate can lead: |f| T within the horizon T, or less where
-it decays, |f| / |df/dx|, with the states that are known so far at theirs; so the products of a reaction get their units
-one after the other.  Everything here scales with the states and with time: in other units the units are other numbers
-and the tolerances the same.
+**Units.**  The unit of a state is its mean magnitude over a trajectory; absolute tolerances are relative to it, and it
+scales the variables.  A state that is zero there, because it starts at zero and was not simulated, gets the magnitude
+that its rate can produce: |f| T within the horizon T, or |f| / |df/dx| if it decays faster, with the other states at
+their known magnitudes.  So the products of a reaction get their units one after the other.  Everything here scales with
+the states and with time: in other units the units are other numbers and the tolerances the same.
 
-Notation: K nodes, m times of a stretch, the first of them that of its node, or of the event that it follows.
+Notation: K nodes, m times of a stretch; the first is the time of its node, or of the event that it follows.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ _MIN_NETWORK_STATES = 100  # number of states from which a model counts as one o
 _MIN_MAGNITUDE_RATIO = 1e-30  # smallest magnitude relative to the largest, in models of fewer states
 
 _CONSTANT_RATES: PerObjectCache[Model, ca.Function | None] = PerObjectCache()
-"""Rates of each model as a function of its parameters, where nothing else is in them."""
+"""Rates of each model whose rates depend on its parameters only, as a function of these."""
 
 _RATES: PerObjectCache[Model, BatchedFunction] = PerObjectCache()
-"""What `_rates` evaluates, of each model."""
+"""The functions of `_rates`, by model."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class IntegrationCase:
 class NodeTrajectory:
     """Integrated trajectory from one node: times (m,), x (m, n_x), z (m, n_z) and inputs u (m, n_u) at them.
 
-    States are NaN from `reached` on; the inputs are those of the interval that ends at each time.  p (n_p,) are the
+    States are NaN from `n_reached` on; the inputs are those of the interval that ends at each time.  p (n_p,) are the
     parameters, `node` is the position of the node: a stretch that follows an event has that of the stretch before it.
     """
 
@@ -344,12 +343,12 @@ def units_of(
 
 
 def resolvable(size: Array) -> Array:
-    """Return magnitudes (n,) of states that nothing tells but the model, as large as can be told beside the largest.
+    """Return magnitudes (n,) of unmeasured states, raised to the smallest that is resolvable beside the largest.
 
-    In a large network of reactions, which has one unit, some are 1e-50 of others.  What grows from zero with a high
-    power of time would have to be followed from there on, with steps that are never short enough.  Absolute tolerances
-    are far smaller still.  States of smaller models may have units of their own: only what no units explain is
-    nothing, as in Raimundez' model of 22 states, which cannot be integrated otherwise.
+    In a large network of reactions, which has one unit, some magnitudes are 1e-50 of others.  A state that grows from
+    zero with a high power of time would need steps that are never short enough.  Absolute tolerances are far smaller
+    still.  States of smaller models may have units of their own: only ratios that no units explain are raised, as in
+    Raimundez' model of 22 states, which cannot be integrated otherwise.
     """
     min_ratio = _MIN_MAGNITUDE_RATIO if size.size < _MIN_NETWORK_STATES else _MIN_NETWORK_MAGNITUDE_RATIO
     return np.where(size > 0.0, np.maximum(size, min_ratio * size.max(initial=0.0)), size)

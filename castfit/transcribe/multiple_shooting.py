@@ -107,7 +107,10 @@ class MultipleShooting:
         relaxed = ", relaxed" if self.algebraic == "relaxed" else ""
         if isinstance(self.intervals, str):
             derivative_text = {"adjoint": ", adjoint", "forward": ", forward"}.get(self.derivatives, "")
-            return f"multiple shooting (at data{derivative_text}{', scalar' if self.matching == 'scalar' else ''}{relaxed})"
+            return (
+                f"multiple shooting (at data{derivative_text}"
+                f"{', scalar' if self.matching == 'scalar' else ''}{relaxed})"
+            )
         count = "given" if np.ndim(self.intervals) else f"{self.intervals}"
         return f"multiple shooting ({count} intervals{relaxed})"
 

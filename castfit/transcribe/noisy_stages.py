@@ -6,7 +6,7 @@ White noise w over a stage of length h is the sum of its first modes (Karhunen a
 
 so that  x_{k+1} = f_k(x_k, c_k, p)  is the model driven by a smooth function, over which one step of the classical
 Runge-Kutta method goes.  For linear models the covariance of x_{k+1} that J modes give is off by O(h^(2 J)), and one of
-any rank is as good as a regular one.  Where noise multiplies states, smooth functions mean Stratonovich's integral
+any rank is as good as a regular one.  If noise multiplies states, smooth functions imply Stratonovich's integral
 (Wong and Zakai 1965).  Everything that differs between stages is an argument, so that one graph serves all.
 
 Nodes are at the start, at every measured time, where an input or its derivative jumps and where something happens; a

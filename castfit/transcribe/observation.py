@@ -1,14 +1,14 @@
 """Observation of states at points, the cost of measured values, and its local model as rows.
 
-`Observer` observes states that were integrated; collocation sees its own polynomials.  `MeasurementRows` weights what is
-observed at the points of one experiment: rows  weight (g - target)  of outputs, their slopes and their curvature.
-Values that cost otherwise than the square of that, or need several rows, stand in `slots`, with the functions of their
-density.
+`Observer` evaluates outputs at integrated states; collocation evaluates its own polynomials.  `MeasurementRows` weights
+the observed expressions at the points of one experiment: rows  weight (g - target)  of outputs, their slopes and their
+curvature.  Values with another cost than the square of a row, or with several rows, are in `slots`, with the functions
+of their density.
 
 Notation
 --------
 K, M    stages, points per stage: points are batched as (K, M)
-n_o     outputs;  n_g  outputs and spreads, what is observed at a point;  n_r  rows of a point
+n_o     outputs;  n_g  outputs and spreads observed at a point;  n_r  rows of a point
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class PointwiseExpressions:
         weight = ca.SX.sym("weight", self._column.numel())
         total = ca.SX(self._variables.numel(), self._variables.numel())
         for w, expression in zip(ca.vertsplit(weight), ca.vertsplit(self._column), strict=True):
-            # The switch, not a product with zero, keeps what was not measured from spoiling the sum.
+            # A switch, not a product with zero, since unmeasured expressions may be infinite.
             total += ca.if_else(w != 0, w * ca.hessian(expression, self._variables)[0], 0)
         return BatchedFunction("hessian", [*self._system.arguments, weight], total)
 
@@ -140,8 +140,8 @@ class MeasurementRows:
 
     The first entries of g are outputs, the others spreads; the first rows are those of outputs.  A row is
     weight * (g - target), both (K, M, n_o), and 0 where the weight is 0: there g may be infinite, or a slot has the
-    value.  names (n_r,) say what the rows of a point are, group (n_o,) which unknown sigma of each output is
-    eliminated, -1 if there is none.
+    value.  names (n_r,) are the labels of the rows of a point; group (n_o,) is the index of the unknown sigma that is
+    eliminated for each output, -1 if there is none.
     """
 
     target: Array
@@ -248,7 +248,7 @@ class MeasurementRows:
         return out
 
     def information(self, g: Array) -> Array:
-        """Return by what rows are multiplied for statistics, (K, M n_r), or by which matrices, (K, M n_r, M n_r)."""
+        """Return the factors of rows for statistics, (K, M n_r), or the matrices, (K, M n_r, M n_r)."""
         stages, n = g.shape[0], g.shape[1] * self.n_r
         out = np.ones((*g.shape[:2], self.n_r))
         matrices: list[tuple[NonGaussianOutput, Array]] = []
@@ -367,7 +367,7 @@ class MeasurementRows:
 
 
 def measurement_rows(problem: CompiledProblem, i: int, staging: StagedMeasurements) -> MeasurementRows:
-    """Arrange how the measurements of condition i cost."""
+    """Build the measurement rows of condition i."""
     condition, observed_names = problem.conditions[i], (*problem.outputs, *problem.spreads)
     weight, slots, names = staging.weight.copy(), list[NonGaussianOutput](), [*problem.outputs]
     for j, output in enumerate(condition.observed):
@@ -436,7 +436,7 @@ def _sizes(functions: DensityFunctions, spread: Array, datum: Array) -> Array:
 class ObservedValues:
     """Values at points.
 
-    g (K, M, n_g) what is observed;  r (K, M * n_r) rows;  excess: what they cost beyond half their squares;
+    g (K, M, n_g) observed expressions;  r (K, M * n_r) rows;  excess: the cost in excess of half their squares;
     c (K, M * n_h) path constraints
     """
 
@@ -461,8 +461,8 @@ class Observation:
 def active_constraint_mask(problem: CompiledProblem, i: int, staging: StagedMeasurements) -> Mask:
     """Return a mask of where the problem's constraints apply in condition i, (K, M, number of constraints).
 
-    That is at the times that it names, at every point if it holds along the path, or wherever something was measured;
-    not once more for a replicate, and a constraint of parameters alone only once.
+    A constraint applies at its own times, at every point if it holds along the path, or at every measured time.  It
+    applies once for replicates, and a constraint of parameters alone applies once in all.
     """
     if not problem.path:
         return np.zeros((*staging.times.shape, 0), dtype=np.bool_)

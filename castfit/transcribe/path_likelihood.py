@@ -1,4 +1,4 @@
-"""The likelihood of quantities where the model itself errs: Laplace's approximation over the path.
+"""The likelihood of quantities in a model with process noise: Laplace's approximation over the path.
 
 With everything that is free, u = (u_0, c_0, ..., c_{K-1}): how initial states deviate and the modes of the noise (see
 `castfit.transcribe.noisy_stages`), all standard normal before anything is measured,
@@ -210,9 +210,9 @@ class ChainLikelihood:
     def innovations(self, mode: PathMode) -> tuple[Array, Array]:
         """Return the prediction of each value given the values before it, and its standard deviation, (R, n_o) each.
 
-        By the Kalman filter of the model made linear about the most probable path; of values at the same time one
-        after the other, so that the innovations are independent.  NaN where nothing is measured, or where the noise has
-        no deviation.
+        The Kalman filter uses the model linearized about the most probable path, and processes values at the same time
+        one after the other, so that the innovations are independent.  NaN where nothing is measured, or where the noise
+        has no deviation.
         """
         chain, point, factor, S = self.chain, mode.point, mode.factor, self.S
         (K, n, _), observed = chain.shape, chain.condition.observed
@@ -350,7 +350,7 @@ class PathLikelihood:
 
     problem : without the initial states that are random, which `marginal` has taken from it; spreads are their
         deviations per experiment, (n, r)
-    longest : of the stages of each experiment
+    max_stage_lengths : of the stages of each experiment
     """
 
     def __init__(self, problem: CompiledProblem, spreads: Sequence[Array], longest: Sequence[float]) -> None:

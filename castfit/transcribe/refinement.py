@@ -56,9 +56,9 @@ _ERROR_SAFETY_FACTOR = 0.1  # of the tolerance: calcium ends with 6 % more eleme
 class ElementErrors:
     """Local errors of one experiment's elements, relative to the largest value of each state over the trajectory.
 
-    end : (K,)      at the element's end
-    inside : (K,)   at the measured points inside, the largest; 0 where nothing is measured inside; of algebraic states
-                    at the last collocation point of Legendre's, and where they are seen at both ends too
+    end_errors : (K,)      at the element's end
+    inside_errors : (K,)   largest at the measured points inside; 0 if nothing is measured there; of algebraic states
+                           at the last collocation point of Legendre's, and at both ends if they are measured there
     table : Table   the polynomials
 
     Both are the largest over all states, inf where the element could not be integrated.
@@ -93,8 +93,8 @@ def estimated_errors(
 ) -> tuple[ElementErrors, ...]:
     """Compare the elements at v (n_v,) with polynomials of higher degree, per experiment.
 
-    Where these give nothing finite an integrator with the options does it, and where the equations contain time itself:
-    a short pulse between the collocation points is seen by nothing that does not begin anew in every element.
+    If the polynomials are not finite, or if the equations contain time itself, an integrator with the options is used:
+    polynomials miss a short pulse between the collocation points.
     """
     system = staged.problem.model.system
     if ca.depends_on(ca.vertcat(system.ode, system.alg), system.t):
@@ -167,12 +167,12 @@ class _ElementCheck:
     elements : Elements
     y : (K, d + 1, n_e)     the elements' states
     p : (K, n_p)            parameters of the model on each element
-    at_points : array       parameters as the elements' equations take them
+    point_parameters : array       parameters as the elements' equations take them
     magnitude : (n_e,)      of every state
     k, tau : (n,)           the points: every element's end, then the measured points inside, then every element's last
                             collocation point if algebraic states are compared there
-    last : int              where these begin
-    seen                    whether algebraic states are measured or constrained
+    last_points_start : int where these begin
+    has_observed_algebraic  whether algebraic states are measured or constrained
     """
 
     elements: ElementConstants
@@ -279,7 +279,7 @@ def _build_checks(staged: CollocationProblem, v: Array) -> list[_ElementCheck]:
         measured = (elements.measured.weight > 0).any(axis=2) | (elements.constraint_mask > 0).any(axis=2)
         measured &= (tau >= 0 if observes_algebraic else tau > 0) & (tau < 1)
         all_elements = np.arange(s.shape[0], dtype=np.intp)
-        # What stays far below the magnitude that its rate could give it is rounding.
+        # A state that stays far below the magnitude that its rate can produce is a rounding error.
         magnitude = np.maximum(np.abs(y).max(axis=(0, 1)), 1e-8 * staged.magnitude)
         k = np.concatenate([all_elements, np.argwhere(measured)[:, 0], np.repeat(all_elements, last_point.size)])
         point_tau = np.concatenate([np.ones(all_elements.size), tau[measured], np.tile(last_point, all_elements.size)])

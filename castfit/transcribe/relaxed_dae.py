@@ -9,7 +9,7 @@ equations d_k = 0 are satisfied nothing is relaxed.  No Newton iteration looks f
 there: that is left to the solver, which moves all variables together.  The usual factor of rho_k that decays along the
 stage is 1 here: it would force z to where it belongs before the solver has moved x, and fail where that is nowhere.
 
-What is integrated is a system with more parameters, (p, rho_k).
+The integrated system has more parameters, (p, rho_k).
 """
 
 from __future__ import annotations

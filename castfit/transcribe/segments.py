@@ -42,7 +42,7 @@ class Segment:
     """One stretch of integration of a stage.
 
     grid (m,) : relative output times;  cubics (m, n_u, 4) : inputs, about the beginnings of the intervals where the
-    division was made;  points (n,) : which points of the stage lie on it;  at (n,) : where they lie on the grid
+    division was made;  points (n,) : the points of the stage on it;  grid_index (n,) : their positions on the grid
     """
 
     stage: int
@@ -150,8 +150,8 @@ class LaneGroup:
     """The lanes of one condition among those of a group, so that arrays move at once; n lanes, N points in all.
 
     They lie one after the other, of pieces and stages (n,) with cubics (n, m, n_u, 4) as of `Segment`.  Points lie at
-    (stage, point) among those of the condition, at (lane, at) among the outputs of the group, (N,) each.  `crossed` are
-    the lanes at whose end something happens.
+    (stage, point) of the condition, and at (lane, output_index) of the outputs of the group, (N,) each.
+    `crossing_lanes` are the lanes with an event at their end.
     """
 
     condition: int
@@ -259,7 +259,7 @@ class IntegratedPoints:
     integration_plan: IntegrationPlan
     x: list[Array]  # per condition (K, M, n_x) at the points
     z: list[Array]
-    end: list[Array]  # per condition (K, n_x), after what happens there
+    end: list[Array]  # per condition (K, n_x), after the events there
     runs: list[Integration]  # in the order in which they were integrated
     failures: tuple[Failure, ...]
 
@@ -309,7 +309,7 @@ class DirectionalDerivatives:
     """Derivatives along the directions, per condition.
 
     x (K, M, n_x, n_d), z (K, M, n_z, n_d) at the points;  end (K, n, n_d) of the states at the ends of stages, or of
-    n products of them;  asked: what was integrated for that, where it was by forward sensitivities
+    n products of them;  requests: the integrations of forward sensitivities
     """
 
     x: list[Array]

@@ -3,9 +3,9 @@
 Every stage is integrated from its node to its end, with output at its measured times; residuals and their
 derivatives follow from the states and forward sensitivities there.  Stages whose relative output grids agree share
 one integrator.  Single shooting is the case of one stage per experiment whose start is a(q): no nodes, no matching.
-Where events happen inside a stage it is integrated in pieces (castfit.transcribe.segments).
+A stage with events inside is integrated in pieces (castfit.transcribe.segments).
 
-Where algebraic equations are relaxed, algebraic states at nodes are inner variables w (castfit.transcribe.relaxed_dae).
+If algebraic equations are relaxed, algebraic states at nodes are inner variables w (castfit.transcribe.relaxed_dae).
 
 Notation: K stages, M points per stage, n_y outputs, m grid times of an integrator, n_d sensitivity directions: those of
 the node (n_s), of relaxed algebraic states there (n_w), and of q.
@@ -87,12 +87,12 @@ _GRADIENT_RTOL = 1e-6  # default relative tolerance of models of so many states 
 _MAGNITUDE_CHANGE_FACTOR = 100.0  # factor between magnitudes below which the tolerances stay
 _MAX_ASSUMED_MAGNITUDE_RATIO = 1000.0  # factor by which an assumed magnitude may exceed that of the simulation
 _DECAYED_STATE_FRACTION = 1e-6
-"""Of its start: what a state that dies away before the first output is worth, instead of exp(-1000) at the outputs."""
+"""Magnitude of a state that decays before the first output, relative to its start, instead of exp(-1000)."""
 
 _N_CACHED_EVALUATIONS = 4  # number of cached evaluations and data arrangements: a line search returns to its best point
 
 _MIN_ADJOINT_QUANTITIES = 500
-"""Quantities of one experiment from which CVODES's gradients of the cost pay for a Hessian that is only approximated.
+"""Number of quantities of an experiment from which CVODES's gradients pay, despite an approximated Hessian.
 
 By the ESDIRK method, whose directions cost a hundredth of a simulation, they did not: CPU seconds of whole fits of
 networks of 20 states by gradients (iterations) / by IPOPT with Jacobians / by Gauss-Newton:
@@ -110,7 +110,7 @@ Parameters from which a Jacobian takes less time backwards: 14 for 2 and 5 state
 """
 
 _ADJOINT_COST_DIRECTIONS = 20
-"""Directions whose cost speaks for the ESDIRK method as much as going back over its steps does.
+"""Number of directions whose cost favours the ESDIRK method as much as its adjoint integration does.
 
 CPU seconds of a value with its gradient, ESDIRK / CVODES: 200, 500, 1,000 cells .03 / .40, .06 / .75, .13 / 1.5; a
 network of 120 states .024 / .14.
@@ -122,15 +122,17 @@ _MIN_DEADLINE_SECONDS = 0.5  # expected seconds from which an operation is not b
 
 
 _GRAPHS: PerObjectCache[Model, ca.Function] = PerObjectCache()
-"""The right-hand sides of each model, whose pattern says what an integration costs."""
+"""The right-hand sides of each model, whose pattern determines the cost of an integration."""
 
-_COST_PER_DIRECTION = 0.1  # of the time of the states, where nothing is known: small models take half, large ones twice
-_Sort = tuple[str, bool, int, float]  # what, with nodes or not, of how many experiments, relative tolerance
+_COST_PER_DIRECTION = (
+    0.1  # assumed time of a direction relative to the states: small models take half of it, large ones twice
+)
+_Sort = tuple[str, bool, int, float]  # operation, with nodes or not, number of experiments, relative tolerance
 _OPERATION_SECONDS: PerObjectCache[Model, dict[_Sort, tuple[float, ...]]] = PerObjectCache()
 """Seconds that the last two linearizations and gradients of a model took, without and with nodes, by experiments."""
 
 _CACHED_SEGMENTS: PerObjectCache[CompiledProblem, OrderedDict[tuple[Any, ...], Segments]] = PerObjectCache()
-"""How each experiment's data lie on the last few divisions into stages."""
+"""Each experiment's data on the last few divisions into stages."""
 
 
 class ShootingProblem(TranscribedProblem):
@@ -222,7 +224,7 @@ class ShootingProblem(TranscribedProblem):
         return other
 
     def _silence_integrators(self) -> AbstractContextManager[object]:
-        """Silence CasADi's integrators, once for all: to redirect the streams costs as much as a short integration."""
+        """Silence CasADi's integrators; redirecting the streams costs as much as a short integration."""
         is_silent = method_of(self.options, self._n_x, self._n_z) in STEPPED  # those that take over silence themselves
         return nullcontext() if is_silent else capture_output()
 
@@ -233,8 +235,8 @@ class ShootingProblem(TranscribedProblem):
 
     @property
     def _arrays(self) -> DenseSingleShooting | None:
-        """All values, and all derivatives, by moves of arrays, where nothing happens on the way."""
-        owner, cached = self._dense_cache  # of a problem that this is a copy of, it would have other units
+        """The array evaluator of values and derivatives; None if it does not apply, as with events."""
+        owner, cached = self._dense_cache  # the cache of the original of a copy has other units
         if owner is not self:
             cached = self._make_dense()
             self._dense_cache = self, cached
@@ -248,15 +250,15 @@ class ShootingProblem(TranscribedProblem):
         plan = self._arrange(self._naturals(self.start))
         return DenseSingleShooting.from_shooting_data(
             ShootingData(
-                self.problem, self.layout, plan, self._observer.expressions, self._units, self._z_start, self._moving_columns,
-                self.scale, (self.least_sigma, self._max_sigma),
+                self.problem, self.layout, plan, self._observer.expressions, self._units, self._z_start,
+                self._moving_columns, self.scale, (self.least_sigma, self._max_sigma),
             )
         )  # fmt: skip
 
     def with_data(self, problem: CompiledProblem) -> ShootingProblem | None:
-        """Return the problem with other data at the same times, as `CompiledProblem.with_data` has them, without a new layout.
+        """Return the problem with other data at the same times (`CompiledProblem.with_data`), without a new layout.
 
-        None where more than rows depends on the data: with nodes, or where something is eliminated.
+        None if more than the rows depends on the data: with nodes, or with eliminated quantities.
         """
         dense = self.dense_evaluator
         if dense is None:
@@ -327,7 +329,7 @@ class ShootingProblem(TranscribedProblem):
         return tuple(chain.division for chain in self._current_segments)
 
     def disarranged(self, v: Array) -> bool:
-        """Whether estimated times of events are no longer where the stages have them."""
+        """Whether estimated times of events have left their stages."""
         naturals = [c.link.natural(v[c.theta]) for c in self.problem.conditions]  # of what states trigger nothing
         return self._nodes and not all(
             chain.division.is_valid(natural.e) for chain, natural in zip(self._current_segments, naturals, strict=True)
@@ -339,7 +341,7 @@ class ShootingProblem(TranscribedProblem):
         return tuple(self._units)
 
     def settle_units(self) -> None:
-        """Measure unmeasured states by a simulation from the start where nothing but rates tells their magnitude."""
+        """Determine the magnitudes of unmeasured states by a simulation from the start."""
         if every_state_measured(self.problem):
             return
         with suppress(StopRequested):  # no time to simulate: the solver will notice
@@ -348,7 +350,7 @@ class ShootingProblem(TranscribedProblem):
     def units_at(self, theta: Array) -> tuple[Array, ...]:
         """Return typical magnitudes of states, per condition, as single shooting has them that starts from theta.
 
-        For problems in which nothing is eliminated and nothing happens on the way.
+        For problems without eliminated quantities and without events.
         """
         other = self._copy_without_cache()
         other.start = read_only_copy(theta.copy())
@@ -491,7 +493,10 @@ class ShootingProblem(TranscribedProblem):
         return self._current_segments[i].division.compute_boundaries(natural.e)[:-1], v[self.layout.chains[i].nodes]
 
     def evaluate(self, v: Array, *, with_sensitivities: bool | None = None) -> Evaluation:
-        """Integrate all stages; at a new point `with_sensitivities` with the derivatives that will be asked for, if they will be."""
+        """Integrate all stages and evaluate the rows.
+
+        with_sensitivities : whether to integrate sensitivities too at a new point; by default if they will be needed
+        """
         key = self._projection.key(v)
         if key in self._memory:
             self._memory.move_to_end(key)
@@ -602,7 +607,7 @@ class ShootingProblem(TranscribedProblem):
     def seconds_to_linearize(self, v: Array) -> float:
         """Return the expected seconds of a linearization, the shorter of the last two; 0 if that at v is cached.
 
-        Where none was carried out it is at least that at a looser tolerance, and guessed from that of the states alone.
+        Without a record it is at least the time at a looser tolerance, or an estimate from the time of the states.
         """
         if self._linear is not None and same_point(self._linear.v, v):
             return 0.0
@@ -620,7 +625,7 @@ class ShootingProblem(TranscribedProblem):
         return max(*looser, state_seconds * (1.0 + _COST_PER_DIRECTION * directions), 0.0)
 
     def _timing_record(self, operation: str) -> tuple[dict[_Sort, tuple[float, ...]], _Sort]:
-        """Return the seconds that such things took, and under which key they are kept."""
+        """Return the recorded seconds of operations, and the key of this operation."""
         return self._seconds_by_operation, (
             operation,
             self._nodes,
@@ -635,7 +640,7 @@ class ShootingProblem(TranscribedProblem):
         seconds_by_sort[key] = (*took[:-1], took[-1] + seconds) if is_continuation and took else (*took[-1:], seconds)
 
     def _start_operation(self, operation: str) -> float:
-        """Begin nothing that will take longer than there is time, as it did before; return when it begins."""
+        """Stop if the operation would exceed the remaining time, judged by its last runs; return the start time."""
         expected = self._expected_seconds(operation)
         if expected > _MIN_DEADLINE_SECONDS:
             check_deadline(expected)
@@ -948,7 +953,7 @@ class ShootingProblem(TranscribedProblem):
         return by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving_columns, directions)
 
     def _sensitivities(self, sweep: IntegratedPoints, naturals: list[NaturalValues]) -> DirectionalDerivatives:
-        """Differentiate what a sweep found, by forward sensitivities."""
+        """Differentiate the integrated points by forward sensitivities."""
         n_s, n_node, chains = self._n_s, self._n_s + self._n_w, sweep.integration_plan.chains
         widths = [n_node + columns.size for columns in self._moving_columns]
         shapes = [(*c.staging.tau.shape, w) for c, w in zip(chains, widths, strict=True)]
@@ -1034,13 +1039,13 @@ class ShootingProblem(TranscribedProblem):
         return DirectionalDerivatives(dx, dz, end, tuple(failures), tuple(requests))
 
     def _differentiate_trigger(
-        self, run: Integration, lane: int, crossing: StageEndUpdate, previous_crossing: StageEndUpdate | None, dx: Array, e: Array, de: Array,
-        u: Array, du: Array,
+        self, run: Integration, lane: int, crossing: StageEndUpdate, previous_crossing: StageEndUpdate | None,
+        dx: Array, e: Array, de: Array, u: Array, du: Array,
     ) -> Array:  # fmt: skip
         """Move the end of a piece with the time that states trigger; dx (n_x, n) is that at fixed time.
 
         How that time moves is put into de (n_e, n).                                   (see castfit.transcribe.triggers)
-        What follows at once on what happened `previous_crossing` moves as that does; what happens at the start stays.
+        An event that immediately follows `previous_crossing` moves with it; an event at the start does not move.
         """
         trigger, lanes = crossing.instants[0].trigger, run.lanes
         assert trigger is not None
@@ -1109,7 +1114,7 @@ class ShootingProblem(TranscribedProblem):
 
     @property
     def explicit_share(self) -> float:
-        """The share of explicit steps in the last linearization; 0 where the integrator does not tell."""
+        """The share of explicit steps in the last linearization; 0 if the integrator does not report it."""
         n_steps, n_explicit = self._steps
         return float(n_explicit / n_steps) if n_steps else 0.0
 
@@ -1120,7 +1125,10 @@ class ShootingProblem(TranscribedProblem):
         share = "All" if n_explicit == n_steps else f"{n_explicit} of {n_steps}"
         message = f"{share} integrator steps were explicit; no stiffness was detected in them." if n_explicit else ""
         if GradientEvaluation in self.capabilities and self.options.relative_tolerance == _GRADIENT_RTOL:
-            message += f" The integrator uses the relative tolerance {_GRADIENT_RTOL:g}; gradients are exact derivatives of its steps up to rounding."
+            message += (
+                f" The integrator uses the relative tolerance {_GRADIENT_RTOL:g}; "
+                "gradients are exact derivatives of its steps up to rounding."
+            )
         if self._n_rescued_stages == 0:
             return message.strip()
         count = "1 stage was" if self._n_rescued_stages == 1 else f"{self._n_rescued_stages} stages were"
@@ -1134,7 +1142,7 @@ class ShootingProblem(TranscribedProblem):
         options = self.options
         if options.relative_tolerance >= COARSE_RTOL or options.method == "collocation":
             return self
-        owner, cached = self._low_accuracy_problem  # of a problem that this is a copy of, it would have other bounds
+        owner, cached = self._low_accuracy_problem  # the cache of the original of a copy has other bounds
         if owner is not self or cached is None:
             cached = self.integrated_by(_loosen_tolerances(options))
             self._low_accuracy_problem = self, cached
@@ -1158,7 +1166,7 @@ class ShootingProblem(TranscribedProblem):
     def describe_failure(self, v: Array) -> str:
         """Describe where and why the integration or another evaluation failed at v; empty if none failed."""
         _, sweep = self._integrate_points(v)
-        unlinked = self._report_link_failures(v, self._naturals(v))  # from what is not there nothing can be integrated
+        unlinked = self._report_link_failures(v, self._naturals(v))  # without initial values nothing can be integrated
         for run in [] if unlinked else sweep.runs:
             for failure in run.trajectories.failures:
                 i, _ = run.members[failure.lane]
@@ -1176,7 +1184,7 @@ def _loosen_tolerances(options: IntegratorOptions) -> IntegratorOptions:
 def _at_points(chain: Segments, of_p: Array, of_e: Array) -> Array:
     """Return the parameters (n_p,), or their derivatives (n_p, n_q), that hold at an experiment's points.
 
-    Where rates change they are those of each point, (K, M, ...); else one for all.
+    If parameters change during the experiment, they are returned per point, (K, M, ...); else once for all.
     """
     if not any(chain.division.levels):
         return of_p
@@ -1226,7 +1234,7 @@ def is_gradient_cheaper(problem: CompiledProblem, options: IntegratorOptions) ->
 def for_gradients(problem: CompiledProblem, options: IntegratorOptions) -> IntegratorOptions:
     """Return the options with looser tolerances, if they are the default ones, for the gradient of a large model.
 
-    Derivatives are those of the steps, so that tolerances serve the value alone.
+    Derivatives are exact for the steps, so that tolerances matter for the value alone.
     """
     default, model = IntegratorOptions(), problem.model
     n_x, n_z = len(model.states), len(model.algebraic_states)

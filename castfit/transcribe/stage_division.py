@@ -4,8 +4,8 @@ Stage k covers [edges[k], edges[k+1]]; a measurement on an inner edge belongs to
 stage holds the same number M of points; a stage with fewer is padded with points of weight zero.  Times are exact:
 only those that differ by a few units in the last place are one, because one of them was computed.
 
-A stage ends where something happens; what happens there is composed into its end map.  Boundaries are numbers, but a
-boundary at a time that is estimated moves with it:
+A stage ends at every event; the changes of the event are part of its end map.  Boundaries are numbers, but a boundary
+at an estimated time moves with it:
 
     edges(e) = base + weight e          e: the rows of events in the link
 
@@ -15,9 +15,9 @@ t_a <= T <= t_b at which anything is measured or known to happen, is divided at 
     ... | t_a       T           t_b | ...
         [ before    )[   after      ]            nothing is measured inside
 
-Nothing else moves.  Where a search carries T beyond t_b the stage from T to t_b is integrated backwards: the functions
-stay smooth, but the datum at t_b sees the state after what has not happened yet.  Such an arrangement is no longer
-`valid` there; single shooting arranges anew at every point, other transcriptions after every solve.
+Nothing else moves.  If a search moves T beyond t_b, the stage from T to t_b is integrated backwards: the functions stay
+smooth, but the datum at t_b is compared with the state after an event that is still to come.  The arrangement is then
+no longer valid (`is_valid`); single shooting rebuilds it at every point, other transcriptions after every solve.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class StagedMeasurements:
     tau (K, M) : where each point lies in its stage, in [0, 1], increasing; padding stands at 1, or, where all data are
         read where stages begin, at 0;  times (K, M) : of padding, too
     values, weight (K, M, n_outputs) : what is measured, and 1 / sigma; 0 where nothing is
-    real (K, M) : True where a point is no padding: something is measured there, or watched
+    is_real (K, M) : True at measured or watched points, False at padding
     """
 
     edges: Array
@@ -94,7 +94,7 @@ class StagedMeasurements:
 def arrange(
     condition: Condition, edges: Array, measured_after: Mask | None = None, *, starts: bool = False
 ) -> StagedMeasurements:
-    """Assign every measured or watched time to a stage; where `measured_after` is True, to the last one that ends there.
+    """Assign every measured or watched time to a stage; with `measured_after`, to the last one that ends there.
 
     With `starts` every such time is a boundary, and measurements belong to the stage that begins there.
     """
@@ -200,13 +200,13 @@ class StageDivision:
 
     edges (K + 1,) : boundaries where the division was made, not decreasing; elsewhere  base + weight e, of base
         (K + 1,) and weight (K + 1, n_e)
-    crossings, levels : what happens to the states at the end of each stage, and the rates that flow during it
-    after (K + 1,) : where values measured at a boundary were measured after what happens there
-    cells (n, 4) : per estimated time its row of e, the ends of its cell, and 1 where it may be at the end, 0 at the
+    crossings, levels : state changes at the end of each stage, and the parameters that are switched during it
+    is_measured_after (K + 1,) : whether values measured at a boundary were measured after the events there
+    cells (n, 4) : per estimated time its row of e, the ends of its cell, and 1 if it may be at the end, 0 if at the
         beginning
-    absent : estimated times, by rows of e, that are no boundary: they lie behind the end, or, where True, before the
-        start
-    key : tells arrangements apart: estimated times in their order, by rows of e, with the beginnings of their cells
+    absent_times : estimated times, by rows of e, that are not a boundary: they are after the end, or, if True, before
+        the start
+    key : identifies the arrangement: estimated times in their order, by rows of e, with the beginnings of their cells
     """
 
     edges: Array
@@ -226,7 +226,7 @@ class StageDivision:
 
     @cached_property
     def is_eventless(self) -> bool:
-        """Whether nothing happens."""
+        """Whether there are no events."""
         return not (any(self.crossings) or any(self.levels) or self.moving_boundaries.any())
 
     def compute_boundaries(self, e: Array) -> Array:
@@ -385,7 +385,7 @@ class _Divider:
         self.n_e = e.size
 
     def division(self) -> StageDivision:
-        """Arrange marks in time, then tell what happens between them."""
+        """Arrange the boundaries in time, then determine the events and parameters between them."""
         schedule, instants = self.schedule, self.schedule.instants
         cells: dict[tuple[float, float], list[int]] = {}
         cell_rows: list[tuple[int, float, float, float]] = []
@@ -422,7 +422,7 @@ class _Divider:
     def _find_followed_times(self) -> dict[int, float]:
         """Return the known times of changes that conditions follow at once, by instant.
 
-        What is measured at such a time, after the change, is measured after what it makes true as well.
+        Values measured after the change at such a time are also measured after the changes that follow it.
         """
         instants = self.schedule.instants
         known_instants: list[int] = self.schedule.known_instants.tolist()
@@ -441,7 +441,7 @@ class _Divider:
         return out
 
     def _cell(self, i: int) -> tuple[float, float] | None:
-        """Find the cell of an estimated time; None where it has no effect: what only flows begins at the start, too."""
+        """Find the cell of an estimated time; None if it has no effect, as for a switch before the start."""
         if i in self.followed:
             return self.followed[i], self.followed[i]
         time, instant, b = float(self.times[i]), self.schedule.instants[i], self.boundaries

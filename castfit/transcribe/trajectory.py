@@ -1,9 +1,9 @@
 """Start of the state trajectories: from data, from simulation, or given by the user.
 
 Measured states are interpolated through their data; the others are simulated with the measured ones imposed as
-inputs, which keeps them near the data however poor the parameters are.  Where states trigger events, and not all are
-measured, everything is simulated: what falls through the floor is nowhere near.  A simulation that stops holds its last
-value: a start need not be accurate, but it must be finite.
+inputs, which keeps them near the data however poor the parameters are.  If states trigger events, and not all states
+are measured, all are simulated, since imposed states may miss the events.  After a failed simulation the last value is
+extended: a start need not be accurate, but it must be finite.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 
 _INVERSIONS: PerObjectCache[CompiledProblem, tuple[tuple[tuple[int, int, ca.Function], ...], bool]] = PerObjectCache()
-"""What each problem's outputs show, built once however many fits ask."""
+"""The states that each problem's outputs determine, built once for all fits."""
 
 _ALL_STATES_MEASURED: PerObjectCache[CompiledProblem, bool] = PerObjectCache()
 
 _STATE_DATA: PerObjectCache[CompiledProblem, OrderedDict[tuple[str, bool, bytes], dict[str, tuple[Array, Array]]]] = (
     PerObjectCache()
 )
-"""What data show of the states of each experiment, by name, smoothed or not, and parameters."""
+"""States from data of each experiment, by name, smoothing, and parameters."""
 
 _N_CACHED_TRAJECTORIES = 4  # number of start trajectories that are cached per experiment
 _TABLE_STEPS_PER_INTERVAL = 6  # table entries per measured interval, so that curvature between data is kept
@@ -54,14 +54,14 @@ _TABLE_STEPS_PER_INTERVAL = 6  # table entries per measured interval, so that cu
 
 @dataclass(frozen=True)
 class Trajectory:
-    """States over time, one table per experiment, and how large they are.
+    """States over time, one table per experiment, and their magnitudes.
 
     tables : per experiment times (n,), states (n, n_x), algebraic states (n, n_z)
-        A time that stands there twice is that of an event: the states before it, and after it.
+        A time that occurs twice is that of an event: the states before it, and after it.
     units : per experiment (n_x + n_z,)
         Typical magnitudes of states and algebraic states, positive.
     nodes : per experiment (K,)
-        Times between which a search that led here had divided the experiment, if there was one.
+        Stage boundaries of the search that produced the trajectory, if there was one.
     """
 
     tables: tuple[tuple[Array, Array, Array], ...]
@@ -130,7 +130,7 @@ def _locate_events(
 def constant_trajectory(problem: CompiledProblem, theta: Array, units: Sequence[Array] | None = None) -> Trajectory:
     """Hold the initial values, for transcriptions whose states need no start; measured states have their units.
 
-    Those of all states may be given, per experiment (n_x + n_z,).
+    units : optional magnitudes of all states, per experiment (n_x + n_z,)
     """
     tables: list[tuple[Array, Array, Array]] = []
     for condition, state_data in zip(problem.conditions, known_states(problem, theta, "data"), strict=True):
@@ -342,7 +342,7 @@ def _fill_spans(
     unit: Array,
     options: IntegratorOptions,
 ) -> tuple[Array, Array, Array]:
-    """Tabulate all states between events, one span after the other, each from what the event before it left."""
+    """Tabulate all states between events, one span after the other, each from the state after the previous event."""
     timetable = condition.timetable(natural)
     if timetable is None:
         return _fill(problem, condition, times, natural.p, a, state_data, unit, options)
@@ -406,7 +406,7 @@ def _fill(
         is_reached = np.isin(times, stretch.times[: stretch.n_reached])
         rows = np.searchsorted(stretch.times, times[is_reached])
         x[np.ix_(is_reached, simulated)], z[is_reached] = stretch.x[rows], stretch.z[rows]
-        if not is_reached.all():  # hold what was reached
+        if not is_reached.all():  # extend the last reached state
             last_index = int(is_reached.sum()) - 1 if is_reached.any() else 0
             x[np.ix_(~is_reached, simulated)], z[~is_reached] = x[last_index, simulated], z[last_index]
         return times, x, z

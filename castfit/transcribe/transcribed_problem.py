@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 _TINY = float(np.finfo(float).tiny)
 
 MIN_RELATIVE_SIGMA = 1e-10
-"""No sigma is taken for smaller than this fraction of the data: what integration and rounding leave of exact data."""
+"""Smallest sigma relative to the data: smaller residuals are integration and rounding errors."""
 
 
 class TranscribedProblem(StagedProblem):
-    """A staged problem of a posed one."""
+    """A staged problem of a compiled problem."""
 
     problem: CompiledProblem
     _projection: Projection
@@ -61,7 +61,7 @@ class TranscribedProblem(StagedProblem):
     def _set_problem(self, problem: CompiledProblem, layout: Layout, signal: tuple[Array, ...], theta: Array) -> None:
         """Set the attributes that follow from the problem; eliminated quantities without data stay at theta."""
         layout = _with_whitening(problem, layout)
-        if layout.correlated:  # second derivatives are those of stages alone
+        if layout.correlated:  # second derivatives across stages are missing
             self.capabilities = tuple(kind for kind in self.capabilities if kind is not HessianBlocks)
         self.problem, self.layout, self.signal = problem, layout, signal
         self.least_sigma, self._max_sigma = sigma_limits(problem, layout, signal)
@@ -92,7 +92,7 @@ class TranscribedProblem(StagedProblem):
         return self._projection
 
     def with_projection(self, projection: Projection) -> Self:
-        """Return the problem in which something else is eliminated."""
+        """Return the problem with another projection."""
         other = self._copy_without_cache()
         other._projection, other.eliminated = projection, projection.entries
         return other
@@ -195,7 +195,7 @@ class TranscribedProblem(StagedProblem):
 
 
 def _with_whitening(problem: CompiledProblem, layout: Layout) -> Layout:
-    """Return the layout that knows which errors depend on each other across stages."""
+    """Return the layout with the correlations of errors across stages."""
     chains = list(layout.chains)
     for i, condition in enumerate(problem.conditions):
         whitening = condition.whitening(problem.outputs)
@@ -207,7 +207,7 @@ def _with_whitening(problem: CompiledProblem, layout: Layout) -> Layout:
 
 
 def parameter_scale(problem: CompiledProblem, theta: Array) -> Array:
-    """Return typical magnitudes of theta: of a linear parameter its starting value, 1 of a logarithm or a zero."""
+    """Return typical magnitudes of theta: the starting value of a linear parameter, 1 for a logarithm or a zero."""
     magnitude = np.abs(theta)
     return np.where(problem.log | (magnitude == 0.0), 1.0, magnitude)
 
@@ -240,7 +240,7 @@ def relations_of(problem: CompiledProblem) -> Relations:
 class ProfiledSigma:
     """Values with standardised rows; sigma (n_groups,); what the cost has beyond half the squares of the rows.
 
-    excess : all of it;  surplus : the part that is not of the unknown sigmas
+    excess : cost in excess of half the squares;  surplus : the part that is not of the unknown sigmas
     """
 
     values: tuple[ChainValues, ...]

@@ -223,7 +223,7 @@ class _TriggerWatch:
                     due = [*self._find_newly_true(values_before, self._evaluate_all(t, x)), *due]
                 n_past_events += 1
             x = self._restart_at_node([*due, *later], t, x)
-            x = self._apply_events(due, t, x)  # after what is known, as everywhere
+            x = self._apply_events(due, t, x)  # after the changes at known times
             x = self._apply_events(
                 [i for i in later if self.triggers[i].truth is None or self.is_condition_true[i]], t, x
             )
@@ -231,11 +231,11 @@ class _TriggerWatch:
                 return
             b = float(min(t + lookahead, stop_times[np.searchsorted(stop_times, t, side="right")]))
             step_result = self._find_first_crossings(_Step(self, t, x, z, table.p[n_past_events]), b)
-            if step_result is None:  # the integration itself will say why
+            if step_result is None:  # the integration of the stages reports the cause
                 return
             zeros, next_time, x, z = step_result
             due, later = self._sort_crossed_events(zeros)
-            # What lies behind an event was integrated in vain.
+            # The part of the step after an event is discarded.
             lookahead = min(
                 max_lookahead,
                 max(
@@ -245,7 +245,7 @@ class _TriggerWatch:
             t = next_time
 
     def _update_signs(self, t: float, x: Array, due: Sequence[int] = ()) -> None:
-        """See where conditions are true, but for those that are due."""
+        """Update the truth of all conditions except those that are due."""
         signs = np.sign(self._evaluate_all(t, x))
         is_true = [self._is_true(i, signs[rows]) for i, rows in enumerate(self._difference_slices)]
         for i in due:
@@ -271,7 +271,7 @@ class _TriggerWatch:
 
     @cached_property
     def _ordered_events(self) -> frozenset[int]:
-        """The events that happen in their turn."""
+        """The conditions that are ordered by priority."""
         return frozenset(i for i, trigger in enumerate(self.triggers) if trigger.is_ordered)
 
     @cached_property
@@ -279,7 +279,7 @@ class _TriggerWatch:
         """The triggers of events after which a value of their very time is measured."""
         return {i.trigger for i in self.condition.schedule.instants if i.trigger is not None and i.is_measured_after}
 
-    # What happens
+    # Events
 
     def _apply_events(self, events: Sequence[int], t: float, x: Array) -> Array:
         """Apply events, then the events whose conditions these make true, and so on; return the states."""
@@ -392,12 +392,12 @@ class _TriggerWatch:
                 later.append(i)
         return due, later
 
-    # Where differences pass zero
+    # Zero crossings of differences
 
     def _find_first_crossings(self, step: _Step, b: float) -> tuple[list[_TriggerCrossing], float, Array, Array] | None:
         """Return the first zero crossings in (t, b], their time or b, and the states there; None if integration fails.
 
-        Where integration fails before b, up to where it does.
+        If integration fails before b, the search ends there.
         """
         evaluation, noise = self._evaluate_with_errors(step.t, step.x, self._inputs(step.t)[0])
         even_rates = self._constant_rates(step.p, evaluation[1])
@@ -432,7 +432,7 @@ class _TriggerWatch:
     def _find_linear_crossings(
         self, step: _Step, b: float, even_rates: tuple[Array, Array], g: Array, noise: Array
     ) -> tuple[list[_TriggerCrossing], float, Array, Array]:
-        """Return the first zero crossings as `_first` does, if states and differences change at constant rates."""
+        """Return the first zero crossings like `_find_first_crossings`, for constant rates of all differences."""
         (f, rates), duration, s, time_tolerance = even_rates, b - step.t, self.signs, _SIMULTANEOUS_RTOL * self.usual
         end = g + rates * duration
         leaves_sign = np.where(s == 0.0, end != 0.0, s * end <= np.maximum(-s * rates * time_tolerance, 0.0))
@@ -540,7 +540,7 @@ class _TriggerWatch:
     def _evaluate_with_errors(self, t: float, x: Array, u: Array) -> tuple[tuple[Array, Array], Array]:
         """Return the differences of all triggers, their derivatives, and how large errors of the states make them.
 
-        Derivatives that nothing moves are those of before; the others are written over, and so lost at the next call.
+        Constant derivatives are reused; the others are in buffers that the next call overwrites.
         """
         c, cached = self.e[self._rows], self._slopes
         if cached is None or not np.array_equal(c, cached[0]):
@@ -601,7 +601,7 @@ class _TriggerWatch:
 
     @cached_property
     def usual(self) -> float:
-        """A time that is short beside the experiment's."""
+        """A time that is short relative to the experiment."""
         return (self.end - self.condition.start) / _MAX_STEPS
 
     def cubics(self, times: Array) -> Array:

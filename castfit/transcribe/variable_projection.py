@@ -1,11 +1,11 @@
-"""Scales and offsets eliminated: at every point of a search they take the values that fit best there.
+"""Elimination of scales and offsets: at every point of a search they have their optimal values.
 
 With the states at the measured points, x, the rows of the outputs y = s x + o,
 
     r = w (s x + o - m),        w = 1 / sigma, up to an unknown factor that is common to all of them,
 
-are linear in s and o, those of log-normal data in log s:  r = w (log s + log x - log m);  so are those of errors that
-are alike in time, W r.  No equation of the model contains s or o, so that their optimum s^(x), o^(x) is a small
+are linear in s and o, those of log-normal data in log s:  r = w (log s + log x - log m);  so are those of
+autocorrelated errors, W r.  No equation of the model contains s or o, so that their optimum s^(x), o^(x) is a small
 least-squares problem after every integration.  There
 
     d cost / d (s, o) = 0,      d cost(x, s^(x), o^(x)) / d x = partial d cost / d x,
@@ -46,9 +46,9 @@ class Projection:
     """The eliminated entries of theta, the first variables of a staged problem; arrays are (n_theta,).
 
     log : which entries of theta are logarithms
-    default : values where data do not determine them: nothing of the output is seen, or it is constant
-    least : the effect on all rows below which a scale is one of zero
-    roots : W of the values of outputs whose errors are alike in time, by condition and output
+    default_values : values if the data do not determine them, as for an unmeasured or constant output
+    min_effects : effect on all rows below which a scale counts as zero
+    whitening_roots : W of the values of outputs with autocorrelated errors, by condition and output
     """
 
     blocks: tuple[ScaleBlock, ...]
@@ -81,7 +81,7 @@ class Projection:
         return out
 
     def with_output_effects(self, slopes: Iterable[tuple[MeasurementRows, Array]]) -> Projection:
-        """Return the projection that knows what the outputs are worth where states have their typical magnitudes.
+        """Return the projection with the effects of the outputs at typical magnitudes of the states.
 
         slopes (K, M, n_g, n) are per condition derivatives of what is observed by the states, times their magnitudes.
         """
@@ -95,7 +95,7 @@ class Projection:
         return replace(self, min_effects=_MIN_OUTPUT_EFFECT * np.sqrt(np.where(np.isfinite(squares), squares, 0.0)))
 
     def without_zero_scales(self, layout: Layout, jacobians: tuple[Jacobians, ...]) -> tuple[Jacobians, ...]:
-        """Return derivatives of weighted rows without those by scales of zero, whose remains are rounding errors."""
+        """Return derivatives of weighted rows, with those by scales of zero set to zero: they are rounding errors."""
         if not (self.min_effects > 0.0).any():
             return jacobians
         squares = np.zeros_like(self.min_effects)
@@ -118,7 +118,7 @@ class Projection:
     ) -> Array:
         """Return v (n_v,) with the eliminated entries at their optimum.
 
-        `observe` tells per condition what is observed, (K, M, n_g), with other parameters (n_p,) in the outputs.
+        `observe` returns per condition the observed expressions (K, M, n_g) for other parameters (n_p,) of the outputs.
         """
         out, p = v.copy(), [natural.p for natural in naturals]
         observed = tuple(observe([self.neutral(i, parameters) for i, parameters in enumerate(p)]))
@@ -141,7 +141,7 @@ class Projection:
     def _decorrelate_rows(
         self, use: ScaledOutputUse, block: ScaleBlock, p: Array, measured: MeasurementRows, g: Array
     ) -> tuple[Array, Array]:
-        """Return the rows of one output, independent ones."""
+        """Return the rows of one output, transformed to independent errors."""
         A, b = _rows(use, block, p, measured, g)
         W = self.whitening_roots.get((use.condition, use.output))
         return (A, b) if W is None else (W @ A, W @ b)
@@ -163,7 +163,7 @@ def projection_of(problem: CompiledProblem, theta: Array) -> Projection:
 
 
 NOTHING = Projection((), np.empty(0, dtype=np.bool_), np.empty(0), np.empty(0))
-"""All variables are searched."""
+"""No quantity is eliminated."""
 
 
 def _rows(

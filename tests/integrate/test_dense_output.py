@@ -37,7 +37,7 @@ def test_polynomials_are_the_outputs(method, off):
     assert (coefficients.min(axis=(1, 2)) <= polynomials.x[:-1, 1] + 1e-13).all()
 
 
-def test_what_cannot_be_integrated_has_none():
+def test_dense_output_of_a_failed_integration_is_none():
     x = cf.symbols("x")
     model = cf.Model({x: x**2}, initial={x: 2.0})
     lanes = Lanes(

@@ -369,7 +369,7 @@ def test_a_failure_says_where_and_why():
     assert "in the equation of x, at t = 0" in values.failures[0].detail
 
 
-def test_what_it_gives_up_is_integrated_by_another_method(monkeypatch):
+def test_esdirk_failed_lane_is_integrated_by_another_method(monkeypatch):
     def gives_up(self, result, skip, failures):
         failures[0] = LaneFailure(0, "too_many_steps", "gives up")
 
@@ -390,7 +390,7 @@ def test_what_it_gives_up_is_integrated_by_another_method(monkeypatch):
 
 @pytest.mark.parametrize("grid", [[1.0], [0.0, 0.2, 1.0]])
 @pytest.mark.parametrize("watch", [True, False])
-def test_steps_that_were_kept_are_followed(grid, watch):
+def test_stored_steps_are_followed_by_sensitivities(grid, watch):
     lanes = replace(one([0.4, 1.0], np.ones(4), 20.0, m=len(grid)), unit=np.full((1, 2), 0.7))
     options = IntegratorOptions("esdirk", watch_sensitivities=watch)
     integrator = Integrator(lotka_volterra().system, grid, options)
@@ -583,7 +583,7 @@ def test_a_folder_or_a_file_that_others_may_write_to_is_not_used(tmp_path, cache
 
 @pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root may give files away")
 @pytest.mark.parametrize("what", ["folder", "library"])
-def test_what_others_own_is_not_loaded(tmp_path, cached, what):
+def test_library_owned_by_another_user_is_not_loaded(tmp_path, cached, what):
     planted = cached.parent if what == "folder" else cached
     os.chown(planted, 12345, 12345)
     process = seventh(tmp_path)
@@ -639,7 +639,7 @@ def test_the_shortest_lanes_move_with_their_ends():
 
 
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-7, 1e-10])
-def test_what_rests_at_the_start_is_not_jumped_over(tolerance):
+def test_integration_from_rest_does_not_skip_a_later_change(tolerance):
     # The pulse is over at a hundredth of the lane; at t = 0 nothing moves but by rounding errors.
     t, x, k = symbols("t x k")
     pulse = t * ca.exp(-10 * t)

@@ -121,7 +121,7 @@ def test_one_interval_with_an_input_moves_with_its_ends():
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler for an integrator of its own")
-def test_what_rough_factors_leave_is_corrected(monkeypatch):
+def test_adjoint_with_inaccurate_factors_is_corrected(monkeypatch):
     """Every matrix is doubted, and its factors err by 1e-6, as those of badly scaled networks may."""
     rng = np.random.default_rng(5)
     _, lanes, grid = of_chain(rng)
@@ -145,7 +145,7 @@ def test_what_rough_factors_leave_is_corrected(monkeypatch):
         np.testing.assert_allclose(actual_bar, expected_bar, rtol=1e-12, atol=1e-13)
 
 
-def test_steps_are_kept_in_as_much_room_as_they_took_before_and_given_up_for_later_ones(monkeypatch):
+def test_stored_steps_reuse_the_previous_size_and_release_older_ones(monkeypatch):
     rng = np.random.default_rng(6)
     _, lanes, grid = of_chain(rng)
     seeds = rng.standard_normal((1, 1, 3, 60))
@@ -252,7 +252,7 @@ def test_a_derivative_that_does_not_exist_is_reported_for_its_lane_alone():
     np.testing.assert_allclose(adjoint.p[1], [[-0.5 * np.exp(-1)]])
 
 
-def test_no_room_for_the_steps_is_no_end(monkeypatch):
+def test_adjoint_without_memory_for_steps_uses_another_method(monkeypatch):
     """A lane whose steps need more than there is goes to another method, which starts again from points on the way."""
     lanes = make_lanes([0.4, 1.0], np.ones(4), 10.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
@@ -266,7 +266,7 @@ def test_no_room_for_the_steps_is_no_end(monkeypatch):
     np.testing.assert_allclose(adjoint.p, reference_adjoint.p, rtol=1e-5)
 
 
-def test_going_back_stops_between_lanes_and_can_be_done_again(monkeypatch):
+def test_adjoint_stops_between_lanes_and_can_be_repeated(monkeypatch):
     lanes = make_lanes([0.4, 1.0], np.ones((3, 4)), 5.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
     values, seeds = integrator.values(lanes, keep=True), np.ones((3, 1, 1, 2))

@@ -45,7 +45,7 @@ def integrated(case, tolerance: float, pair, grid=(1.0,), *, slopes: bool = Fals
 
 
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-8])
-def test_what_is_not_stiff_is_integrated_by_explicit_steps(tolerance):
+def test_nonstiff_model_is_integrated_by_explicit_steps(tolerance):
     case = lotka_volterra(), [0.4, 1.0], np.ones(4), 20.0, ()
     result = integrated(case, tolerance, TSITOURAS5, np.linspace(0.05, 1, 20), slopes=True)
     exact = integrated(case, 1e-12, None, np.linspace(0.05, 1, 20), slopes=True)
@@ -58,7 +58,7 @@ def test_what_is_not_stiff_is_integrated_by_explicit_steps(tolerance):
 @pytest.mark.parametrize("slopes", [False, True])
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-7])
 @pytest.mark.parametrize("name", TURNING)
-def test_what_turns_stiff_costs_no_more_than_esdirk_alone(name, tolerance, slopes):
+def test_model_turning_stiff_costs_no_more_than_esdirk(name, tolerance, slopes):
     case = TURNING[name]
     esdirk_result = integrated(case, tolerance, None, slopes=slopes)
     result = integrated(case, tolerance, TSITOURAS5, slopes=slopes)
@@ -148,7 +148,7 @@ def test_a_pole_is_reported_as_by_esdirk():
     assert "at t = 3.3064" in failures[0].detail
 
 
-def test_where_rates_are_not_defined_esdirk_takes_over():
+def test_explicit_steps_undefined_rates_use_esdirk():
     # The rates of a root are not defined below 0, where stages of long explicit steps come out.
     x, k = symbols("x k")
     model = Model({x: -k * cf.sqrt(x) * x}, parameters=[k])

@@ -523,7 +523,7 @@ def test_a_failure_is_located(method, intervals):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_cannot_be_evaluated_fails(method):
+def test_integrator_invalid_evaluation_fails(method):
     """CasADi's collocation returns its start here, as if it had succeeded."""
     x, y, k = symbols("x y k")
     model = Model({x: -ca.sqrt(x) - 1, y: k * x}, parameters=[k])
@@ -694,7 +694,7 @@ def test_without_a_compiler_auto_interprets_and_always_refuses(no_compiler):
         Integrator(system, [1.0], IntegratorOptions(compile="always"))
 
 
-def test_that_a_compiler_is_missing_is_said_once_and_by_the_doctor(no_compiler, capsys):
+def test_missing_compiler_is_reported_once_and_by_the_doctor(no_compiler, capsys):
     sentence = "Integration would be faster with a C compiler, such as gcc or clang: no C compiler was found."
     mentioned.cache_clear()
     problem = decay_problem()

@@ -47,7 +47,7 @@ def test_bounds_become_narrow():
     assert widths[1] == pytest.approx(widths[0] / 100, rel=0.05)
 
 
-def test_jumps_are_told_where_they_are():
+def test_enclosure_marks_possible_jumps():
     lower_bounds = np.array([[0.2, 0.0], [0.9, 0.0]])
     for expression in (ca.floor(X), ca.if_else(X < 1, 3, 4), ca.fmod(X, 1)):
         assert Enclosure(ca.vertcat(X, Y), expression)(lower_bounds, lower_bounds + 0.3)[2].tolist() == [False, True]
@@ -55,6 +55,6 @@ def test_jumps_are_told_where_they_are():
     assert not may_jump(ca.fabs(X) + ca.fmax(X, Y))
 
 
-def test_what_is_not_known_may_be_anything():
+def test_interval_of_an_unknown_operation_is_unbounded():
     low, high, jump = Enclosure(ca.vertcat(X, Y), ca.erfinv(X / 9))(np.zeros((1, 2)), np.ones((1, 2)))
     assert (low[0, 0], high[0, 0], jump[0]) == (-np.inf, np.inf, True)

@@ -46,7 +46,7 @@ def driven() -> Model:
 
 @pytest.mark.parametrize("model", [lotka_volterra(), driven()], ids=["autonomous", "driven"])
 @pytest.mark.parametrize("watch", [True, False])
-def test_lanes_laid_once_are_integrated_as_others(model, watch):
+def test_repeated_lanes_equal_separate_integration(model, watch):
     integrator = Integrator(model.system, GRID, IntegratorOptions(watch_sensitivities=watch))
     assert integrator.stepping is not None
     lanes = several(len(model.inputs))
@@ -69,7 +69,7 @@ def test_lanes_laid_once_are_integrated_as_others(model, watch):
             assert same(values_and_slopes[1], slopes)
 
 
-def test_lanes_that_fail_are_explained_and_rescued_as_others():
+def test_repeated_lanes_failures_equal_those_of_the_integrator():
     x, y, a = symbols("x y a")
     model = Model({x: x**2, y: a * y}, parameters=[a])
     lanes = Lanes(
@@ -93,7 +93,7 @@ def test_lanes_that_fail_are_explained_and_rescued_as_others():
     assert np.isfinite(sensitivities.dx[[0, 2]]).all()
 
 
-def test_lanes_are_left_to_the_integrator_where_threads_share_them_or_nothing_moves():
+def test_repeated_lanes_with_threads_or_zero_duration_use_the_integrator():
     integrator = Integrator(lotka_volterra().system, GRID)
     lanes = several()
     repeated = RepeatedLanes(integrator, lanes)
@@ -122,7 +122,7 @@ def at_rest(method: str) -> tuple[Integrator, Lanes]:
     ("method", "executor"),
     [("idas", None), ("esdirk", Post), pytest.param("esdirk", ProcessPoolExecutor, marks=pytest.mark.slow)],
 )
-def test_numbers_are_the_same_however_they_are_asked_for_and_whoever_integrates(method, executor):
+def test_results_do_not_depend_on_call_or_worker(method, executor):
     integrator, lanes = at_rest(method)
     dx0, dp = identity_seeds(lanes)
     values = integrator.values(lanes)

@@ -170,7 +170,7 @@ def test_far_cells_of_a_diffusion_have_magnitudes_that_can_be_integrated():
     assert (staged.units[0] < 100 * sizes).all()
 
 
-def test_what_only_the_model_tells_is_not_smaller_than_can_be_told_beside_the_largest():
+def test_resolvable_raises_magnitudes_far_below_the_largest():
     """Products of products of what is hardly there: 1e-60 of the first state, which no step could follow from zero."""
 
     def sizes(n):

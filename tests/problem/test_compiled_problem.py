@@ -96,7 +96,7 @@ def test_until_takes_any_time_and_refuses_the_rest():
         compiled_problem.with_horizon(0.1)
 
 
-def test_what_is_fixed_is_a_number_from_then_on():
+def test_fix_makes_a_quantity_a_number():
     """Residuals and Jacobian of the shorter theta are those of the whole one, columns left out."""
     compiled_problem = everything().posed
     theta = compiled_problem.guess + 0.05
@@ -133,7 +133,7 @@ def test_another_scale_is_the_same_problem():
 
 
 @pytest.mark.parametrize("transcription", SOLUTIONS, ids=lambda t: t.label)
-def test_fit_and_drivers_take_what_is_posed(transcription):
+def test_fit_and_drivers_accept_a_compiled_problem(transcription):
     problem = lotka_volterra()
     result = cf.fit(problem.posed, transcription)
     assert result.success
@@ -146,7 +146,7 @@ def test_fit_and_drivers_take_what_is_posed(transcription):
     assert second_result.iterations <= result.iterations
 
 
-def test_drivers_take_what_is_posed():
+def test_drivers_accept_a_compiled_problem():
     compiled_problem = decay_problem(parameters={"k": cf.Parameter(0.5, lower=1e-4, upper=10.0)}).posed.starting_at(
         {"k": 2.0}
     )
@@ -167,12 +167,12 @@ def test_drivers_take_what_is_posed():
         (lambda p: p.with_quantities([]), "give the quantities k, in this order"),
     ],
 )
-def test_changes_that_mean_nothing_are_refused(change, phrase):
+def test_invalid_changes_of_a_compiled_problem_are_refused(change, phrase):
     with refused(phrase):
         change(decay_problem().posed)
 
 
-def test_what_is_posed_stays_as_it_is():
+def test_compiled_problem_is_unchanged_by_its_methods():
     problem = decay_problem()
     assert problem.posed.posed is problem.posed
     with pytest.raises(AttributeError):
@@ -190,7 +190,7 @@ def chain_of_two() -> cf.Problem:
 
 
 @pytest.mark.parametrize("how", ["as it is", "logarithmic", "fixed", "narrower"])
-def test_a_decomposition_starts_what_is_posed(how):
+def test_decomposition_starts_a_compiled_problem(how):
     compiled_problem = chain_of_two().posed
     changed = {
         "as it is": compiled_problem,
@@ -214,7 +214,7 @@ def test_a_scatter_search_starts_where_the_posed_problem_does():
     assert with_log_scales(chain_of_two().posed.starting_at({"k": 0.45}), ["k"], mistakes).guess[0] == np.log(0.45)
 
 
-def test_simulations_of_what_is_posed():
+def test_simulate_accepts_a_compiled_problem():
     compiled_problem = chain_of_two().posed
     assert cf.simulate(compiled_problem, {"k": 0.5, "m": 1.0})["experiment 1"]["x"][-1] == pytest.approx(
         np.exp(-1.5), rel=1e-6

@@ -96,7 +96,7 @@ def test_derivatives(kind):
     np.testing.assert_allclose(restricted_link.natural(q[:1]).a, natural.a, rtol=1e-12)
 
 
-def test_where_nothing_is_consistent_the_equation_is_named():
+def test_consistent_start_without_solution_names_the_equation():
     x, y, z, w, k = cf.symbols("x y z w k")
     model = cf.Model({x: -x, y: -y}, algebraic={z: z - x**2, w: w - k * y}, parameters=[k])
     experiment = cf.Experiment({"x": [1.0]}, [1.0], initial={"x": cf.consistent(1.0), "y": 1.0, "z": -1.0})

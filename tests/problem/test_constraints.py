@@ -76,7 +76,7 @@ def test_relations_that_read_alike_get_numbers():
     assert [c.name for c in constraints] == ["k1 <= 1", "k1 <= 1 (2)", "k1 <= 2"]
 
 
-def test_python_loses_chains_which_between_says():
+def test_constraint_chained_comparison_is_refused():
     with pytest.raises(RuntimeError, match="truth value"):
         _ = 0 <= x <= 1
     with refused("constraints contains True, no relation; compare an expression of symbols; a chain such as"):
@@ -187,7 +187,7 @@ def test_relations_of_local_parameters_and_initial_states(method):
     assert result.values["x(0)[b]"] == pytest.approx(1.99, abs=1e-6)
 
 
-def test_constrained_is_a_pure_function_of_what_is_posed():
+def test_with_constraints_leaves_the_problem_unchanged():
     problem = chain()
     constrained_problem = problem.posed.with_constraints([k1 * k2 == 0.2])
     assert not problem.posed.relations
@@ -287,7 +287,7 @@ def test_multipliers_with_unknown_sigma_are_of_the_likelihood():
     assert "-2 log likelihood" in row.sentence
 
 
-def test_the_table_says_what_holds_and_what_does_not(tmp_path):
+def test_constraint_table_marks_satisfied_and_violated_rows(tmp_path):
     result = cf.fit(chain([k1 == 2.2 * k2, k1 <= 3, cf.at(2, y >= 0)]), "single")
     table = result.constraints
     assert table.names == ("y >= 0 at t = 2", "k1 == 2.2*k2", "k1 <= 3")
@@ -434,7 +434,7 @@ def test_equations_that_repeat_others_break_no_solver(method, copy):
     assert total == pytest.approx(reference.constraints["k1 == 2.2*k2"].multiplier, rel=1e-3)
 
 
-def test_what_the_model_keeps_is_held_once():
+def test_conserved_constraint_of_the_model_is_imposed_once():
     closed = cf.Model({x: -k1 * x, y: k1 * x}, parameters=[k1])
     t = np.linspace(0, 3, 7)
     data = {"x": 2 * np.exp(-t) + 0.01 * np.cos(9 * t)}

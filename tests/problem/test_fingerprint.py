@@ -67,7 +67,7 @@ def test_the_same_problem_has_the_same_fingerprint():
         ),
     ],
 )
-def test_what_differs_is_named(changes, what):
+def test_describe_differences_names_the_changed_part(changes, what):
     assert describe_differences(fingerprint(chain()), fingerprint(chain(**changes))) == what
 
 

@@ -208,7 +208,7 @@ def test_a_decomposition_knows_expressions():
         cf.fit(connected_problem, start=cf.Decomposed())
 
 
-def test_what_cannot_be_computed_says_which_and_where():
+def test_failed_expression_names_itself_and_its_values():
     s = cf.symbols("s")
     experiment = cf.Experiment({"x": [1.0, 0.5]}, time=[0, 1], parameters={"k": ca.sqrt(s - 1)}, initial={"x": 1.0})
     with refused("experiment 1: parameter 'k' = sqrt((s-1)) is nan at s = 0.5, the guess; change expression or guess"):

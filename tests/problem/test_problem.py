@@ -203,7 +203,7 @@ def test_breakpoints_lie_inside_the_horizon():
         ("rate", ["the free initial state 'x(0)'", "the free initial state 'y(0)'"]),
     ],
 )
-def test_what_no_measurement_depends_on_is_found(measured, unseen):
+def test_unmeasured_quantities_are_reported(measured, unseen):
     x, y, k, m = symbols("x y k m")
     outputs = {"sum": x + y, "double": 2 * x, "rate": k * m}
     model = Model({x: -k * x, y: k * x - m * y}, parameters=[k, m], outputs=outputs)

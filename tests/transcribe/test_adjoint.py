@@ -53,7 +53,8 @@ def test_rows_are_those_of_forward_multiple_shooting(problem):
     np.testing.assert_allclose(*rows, rtol=1e-7, atol=2e-8)  # two integrators, each at 1e-9
     limits = [
         [(c.constraint_lower[np.isfinite(c.constraint_upper)], values.c[np.isfinite(c.constraint_upper)])
-         for c, values in zip(s.layout.chains, s.evaluate(point).values, strict=True)] for s, point in ((one, v), (other, w))
+         for c, values in zip(s.layout.chains, s.evaluate(point).values, strict=True)]
+        for s, point in ((one, v), (other, w))
     ]  # fmt: skip
     for adjoint_limits, forward_limits in zip(*limits, strict=True):
         for adjoint_limit, forward_limit in zip(adjoint_limits, forward_limits, strict=True):
@@ -328,7 +329,8 @@ def test_auto_takes_what_is_faster():
     rows, gradients_and_rows = (Linearization,), (GradientEvaluation, Linearization)
     # Experiments with five hundred quantities of their own in all have few directions each.
     for problem, options, expected in (
-        (few, cvodes, rows), (many, cvodes, gradients_and_rows), (many, fast, gradients_and_rows if missing_integrator_reason() else rows), (spread(), cvodes, rows)
+        (few, cvodes, rows), (many, cvodes, gradients_and_rows),
+        (many, fast, gradients_and_rows if missing_integrator_reason() else rows), (spread(), cvodes, rows),
     ):  # fmt: skip
         staged = cf.SingleShooting(options).transcribe(problem, problem.guess)
         assert staged.capabilities == expected
@@ -340,7 +342,7 @@ def test_auto_takes_what_is_faster():
         assert staged.layout.chains[0].n_stages == stages
 
 
-def test_what_adjoint_states_cannot_do_is_refused():
+def test_adjoint_derivatives_unsupported_option_is_refused():
     with refused("constraints and bounds of states have derivatives of their own"):
         cf.fit(everything(), cf.SingleShooting(derivatives="adjoint"))
     with refused("derivatives='adjoint' gives the gradient of the cost alone, which GaussNewton does not support"):

@@ -442,7 +442,7 @@ def root_problem(**data) -> Problem:
     return Problem(model, experiment, parameters={"k": 1.0})
 
 
-def test_what_cannot_be_evaluated_is_a_failure_of_its_element():
+def test_collocation_invalid_evaluation_fails_its_element():
     staged = transcribe(root_problem(), 4, constant([1.0, 1.0]))
     chain = staged.layout.chains[0]
     v = staged.start.copy()

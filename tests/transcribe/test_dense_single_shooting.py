@@ -87,7 +87,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_agrees_but_for_rounding(name: str) -> None:
+def test_dense_single_shooting_agrees_with_the_general_evaluation(name: str) -> None:
     problem = CASES[name]()
     dense, staged, joint_problem = staged_of(problem).dense_evaluator, one_by_one(problem), staged_of(problem)
     assert dense is not None
@@ -174,7 +174,7 @@ def test_a_linearization_and_a_fit_enter_few_functions() -> None:
     assert calls_of(lambda: cf.fit(problem, SingleShooting()), "call") < 6_600
 
 
-def test_what_cannot_be_computed_has_no_cost() -> None:
+def test_dense_cost_invalid_point_is_none() -> None:
     x, k, b = cf.symbols("x k b")
     model = cf.Model({x: x**2 - k}, parameters=[k])
     data = cf.Experiment({"x": [0.5, 0.4]}, time=[1.0, 2.0], sigma=0.1, initial={"x": np.sqrt(1) * b**0.5})
@@ -189,7 +189,7 @@ def test_what_cannot_be_computed_has_no_cost() -> None:
         assert dense.rows(v) is None
 
 
-def test_copies_have_their_own() -> None:
+def test_copies_of_a_problem_have_their_own_evaluator() -> None:
     staged = staged_of(several())
     units = [10 * unit for unit in staged.units]
     other = staged.with_units(units)
@@ -200,7 +200,7 @@ def test_copies_have_their_own() -> None:
     assert b.cost(staged.start) != a.cost(staged.start)
 
 
-def test_problems_in_which_something_happens_go_the_long_way() -> None:
+def test_dense_evaluator_with_events_or_cvodes_is_none() -> None:
     assert staged_of(everything()).dense_evaluator is None
     assert (
         SingleShooting(IntegratorOptions("cvodes")).transcribe(several().posed, several().guess).dense_evaluator is None
@@ -209,7 +209,7 @@ def test_problems_in_which_something_happens_go_the_long_way() -> None:
 
 @pytest.mark.parametrize("room", [np.inf, 1e-3])
 @pytest.mark.parametrize("name", CASES)
-def test_few_quantities_are_solved_for_without_condensing_as_with_it(name: str, room: float) -> None:
+def test_dense_problem_steps_equal_condensed_steps(name: str, room: float) -> None:
     staged = staged_of(CASES[name]())
     start = staged.start
     staged = staged.restricted(
@@ -221,8 +221,8 @@ def test_few_quantities_are_solved_for_without_condensing_as_with_it(name: str, 
     assert isinstance(few, DenseProblem) == (start.size <= 8)
     damping = np.full(start.size, 0.3)
     for step in (
-        LocalProblem.direction, lambda local: local.direction(damping=damping), lambda local: local.compute_trust_region_step(0.1),
-        lambda local: local.correction(evaluation),
+        LocalProblem.direction, lambda local: local.direction(damping=damping),
+        lambda local: local.compute_trust_region_step(0.1), lambda local: local.correction(evaluation),
     ):  # fmt: skip
         one, other = step(few), step(condensed)
         assert "condensed" not in vars(few) or start.size > 8
@@ -250,7 +250,7 @@ def test_a_step_that_its_box_does_not_hold_is_that_of_the_active_set_method(name
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("name", CASES)
-def test_other_integrators_are_as_if_asked_for_at_once(name: str, known: bool) -> None:
+def test_integrated_by_equals_transcription_with_those_options(name: str, known: bool) -> None:
     problem = CASES[name]()
     staged, finer = staged_of(problem), IntegratorOptions("esdirk", 1e-8, 1e-10)
     if known:
@@ -311,7 +311,7 @@ def test_states_are_kept_where_only_outputs_and_noise_move():
             np.testing.assert_array_equal(actual_jacobians.R_q, expected_jacobians.R_q)
 
 
-def test_what_a_linearization_takes_is_guessed_from_the_states_alone_until_one_is_known():
+def test_linearization_time_without_a_record_is_estimated_from_the_states():
     problem = several(sigma=0.1)
     staged = staged_of(problem)
     durations, key = staged._timing_record("values")

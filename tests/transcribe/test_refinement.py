@@ -141,7 +141,7 @@ def test_polynomials_of_higher_degree_show_the_errors_that_integrators_show(sche
             np.testing.assert_allclose(actual, expected, rtol=0.1, atol=1e-10)
 
 
-def test_what_a_search_leaves_of_its_equations_is_no_error_of_elements():
+def test_element_errors_exclude_unsolved_equations_of_the_search():
     staged, v = solve(growth([1.0, 2.0]), np.linspace(0, 2, 5))
     (chain,) = staged.layout.chains
     rough = v.copy()

@@ -438,7 +438,7 @@ def test_sensitivities_of_some_stages_to_their_nodes():
 
 
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=LABELS)
-def test_lanes_that_move_as_arrays_are_those_of_a_loop(transcription):
+def test_lanes_of_grouped_pieces_equal_those_of_a_loop(transcription):
     problem = everything().posed
     staged = transcription.transcribe(problem, problem.guess)
     evaluation, sweep = staged._integrate_points(staged.start)

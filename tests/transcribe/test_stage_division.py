@@ -80,7 +80,7 @@ def test_a_measurement_on_an_edge_belongs_to_the_stage_that_ends_there(case, k):
     assert 2 <= uniform.size <= k + 1
 
 
-def test_an_example():
+def test_arrange_assigns_points_of_an_example():
     case = condition([0.0, 1.0, 1.0, 2.0, 3.5], [[1, np.nan], [2, 3], [4, 5], [6, 7], [np.nan, 8]])
     staging = arrange(case, np.array([0.0, 2.0, 3.0, 4.0]))
     np.testing.assert_array_equal(staging.tau, [[0, 0.5, 0.5, 1], [1, 1, 1, 1], [0.5, 1, 1, 1]])
@@ -94,7 +94,7 @@ def test_an_example():
     times=st.lists(st.floats(-5, 5), min_size=2, max_size=10),
     jitter=st.lists(st.floats(-1, 1), min_size=10, max_size=10),
 )
-def test_whatever_merge_drops_snap_finds(times, jitter):
+def test_snap_times_finds_every_time_dropped_by_merge(times, jitter):
     times = np.array(times)
     jittered_times = times + 4e-16 * np.abs(times) * np.array(jitter[: times.size])
     merged_times = merge(times, jittered_times)

@@ -126,7 +126,7 @@ def test_derivatives_are_those_of_differences(pose, intervals):
         np.testing.assert_allclose(jacobians.X_s[k], ends[k][:, node_indices], atol=3e-5)
 
 
-def test_what_was_pickled_has_its_events():
+def test_pickled_problem_keeps_its_triggered_events():
     """As what workers get, and what profiles, bootstraps and searches go on with, after the problem was evaluated."""
     compiled_problem = ball(np.linspace(0.1, 2.0, 20)).posed
     staged = cf.SingleShooting().transcribe(compiled_problem, compiled_problem.guess)
@@ -179,7 +179,7 @@ def test_events_with_delays_and_priorities_have_one_optimum():
     np.testing.assert_allclose([other.standard_errors[n] for n in problem.names], errors, rtol=1e-4)
 
 
-def test_what_cannot_follow_them_says_what_can():
+def test_unsupported_methods_with_triggers_name_supported_ones():
     problem = ball(np.linspace(0.1, 1.0, 9))
     with pytest.raises(cf.InputError, match=r"only shooting can follow; use SingleShooting\(\) or MultipleShooting"):
         cf.fit(problem, cf.Collocation())
