@@ -272,7 +272,7 @@ def test_chains_of_stat5_converge_to_the_line():
 def mackey_glass_residuals(benchmark, q):
     file = sys.modules[type(benchmark).__module__.replace("castfit.problems", "castfit._problems.mackey_glass")]
     values = benchmark.problem.conditions[0].points.values[:, 0]
-    return (file.method_of_steps(**dict(zip(file.TRUTH, q, strict=True)))(file.TIMES) - values) / file.SIGMA
+    return (file.method_of_steps(**dict(zip(file.TRUTH, q, strict=True)))(file.TIMES) - values) / file.MEASUREMENT_SIGMA
 
 
 @pytest.mark.slow
