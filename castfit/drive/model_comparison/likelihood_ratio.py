@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _MAX_PREDICTION_DIFFERENCE_SD = 1e-2  # root mean square in standard deviations, up to which predictions are equal
 _STATISTIC_ERROR = 1e-3  # of T: error that two fits may contribute
-_BOUND_RTOL = 1e-6  # relative distance up to which a quantity is at its bound
+_BOUND_RTOL = 1e-6  # distance up to which a quantity is at its bound, relative to its size or uncertainty
 _REJECTION_LEVEL = 0.05  # p-value below which the smaller model is rejected
 _MIN_EIGENVALUE_FRACTION = 1e-12  # relative to the trace: a covariance with a smaller one is singular
 _MAX_EXACT_BOUNDS = 3  # quantities at bounds up to which the weights have a closed form
@@ -241,9 +241,15 @@ def _predicted(table: Mapping[str, NDArray[Any]], experiment: str, data: Mapping
 def _bound_quantities(larger: Result, values: Mapping[str, float]) -> dict[str, int]:
     """Return the quantities that are at a bound at `values`: 1 at the lower bound, -1 at the upper."""
     sides: dict[str, int] = {}
-    for name, (low, high) in zip(larger.names, larger.bounds.tolist(), strict=True):
+    # A value that is fitted to a bound of 0 has no size of its own, but an uncertainty and a guess.
+    assert larger.problem is not None
+    guess, information = larger.problem.posed.guess, np.diag(larger.information) if larger.information.size else 0.0
+    errors = 1.0 / np.sqrt(np.maximum(information, np.finfo(float).tiny))
+    errors = np.where(larger.log, 0.0, np.minimum(errors, np.abs(guess)))
+    for name, (low, high), error in zip(larger.names, larger.bounds.tolist(), errors.tolist(), strict=True):
         value = values[name]
-        tolerance = _BOUND_RTOL * max(abs(value), abs(low) if np.isfinite(low) else 0.0, abs(larger.values[name]))
+        sizes = abs(value), abs(low) if np.isfinite(low) else 0.0, abs(larger.values[name]), error
+        tolerance = _BOUND_RTOL * max(sizes)
         if low < high and (value - low <= tolerance or high - value <= tolerance):
             sides[name] = 1 if value - low <= tolerance else -1
     return sides

@@ -556,7 +556,7 @@ def test_bands_in_parallel_are_those_of_one_process(banana_fit):
     serial_band, parallel_band = (banana_fit.predict(times, bands="profile", workers=n)["experiment 1"] for n in (1, 2))
     for key, column in serial_band.items():
         np.testing.assert_array_equal(parallel_band[key], column)
-    with refused("workers is 2; it is for bands='profile'"):
+    with refused("workers is 2; it has an effect only with bands='profile'"):
         banana_fit.predict(times, bands="linear", workers=2)
     with refused("workers is 0; give a number of processes"):
         banana_fit.predict(times, bands="profile", workers=0)
