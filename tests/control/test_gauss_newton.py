@@ -60,7 +60,7 @@ def test_plan_again_by_gauss_newton_equals_ipopt(transcription, output):
 
 
 def test_gauss_newton_without_convergence_falls_back_to_ipopt(monkeypatch):
-    """From a simulated start of a model that is not linear, where too few steps are allowed, and of what is concave."""
+    """A nonlinear model from a simulated start, too few steps, and a concave objective."""
     costs = cf.integral(x**2 + u**2)
     plan = cf.control(PENDULUM, minimise=costs, constraints=[cf.at_end(x == 0)], **question())
     assert plan.solver.startswith("IPOPT")
@@ -78,7 +78,7 @@ def test_gauss_newton_without_convergence_falls_back_to_ipopt(monkeypatch):
 
 @pytest.mark.parametrize("transcription", ["collocation", pytest.param("multiple", marks=pytest.mark.slow)])
 def test_units_are_recomputed_after_a_diverging_start(transcription):
-    """Without an input the state grows by e**15; what is found stays small, and is solved in units of its own."""
+    """Without an input the state grows by e**15; the solution stays small, and sets its own units."""
     model = cf.Model({x: v, v: 9 * x + u}, inputs=[u], initial={x: 0.1, v: 0})
     options = {
         "horizon": 5, "inputs": {"u": cf.Input.free(25, bounds=(-2, 2))}, "minimise": cf.integral(x**2 + 0.1 * u**2),

@@ -46,33 +46,33 @@ class Candidate:
     Parameters
     ----------
     times : array
-        When could be measured: a grid, from which times are chosen.  Nights and weekends are left out of it.
+        Possible measurement times: a grid, from which times are chosen.
     outputs : sequence of str, optional
-        What could be measured; by default what the experiment measures.
+        Possible outputs; by default the outputs of the base experiment.
     experiment : str, optional
-        Which experiment of the problem it is like; by default the first.  Initial states that are free there, and
-        local parameters, are estimated anew.
+        Base experiment of the problem; by default the first.  Its free initial states and local parameters are new
+        quantities of the candidate.
     repeats : bool
-        Whether the candidate adds measurements to that experiment, with the same initial states.
+        Whether the candidate adds measurements to the base experiment, with the same initial states.
     initial, parameters, inputs, events
-        What differs from that experiment, as an `Experiment` takes them.
+        Differences from the base experiment, as for `Experiment`.
     cost_unit : {"output", "time", "experiment"}
         What `cost` pays for: one value of one output; all outputs at one time; the whole experiment.
     cost : float or mapping from output to float
-        Of what is bought at once, in the unit of the budget.
+        Cost of one `cost_unit`, in the unit of the budget.
     at_most : int, optional
-        How often each may be bought.
+        Largest count of each measurement.
     fixed : bool
-        Whether it is done anyway, once: it is paid and counts as known.
+        Whether the candidate is measured once in any case: its cost and information are included.
     spacing : float
-        The least distance of two times; 0 allows replicates.
+        Least distance of two times; 0 allows replicates.
     continuous_times : bool
         Whether times may lie between those of the grid.
     sigma : float, `relative` or mapping from output to these, optional
-        How accurate values are; by default as in the experiment, or as elsewhere in the problem.
+        Accuracy of values; by default as in the base experiment, or in another experiment of the problem.
     per_subject : int, optional
-        Of a population, where a candidate is a group: at how many of the times each subject is measured; by default at
-        all of them.  What is bought is a subject; `cost`, `at_most` (of the group) and `spacing` are its own.
+        Number of measurement times of each subject in a design of a population; by default all times.  A candidate is
+        then a group, and a purchase is a subject, with `cost` and `spacing`; `at_most` limits the group.
     name : str, optional
         By default ``candidate 1`` and so on.
 

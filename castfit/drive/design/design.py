@@ -117,50 +117,50 @@ def design(
         Prior information: a fit, with its data; a problem at its guesses, with its priors only; or samples, over which
         the design is good on average or in the worst case.  A fit of a population leads to a design of subjects.
     candidates : Candidate or sequence of Candidate
-        What could be measured.
+        Possible experiments.
     budget : float or mapping from str to float, optional
-        What may be spent, in the unit of the candidates' costs; or several budgets, of outputs and of candidates by
-        their names, and ``"all"``.
+        Largest total cost, in the unit of the candidates' costs; or several budgets by names of outputs and candidates,
+        and ``"all"``.
     criterion : {"D", "A", "E"}, variance_of or discriminate
-        What is made small: the volume of the confidence ellipsoid; the mean square of the relative errors; the largest
-        axis of the ellipsoid, of relative errors; the variance of something; or the chance to confuse two models.
+        The criterion: the volume of the confidence ellipsoid; the mean square of the relative errors; the largest axis
+        of the ellipsoid of relative errors; the variance of quantities or predictions; or the discrimination of models.
     over : sequence of str, optional
-        The quantities that matter, for "D" and "A"; by default all of the problem.
+        Target quantities for "D" and "A"; by default all quantities of the problem.
     worst : bool
-        Whether the least efficiency among the draws is to be large, rather than the mean of the criterion small.
+        Whether to maximise the least efficiency among the samples, instead of minimising the mean of the criterion.
     distinct : int, optional
-        At how many different times, at least, each output is measured; more than quantities to see a lack of fit.
+        Least number of different times of each output; more than the number of quantities to detect a lack of fit.
     exact : bool
-        Whether whole numbers are wanted; False for weights.
+        Whether counts are integers; False for real weights.
     price : float
-        What a unit of cost counts in the criterion: nothing is bought that is not worth it.  Without a budget it alone
-        decides on the size of the experiment; for "D" then no more than the number of quantities over it is spent.
+        Price of a unit of cost in units of the criterion: measurements that gain less are left out.  Without a budget
+        the price determines the size of the experiment; for "D" the cost is at most the number of quantities / price.
     population : Population, optional
-        How own parameters of a Problem vary between subjects: then candidates are groups, and what is bought are
-        subjects, each measured at the candidate's times, or at ``per_subject`` of them that are chosen.
+        Variation of individual parameters of a Problem between subjects.  Candidates are then groups, and purchases are
+        subjects, measured at the candidate's times, or at ``per_subject`` chosen ones.
     samples : int, optional
-        How many of the draws count, at most; by default 100.
+        Largest number of samples that are used; by default 100.
     constraints : sequence of relations, optional
-        What choices (`choose`) must keep: ``cf.along(x <= 5)`` at all times of the candidates, ``cf.at(3, x >= 1)`` at
-        some, and relations of what `choose` returned, ``first + second <= 100``.
+        Constraints of designs with choices (`choose`): ``cf.along(x <= 5)`` at all times of the candidates,
+        ``cf.at(3, x >= 1)`` at some, and relations between choices, ``first + second <= 100``.
     starts : int, optional
-        From how many points choices are sought, by default 20: the middle, what the experiment was like, corners, and
-        random ones.
+        Number of starting points of the search over choices, by default 20: the middle, the base experiment, corners,
+        and random points.
     rng : int or numpy.random.Generator
-        Of random starts.
+        Draws random starting points.
     max_time : float
-        Seconds after which the best so far is returned.
+        Seconds, after which the best design so far is returned.
 
     Returns
     -------
     Design
-        ``print(design)`` says it in words, ``design.experiments`` go into the next `Problem`.
+        ``print(design)`` describes it; ``design.experiments`` are for the next `Problem`.
 
     Raises
     ------
     InputError
-        Listing every mistake: unknown names, an accuracy that nobody stated, a budget that is too small, quantities of
-        which no candidate tells anything, ...
+        Listing every mistake: unknown names, an unknown accuracy, a budget that is too small, quantities that no
+        candidate determines, ...
 
     Examples
     --------

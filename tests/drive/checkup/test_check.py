@@ -1,4 +1,4 @@
-"""`doctor`: what is fine is said to be, and what is not is found."""
+"""`doctor`: passed checks, and findings by check."""
 
 from __future__ import annotations
 

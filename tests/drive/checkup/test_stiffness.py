@@ -1,4 +1,4 @@
-"""Stiffness: eigenvalues known in closed form, verdicts, DAEs, units, pictures, and what is refused."""
+"""Stiffness: eigenvalues known in closed form, verdicts, DAEs, units, plots, and refusals."""
 
 from __future__ import annotations
 

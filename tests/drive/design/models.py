@@ -11,7 +11,7 @@ from castfit.drive.design.interior_point import CandidatePool
 
 
 def offers(J, budget=1.0, *, M0=None, u=None, cost=None):
-    """Make what can be bought of rows (N, k, n)."""
+    """Build a pool of candidates from rows (N, k, n)."""
     N, _, n = J.shape
     prior_information = np.zeros((n, n)) if M0 is None else M0
     A = np.ones((1, N)) if cost is None else np.asarray(cost, dtype=float)[None]

@@ -1,4 +1,4 @@
-"""What designs choose besides samples: graphs, gradients, published optima, and what is refused."""
+"""Choices of designs: graphs, gradients, published optima, and refusals."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def test_design_matches_box_and_lucas():
     design = cf.design(box_lucas(), cf.Candidate(GRID, ["b"], continuous_times=True), budget=6)
     np.testing.assert_allclose(design.table["time"], [1.2295, 6.8577], atol=2e-4)
     np.testing.assert_array_equal(design.table["count"], [3, 3])
-    M = design.selection.pool.information(design.counts)[0] * 0.03**2 / 3  # of one value each, by logarithms
+    M = design.selection.pool.information(design.counts)[0] * 0.03**2 / 3  # per measurement, by logarithms
     assert np.linalg.det(M) / (0.7 * 0.2) ** 2 == pytest.approx(0.65677, abs=1e-4)
     assert design.efficiency > 0.9999
 
@@ -60,7 +60,7 @@ def test_design_of_the_same_experiment_adds_to_its_data():
 )
 @pytest.mark.parametrize("sigma", [0.2, None], ids=["given", "as before"])
 def test_design_experiments_keep_the_noise_model(noise, sigma):
-    """Sigma is in the unit of the noise: of LogNormal that of the logarithm, of StudentT no standard deviation."""
+    """Sigma is in the unit of the noise: a logarithm for LogNormal, not a standard deviation for StudentT."""
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 5})
     times, off = np.array([1.0, 2, 4, 7]), np.array([1.02, 0.97, 1.03, 0.99])
@@ -84,7 +84,7 @@ def test_design_experiments_keep_the_noise_model(noise, sigma):
     ids=["normal", "log", "log10", "student", "poisson"],
 )
 def test_discrimination_misfit_is_on_the_scale_of_the_noise(noise, standardized_difference):
-    """How far the nearest second-order decay is from the first-order one, in what was measured and what will be."""
+    """Compare with the misfit of the nearest second-order decay at old and new times."""
     x, k = cf.symbols("x k")
     times, size = np.array([1.0, 2, 4]), 200 if isinstance(noise, cf.Poisson) else 1
     values = np.round(size * np.exp(-0.5 * times) * [1.05, 0.93, 1.1], 0 if size > 1 else 8)
@@ -508,7 +508,7 @@ def test_design_with_budgets_fixed_candidates_and_doses():
     assert count[table["output"] == "a"].sum() <= 2
     assert count[table["candidate"] == "dosed"].sum() == 3
     assert np.diff(table["time"][table["candidate"] == "dosed"]).min() >= 0.5 - 1e-9
-    assert design.spent == 8  # two of what is fixed among them
+    assert design.spent == 8  # including the two fixed measurements
     assert {e.name for e in design.experiments} == {"more", "dosed", "done"}
     assert 0.9 < design.efficiency <= 1
 

@@ -1,4 +1,4 @@
-"""The relaxed design: published optima, the certificate, and what no criterion may depend on."""
+"""The relaxed design: published optima, the certificate, and invariances."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_e_design_over_samples_with_equal_eigenvalues_is_certified(seed, worst):
     rng = np.random.default_rng(seed)
     N, S, n = 60, 3 + 4 * seed, 3
     J = rng.standard_normal((N, 1, n)) + 0.3 * rng.standard_normal((S, N, 1, n))
-    if worst:  # in units of what is best for each
+    if worst:  # relative to the best value of each
         J /= np.sqrt([-optimize_weights(DesignGoal(ECriterion(n)), offers(each)).value for each in J])[
             :, None, None, None
         ]

@@ -1,4 +1,4 @@
-"""Designs of populations: PopED's warfarin, exact information of linear models, schedules, and what is refused."""
+"""Designs of populations: PopED's warfarin, exact information of linear models, schedules, and refusals."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_population_design_of_warfarin_improves_the_times():
         strict=True,
     )
     assert set(names) == {n for n in design.information.labels if "#" not in n}
-    assert 0.999 < max(w.max() for w in worth) < 1.001  # of moved times, and of the grid
+    assert 0.999 < max(w.max() for w in worth) < 1.001  # moved times and grid times
     assert len(design.plot().axes) >= 4
     assert "schedules compared within the budget is better" in str(design)
 
@@ -92,7 +92,7 @@ def test_few_samples_per_subject_give_several_schedules():
     candidate = cf.Candidate(grid, per_subject=3, spacing=0.6, name="adults")
     relaxed_design = designed(candidate, exact=False)
     assert relaxed_design.information.all_compared
-    assert relaxed_design.information.n_compared < 56  # of 8 over 3, without those that are too near
+    assert relaxed_design.information.n_compared < 56  # C(8, 3) = 56, fewer with the spacing
     assert all(np.diff(v.times).min() >= 0.6 for v in relaxed_design.selection.values[0])
     assert 2 <= np.count_nonzero(relaxed_design.counts) < 12  # weights that are nothing are not listed
     assert relaxed_design.counts.sum() == pytest.approx(32, rel=1e-5)
@@ -253,7 +253,7 @@ def test_candidate_with_invalid_per_subject_is_refused():
 def test_population_experiments_have_measurement_sigma_only():
     design = designed(cf.Candidate(TIMES), problem=warfarin("known"), budget=8)
     np.testing.assert_allclose(design.experiments[0].sigma["conc"], 0.5)
-    assert design.table["deviation"].min() > 0.5  # of values of whoever comes
+    assert design.table["deviation"].min() > 0.5  # includes the variation between subjects
 
 
 @cache
@@ -290,7 +290,7 @@ def test_verify_population_simulates_and_fits_trials():
     repeated_verification = design.verify(2, verbose=0)
     np.testing.assert_array_equal(
         repeated_verification.rows[1].theta, verification.rows[1].theta
-    )  # whoever else was drawn
+    )  # independent of the number of trials
     stopped_verification = design.verify(50, max_time=1e-6, verbose=0)
     assert "time limit was reached" in str(stopped_verification)
     assert stopped_verification.fitted == 0
