@@ -83,8 +83,10 @@ class Estimate(float):
         if not np.isfinite(error):
             return one_line(f"{self.name} = {value:.6g}{unit} ({self.verdict})")
         level = f"{100 * self.confidence_level:g} %"
-        spread = f"{format_to_error(value, error)} ± {error:.2g}{unit}, {level} interval {format_interval(self.interval, value)}"
-        return one_line(f"{self.name} = {spread} ({self.verdict})")
+        interval_text = f"{level} interval {format_interval(self.interval, value)}"
+        return one_line(
+            f"{self.name} = {format_to_error(value, error)} ± {error:.2g}{unit}, {interval_text} ({self.verdict})"
+        )
 
     __str__ = float.__repr__  # as a number, where it is put into text
 

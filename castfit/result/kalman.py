@@ -141,8 +141,8 @@ def kalman(result: PathResult, experiment: str | None = None) -> KalmanResult:
         tuple(np.array(part) for part in zip(*pairs, strict=True)) for pairs in (filtered, smoothed[::-1])
     )
     return KalmanResult(
-        experiment_name, problem.model.states, chain_likelihood.chain.times, *filtered_moments[:2],
-        *smoothed_moments[:2], log_l, result.confidence_level,
+        experiment_name, problem.model.states, chain_likelihood.chain.times, filtered_moments[0],
+        filtered_moments[1], smoothed_moments[0], smoothed_moments[1], log_l, result.confidence_level,
     )  # fmt: skip
 
 
