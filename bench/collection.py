@@ -496,8 +496,10 @@ def _below(entries: Sequence[CollectionEntry]) -> list[str]:
         else []
     )
     if any(e.simulations > 1e-3 for e in entries):
-        lines.append("courses: tables of simulations that are far off were made at other parameters, or with two labels "
-                    "exchanged (see the documentation)")  # fmt: skip
+        lines.append(
+            "courses: tables of simulations that are far off were made at other parameters, or with two labels "
+            "exchanged (see the documentation)"
+        )
     return lines
 
 

@@ -119,8 +119,8 @@ def one_long_experiment(count: int, rng: int | np.random.Generator = 0) -> Probl
     model = Model({A: k1 * A - k2 * A * B, B: k3 * A * B - k4 * B}, parameters=[k1, k2, k3, k4])
     times = np.linspace(0.0, _HORIZON_LENGTH, count // 2 + 1)[1:]
     solution = solve_ivp(
-        lambda _, x: [x[0] - x[0] * x[1], x[0] * x[1] - x[1]], (0.0, _HORIZON_LENGTH), [0.4, 1.0], t_eval=times, rtol=1e-9,
-        atol=1e-10,
+        lambda _, x: [x[0] - x[0] * x[1], x[0] * x[1] - x[1]], (0.0, _HORIZON_LENGTH), [0.4, 1.0], t_eval=times,
+        rtol=1e-9, atol=1e-10,
     )  # fmt: skip
     values = np.asarray(solution.y, dtype=float) + DATA_SIGMA * generator.standard_normal((2, times.size))
     experiment = Experiment(

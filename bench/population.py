@@ -111,7 +111,10 @@ def _run(name: str, progress: Progress, seed: int = 0, workers: int = 1, max_tim
     raise_if_mistakes("bench", number_mistakes(seed=seed, workers=workers, max_time=max_time))
     progress(name)
     population_result = population_run(int(name.removeprefix(_PREFIX)), rng=seed, workers=workers, max_time=max_time)
-    took = f"{population_result.wall:.1f} s, {population_result.cpu:.1f} s of CPU, {population_result.result.sweeps} sweeps over all individuals"
+    took = (
+        f"{population_result.wall:.1f} s, {population_result.cpu:.1f} s of CPU, "
+        f"{population_result.result.sweeps} sweeps over all individuals"
+    )
     rows = [
         {
             "name": n,

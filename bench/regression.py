@@ -83,7 +83,8 @@ def _sums(entries: Sequence[LibraryEntry], before: Mapping[tuple[str, str], Libr
     if comparable_pairs:
         out.append(
             f"where both find the optimum ({len(comparable_pairs)} rows), geometric mean of new / old: "
-            f"iterations {_mean(new.iterations / old.iterations for new, old in comparable_pairs if old.iterations):.3f}, "
+            "iterations "
+            f"{_mean(new.iterations / old.iterations for new, old in comparable_pairs if old.iterations):.3f}, "
             f"CPU {_mean(new.cpu / old.cpu for new, old in comparable_pairs):.3f}"
         )
     changed = [(new, old) for new, old in pairs if new.correct != old.correct]

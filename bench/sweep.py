@@ -221,8 +221,10 @@ def _timed(
         integrators = [_with(a, staged, options) for a in requests]
         trajectories = [_run(a, integrator) for a, integrator in zip(requests, integrators, strict=True)]
         first_seconds = time.process_time() - began
-        durations = [cpu_timed(lambda: [_run(a, integrator) for a, integrator in zip(requests, integrators, strict=True)])[1]  # noqa: B023
-                 for _ in range(_N_REPETITIONS)]  # fmt: skip
+        durations = [
+            cpu_timed(lambda: [_run(a, integrator) for a, integrator in zip(requests, integrators, strict=True)])[1]  # noqa: B023
+            for _ in range(_N_REPETITIONS)
+        ]
         building = max(building, first_seconds - min(durations))
         seconds.append(min(durations))
         errors.append(max(_error(a, f, e) for a, f, e in zip(requests, trajectories, exact, strict=True)))
@@ -344,8 +346,12 @@ def _recorded(comparisons: Sequence[Compared]) -> list[dict[str, Any]]:
             "problem": c.name, "states": c.n_x, "directions": c.n_d, "lanes": c.lanes, "exact": c.exact,
             "tolerances": [*TOLERANCES, _FINEST_TOLERANCE],
             "ratios": {f"{e:.0e}": c.ratio(e) for e in ACCURACIES},
-            **{curve.method: {"seconds": curve.seconds.tolist(), "errors": curve.errors.tolist(), "building": curve.building}
-               for curve in (c.theirs, c.ours)},
+            **{
+                curve.method: {
+                    "seconds": curve.seconds.tolist(), "errors": curve.errors.tolist(), "building": curve.building,
+                }
+                for curve in (c.theirs, c.ours)
+            },
         }
         for c in comparisons
     ]  # fmt: skip

@@ -17,7 +17,7 @@ def numbers(text):
     return [float(n) for n in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", text)]
 
 
-def test_what_is_published_is_reached():
+def test_published_designs_are_reached():
     rows = list(design.published())
     assert {row.case for row in rows} >= {"Box-Lucas, D", "Michaelis-Menten, D", "one compartment, D", "area", "height"}
     for row in rows:
@@ -93,7 +93,7 @@ def test_the_whole_table():
     assert len({row["case"] for row in report.record["rows"]}) >= 14
 
 
-def test_what_is_wrong_is_said():
+def test_bench_design_names_mistakes():
     with refused("starts is 0"):
         design.KIND.run("design", lambda _: None, starts=0)
 

@@ -31,7 +31,7 @@ KEYS = {
     "starts",
     "converged",
     "correct",
-    "wrong",
+    "n_other_optimum",
     "integration_error",
     "optimization_error",
     "success_rate",
@@ -83,7 +83,7 @@ class Scripted:
     def __call__(self, problem, *, start, max_time, seed):
         self.asked.append((problem, dict(start), self.transcription.integrator, max_time))
         status, chi2 = self.ends[(len(self.asked) - 2) % len(self.ends)]
-        result = fitted().with_status(status, status.sentence)
+        result = fitted().with_status(status, status.message)
         merit = ObjectiveMeasure.from_problem(problem)
         return replace(result, chi2=chi2, neg2loglik=merit.at_height(chi2), measure=merit.measure)
 
@@ -263,7 +263,7 @@ def test_bench_times_the_linear_algebra(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_population_is_found_again(capsys, monkeypatch):
+def test_population_table_recovers_the_truth(capsys, monkeypatch):
     monkeypatch.setattr("castfit._bench.population._SIZES", (40,))
     assert cli.main(["bench", "population-40", "--rng", "1", "--json", "-"]) == 0
     record = json.loads(capsys.readouterr().out)

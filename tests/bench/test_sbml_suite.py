@@ -65,7 +65,7 @@ def test_a_case_that_ends_too_late_is_not_right(tmp_path: Path, monkeypatch: pyt
     assert (row.outcome, row.reason) == ("wrong", "not done within 0.1 CPU seconds")
 
 
-def test_what_cannot_be_run_is_said_before(tmp_path: Path) -> None:
+def test_bench_suite_names_mistakes_before_running(tmp_path: Path) -> None:
     with pytest.raises(cf.InputError, match="name the folder"):
         sbml_suite.KIND.run("sbml", lambda _: None)
     with pytest.raises(cf.InputError, match="holds no case"):

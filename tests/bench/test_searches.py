@@ -173,7 +173,7 @@ def test_bench_prints_draws_and_writes(small, capsys, tmp_path, monkeypatch):
         ("calcium-table1", "--data=x.csv"),
     ],
 )
-def test_bench_ignores_no_option(table, option, capsys):
+def test_bench_refuses_options_without_effect(table, option, capsys):
     assert cli.main(["bench", table, option]) == cli.command.MISUSE
     assert f"table '{table}' has no option {option.split('=')[0]}" in capsys.readouterr().err
 

@@ -12,7 +12,7 @@ from tests.builders import refused
 from tests.paths import ROOT
 
 
-def test_a_case_and_a_data_set_are_told_beside_what_is_right(tmp_path: Path) -> None:
+def test_selection_rows_stand_beside_expected_values(tmp_path: Path) -> None:
     pytest.importorskip("petab_select")
     for case in ("0001",):
         copytree(ROOT / "tests" / "formats" / "petab" / "select" / case, tmp_path / case)
@@ -26,6 +26,6 @@ def test_a_case_and_a_data_set_are_told_beside_what_is_right(tmp_path: Path) -> 
     assert chosen["reached"] == chosen["right"] == "1"
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_bench_selection_names_mistakes() -> None:
     with refused("starts is 0", "there is no folder 'nowhere'"):
         selection.KIND.run("select", lambda _: None, folder="nowhere", starts=0)

@@ -22,7 +22,7 @@ def test_the_kernel_is_a_part_of_the_fit(monkeypatch: pytest.MonkeyPatch) -> Non
     assert row.error < 1e-6
 
 
-def test_another_interpreter_is_asked_and_its_trouble_told(tmp_path: Path) -> None:
+def test_peer_interpreter_is_called_and_its_errors_are_reported(tmp_path: Path) -> None:
     castfit_fit = small.SmallFit("lotka_volterra", "castfit", 20.0, 3.0, 1.0, 1e-9)
     answer = {
         "fit": 10.0,

@@ -77,7 +77,7 @@ def test_list_shows_every_problem_and_keeps_its_numbers_in_a_narrow_terminal(cap
 
 
 @pytest.mark.slow
-def test_list_says_what_the_problems_say(capsys):
+def test_list_shows_descriptions_of_problems(capsys):
     assert cli.main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for name in problems.names():
@@ -95,13 +95,13 @@ def test_the_package_is_a_command(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("argument", "shown"), [("--version", f"castfit {cf.__version__}"), ("--help", "usage: castfit")]
+    ("argument", "expected"), [("--version", f"castfit {cf.__version__}"), ("--help", "usage: castfit")]
 )
-def test_version_and_help(capsys, argument, shown):
+def test_version_and_help(capsys, argument, expected):
     with pytest.raises(SystemExit) as exit_:
         cli.main([argument])
     assert exit_.value.code == 0
-    assert capsys.readouterr().out.startswith(shown)
+    assert capsys.readouterr().out.startswith(expected)
 
 
 def test_importing_the_command_line_leaves_the_slow_modules_alone():
@@ -222,7 +222,7 @@ def test_misuse_exits_with_2_before_the_fit(capsys, arguments, message):
         (["bellman", "--transcription=single", "--derivatives=adjoint"], "which GaussNewton does not support"),
     ],
 )
-def test_what_only_the_fit_can_judge_exits_with_2_too(capsys, arguments, message):
+def test_fit_misuse_found_by_the_fit_exits_with_2(capsys, arguments, message):
     assert cli.main(["fit", *arguments]) == 2
     assert message in capsys.readouterr().err
 
@@ -263,7 +263,7 @@ def test_options_reach_the_problem(fit_calls, monkeypatch):
     assert loaded_options == {"mu": 20, "noise": 0.1, "starts": "narrow"}
 
 
-def test_starts(fit_calls, monkeypatch):
+def test_fit_start_option_is_passed_to_the_fit(fit_calls, monkeypatch):
     benchmark = dataclasses.replace(problems.load("bellman"), starts={"single": {"k1": 2e-6, "k2": 3e-4}})
     monkeypatch.setattr(problems, "load", lambda name: benchmark)
     reference = {"k1": 1e-6, "k2": 1e-4}
@@ -415,7 +415,7 @@ def test_new_writes_a_fit_that_works(tmp_path, monkeypatch, capsys):
     assert "'<1'" in capsys.readouterr().err
 
 
-def test_what_says_nothing_of_a_path_is_refused(tmp_path, monkeypatch, capsys):
+def test_fit_with_process_noise_refuses_options_without_effect(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "noisy.py").write_text(
         "import castfit as cf\nx, w = cf.symbols('x w')\nmodel = cf.Model({x: -x + w}, noises=[w], initial={x: 1.0})\n"

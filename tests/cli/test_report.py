@@ -41,14 +41,14 @@ def test_a_file_becomes_a_page_with_its_script_and_profiles(tmp_path):
     assert text.count("<script>") == 1
 
 
-def test_places_that_are_none_are_refused_before_the_fit(capsys):
+def test_report_invalid_path_is_refused_before_the_fit(capsys):
     assert main(["report", "bellman", "--out", "nowhere/page.pdf"]) == 2
     error_text = capsys.readouterr().err
     assert "let --out end in .html" in error_text
     assert "directory 'nowhere' does not exist" in error_text
 
 
-def test_a_page_to_play_with_is_written_after_a_fit_or_from_the_guess(tmp_path, capsys):
+def test_explore_writes_a_page_after_a_fit_or_from_the_guess(tmp_path, capsys):
     (tmp_path / "decay.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
     assert main(["explore", "decay.py"]) == 0
     assert "Created decay-model.html." in capsys.readouterr().out

@@ -84,7 +84,7 @@ def test_doctor_takes_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("fine  gradient: agrees with finite differences") for line in lines)
 
 
-def test_what_is_wrong_with_a_file_is_said(script: str, tmp_path: Path) -> None:
+def test_load_invalid_file_names_the_mistake(script: str, tmp_path: Path) -> None:
     folder = tmp_path
     with refused("there is no file"):
         load(str(folder / "none.py"), [])
@@ -111,7 +111,7 @@ def test_what_is_wrong_with_a_file_is_said(script: str, tmp_path: Path) -> None:
         load(str(folder / "wrong.py"), [])
 
 
-def test_what_castfit_new_writes_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit_reads_files_of_castfit_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments in (["new", "decay"], ["fit", "decay.py", "--json", "decay.json"]):
         assert cli.main(arguments) == 0
@@ -163,7 +163,7 @@ def test_searches_of_a_file(tmp_path: Path, command: list[str], capsys: pytest.C
     assert "the seed is -1" in capsys.readouterr().err
 
 
-def test_a_poor_optimum_is_no_success_of_a_command(tmp_path, capsys):
+def test_poor_optimum_exits_with_1(tmp_path, capsys):
     path = tmp_path / "swing.py"
     path.write_text(
         """

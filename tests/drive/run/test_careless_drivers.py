@@ -44,7 +44,7 @@ MORE = [{"k": "a"}, {"q": (0, 1)}, {"k": (0, None)}, {"k": (2, 1)}, [{"k": 1.0},
 
 
 @pytest.mark.parametrize(("driver", "name"), CASES, ids=lambda case: getattr(case, "__name__", case))
-def test_a_driver_answers_junk_in_words(driver, name, tmp_path, monkeypatch, capfd):
+def test_drivers_with_invalid_arguments_raise_input_error(driver, name, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)  # a checkpoint may be called "x"
     good, _ = DRIVERS[driver]
     for thing in [*THINGS, *MORE]:

@@ -89,14 +89,14 @@ def test_a_file_that_exists_is_not_overwritten(path):
 
 
 @pytest.mark.parametrize("content", [b"time,x\n0,1\n", b"{}\n", b"[1]\n", b"garbage", b"\x00\xff"])
-def test_other_files_are_left_alone(path, content):
+def test_checkpoint_of_another_format_is_refused_and_unchanged(path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match="is not a castfit checkpoint"):
         resumed(path)
     assert path.read_bytes() == content
 
 
-def test_damage_in_the_middle_is_refused(path):
+def test_read_damaged_line_raises_input_error(path):
     lines = filled(path).splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], lines[2][:9] + b"\n", *lines[3:]]))
     with pytest.raises(InputError, match="line 3 is damaged"):
@@ -114,13 +114,13 @@ def test_damage_in_the_middle_is_refused(path):
     ],
     ids=["no shape", "ragged", "shape", "float", "deep"],
 )
-def test_records_that_hold_no_numbers_where_they_are_announced_are_refused(path, line):
+def test_read_malformed_arrays_raises_input_error(path, line):
     path.write_bytes(filled(path) + line + b"\n")
     with pytest.raises(InputError, match="line 7 is damaged"):
         resumed(path)
 
 
-def test_a_digit_that_changed_on_the_disk_is_noticed(path):
+def test_read_changed_digit_fails_the_checksum(path):
     content = filled(path)
     assert content.count(b"0.2,") == 1
     path.write_bytes(content.replace(b"0.2,", b"0.3,"))
@@ -143,7 +143,7 @@ DRIVERS = {
 @pytest.mark.parametrize(
     "driver", [pytest.param(d, marks=[] if d == "multistart" else pytest.mark.slow) for d in DRIVERS]
 )
-def test_records_that_lack_what_they_should_hold_are_refused_in_a_sentence(path, driver):
+def test_resume_records_without_required_fields_raises_input_error(path, driver):
     """Without their checksums, as from an earlier version: else no such record would be read at all."""
     run = DRIVERS[driver]
     kind = type(run(checkpoint=path))
@@ -173,7 +173,7 @@ def test_a_later_format_is_refused(path):
 
 
 @pytest.mark.parametrize("junk", [3, b"run", ["run"]])
-def test_what_is_no_path_is_misuse(junk):
+def test_checkpoint_invalid_path_raises_input_error(junk):
     with pytest.raises(InputError, match="give the path of a file"):
         cf.multistart(pole(), starts=1, checkpoint=junk)
 
@@ -183,7 +183,7 @@ def test_a_folder_that_does_not_exist_is_misuse(tmp_path):
         Checkpoint(tmp_path / "none" / "run.jsonl", HEADER, resume=False)
 
 
-def test_every_difference_is_named(path):
+def test_checkpoint_of_another_run_names_every_difference(path):
     filled(path)
     other = {**HEADER, "model": "sha256:2", "bound of 'k'": [0.0, 5.0], "seed": 3, "versions": {"numpy": "2"}}
     del other["driver"]
@@ -222,7 +222,7 @@ def named(one, other):
     return {key for key in {*one, *other} if one.get(key) != other.get(key)}
 
 
-def test_a_changed_problem_is_told_by_what_changed():
+def test_fingerprint_of_changed_problem_differs_in_the_changed_part():
     problem = decay_problem()
     data = problem.experiments[0]
     x, k = cf.symbols("x k")
@@ -279,7 +279,7 @@ def test_options_are_described_without_addresses():
     assert describe_method(cf.GaussNewton(max_iter=np.int64(7))) == describe_method(cf.GaussNewton(max_iter=7))
 
 
-def test_digests_tell_shapes_and_types_apart():
+def test_digest_depends_on_shape_and_type():
     parts = [np.zeros(4), np.zeros((2, 2)), np.zeros(4, dtype=int), np.zeros(3), "0", 0]
     assert len({digest(part) for part in parts}) == len(parts)
     assert len({digest("ab", "c"), digest("a", "bc"), digest("abc")}) == 3

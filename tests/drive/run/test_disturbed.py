@@ -141,13 +141,13 @@ def test_an_executor_that_takes_no_more_work_ends_a_scatter_search():
 def full_disk(monkeypatch):
     """Let what is written after so many records not reach the disk."""
 
-    def fill(after, until=np.inf):
+    def fill(n_written, last_failure=np.inf):
         count, sync = 0, os.fsync
 
         def fsync(descriptor):
             nonlocal count
             count += stat.S_ISREG(os.fstat(descriptor).st_mode)
-            if after < count <= until:
+            if n_written < count <= last_failure:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             sync(descriptor)
 
@@ -210,10 +210,10 @@ def forbidden(*arguments, **options):
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("after", [0, 3])
-def test_a_full_disk_costs_no_result(driver, after, tmp_path, full_disk, capfd):
+@pytest.mark.parametrize("n_written", [0, 3])
+def test_checkpoint_on_full_disk_keeps_the_result(driver, n_written, tmp_path, full_disk, capfd):
     reference_result = driver(None)
-    full_disk(after)
+    full_disk(n_written)
     result = driver(tmp_path / "run.jsonl")
     assert result.success
     assert result.message.endswith("because some writes failed (No space left on device).")
@@ -224,7 +224,7 @@ def test_a_full_disk_costs_no_result(driver, after, tmp_path, full_disk, capfd):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device is full")
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_device_that_is_full_is_told_once(driver, capfd):
+def test_checkpoint_on_full_device_is_reported_once(driver, capfd):
     assert driver("/dev/full", verbose=1).success
     assert capfd.readouterr().err.count("'/dev/full' failed (No space left on device)") == 1
 
@@ -232,7 +232,7 @@ def test_a_device_that_is_full_is_told_once(driver, capfd):
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_disk_that_was_full_for_a_while_leaves_a_checkpoint_that_can_be_continued(driver, tmp_path, full_disk):
     path = tmp_path / "run.jsonl"
-    full_disk(2, until=4)
+    full_disk(2, last_failure=4)
     first_result = driver(path)
     header, records, size = read(path)
     assert header
@@ -247,7 +247,7 @@ def test_a_disk_that_was_full_for_a_while_leaves_a_checkpoint_that_can_be_contin
 
 
 @POSIX
-def test_saving_over_a_device_leaves_it_one(tmp_path):
+def test_save_to_device_keeps_the_device(tmp_path):
     result = run(None, starts=2)
     null = tmp_path / "null"
     null.symlink_to("/dev/null")
@@ -267,7 +267,7 @@ def test_saving_over_a_device_leaves_it_one(tmp_path):
 
 
 @POSIX
-def test_saving_over_a_link_writes_what_it_names(tmp_path):
+def test_save_to_link_writes_its_target(tmp_path):
     target, link = tmp_path / "target.jsonl", tmp_path / "link.jsonl"
     target.write_text("old")
     link.symlink_to(target)
@@ -278,7 +278,7 @@ def test_saving_over_a_link_writes_what_it_names(tmp_path):
 
 @POSIX
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_pipe_is_no_checkpoint(driver, tmp_path):
+def test_checkpoint_on_pipe_raises_input_error(driver, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with refused("is not a file; pass a file path"):

@@ -39,14 +39,14 @@ def test_rounding_is_no_second_optimum():
     assert optimum.starts == (0, 1)
 
 
-def test_what_differs_at_equal_height_is_named():
+def test_group_optima_names_quantities_that_vary_at_equal_height():
     ends = {i: (5.0, {"a": a, "b": 2.0 + 1e-5 * a, "zero": 0.0}) for i, a in enumerate((1.0, -1.0))}
     (optimum,) = group_optima(ends)
     assert optimum.varying == ("a",)
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=12))
-def test_looking_on_ends_where_less_than_half_an_optimum_is_expected(counts):
+def test_more_starts_is_zero_if_less_than_half_an_optimum_is_expected(counts):
     outlook = StoppingEstimate.from_optima(found(*counts), sum(counts))
     w, n = outlook.n_optima, outlook.n_fits + outlook.more_starts
     assert w * (n - 1) / (n - w - 2) <= w + 0.5 + 1e-12
@@ -74,7 +74,7 @@ def test_the_outlook_is_a_posterior_expectation():
     assert outlook.expected_optima == pytest.approx(expected, rel=2e-2)
 
 
-def test_failed_starts_make_further_ones_dearer():
+def test_more_starts_grow_with_the_failure_rate():
     sure, unsure = StoppingEstimate.from_optima(found(3, 3), 6), StoppingEstimate.from_optima(found(3, 3), 60)
     assert sure.more_starts == 10
     assert unsure.more_starts == 100
@@ -82,7 +82,7 @@ def test_failed_starts_make_further_ones_dearer():
     assert 0.95**unsure.starts_for_best <= 0.01 < 0.95 ** (unsure.starts_for_best - 1)
 
 
-def test_sentences():
+def test_stopping_estimate_sentences():
     assert StoppingEstimate.from_optima([], 9).sentence.startswith("No start converged")
     assert StoppingEstimate.from_optima(found(50), 50).sentence.endswith("this will do.")
     assert "about 5 more starts are recommended" in StoppingEstimate.from_optima(found(2), 2).sentence
@@ -210,7 +210,7 @@ def test_an_exact_fit_is_one_optimum_though_its_likelihood_has_no_bound():
     assert len(group_optima({i: (end, {}) for i, end in enumerate(ends)}, merit)) == 2
 
 
-def test_heights_and_objectives_are_two_scales_of_one_thing():
+def test_heights_and_objectives_convert_into_each_other():
     for problem in (*kinds().values(), guarded(), noisy("eliminated")):
         merit = ObjectiveMeasure.from_problem(problem)
         for height in (1e-3, 7.0, 1e9):
@@ -243,7 +243,7 @@ def test_costs_that_are_likelihoods_are_compared_per_datum(costs, units, n):
             assert all(b - a > 0.99e-4 * n for a, b in pairwise(lowest))
 
 
-def test_no_optimum_of_a_wrong_model_is_taken_for_a_description():
+def test_summary_of_wrong_model_reports_that_no_optimum_fits():
     x, k = cf.symbols("x k")
     t = np.linspace(0.5, 8, 16)
     experiment = cf.Experiment({"x": np.cos(2 * t)}, time=t, sigma=0.01, initial={"x": 1.0}, start=0.0)

@@ -44,13 +44,13 @@ def threads():
         yield executor
 
 
-def test_every_task_is_run_wherever_it_runs(two_workers):
+def test_pool_runs_every_task_in_each_mode(two_workers):
     expected = {i: i * i for i in range(7)}
     for workers in (1, two_workers):
         assert outcomes(square, tasks(*range(7)), workers) == expected
 
 
-def test_as_long_as_little_is_left_it_is_done_here(monkeypatch):
+def test_pool_runs_short_tasks_in_this_process(monkeypatch):
     """Whose work it was tells the process: that of the tests, or one of two others."""
     monkeypatch.setattr(pool, "MIN_PARALLEL_SECONDS", 10.0)
 
@@ -98,7 +98,7 @@ def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_others_take_the_place_of_workers_that_die_or_hang(monkeypatch):
+def test_pool_replaces_workers_that_die_or_hang(monkeypatch):
     results = outcomes_beside_what_hangs(monkeypatch, chore, tasks(1, "die", 2, "hang", "leave", 3), 2)
     assert {key: value for key, value in results.items() if not isinstance(value, LostTask)} == {0: 1, 2: 2, 5: 3}
     assert results[1] == LostTask("worker_died", "The worker process died (SIGKILL).")
@@ -145,7 +145,7 @@ def test_an_executor_that_hangs_is_given_up(threads, monkeypatch):
     assert causes == {0: 1, 1: "worker_hung", 2: 2, 3: "worker_hung", 4: "not_run"}
 
 
-def test_the_end_of_everything_ends_a_hanging_executor(threads, monkeypatch):
+def test_pool_deadline_abandons_a_hanging_executor(threads, monkeypatch):
     monkeypatch.setattr(pool, "HANG_MARGIN_SECONDS", 0.0)
     wake = threading.Event()
     try:
@@ -173,6 +173,6 @@ def test_blas_uses_one_thread_inside_and_as_many_as_before_outside():
             put(count)
 
 
-def test_exit_codes_are_told_by_name():
+def test_exit_codes_are_described_by_signal_name():
     assert pool._describe_exit(-signal.SIGTERM) == "SIGTERM"
     assert pool._describe_exit(1) == "exit code 1"

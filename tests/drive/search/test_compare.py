@@ -160,7 +160,7 @@ def test_time_limits(problem, clock):
     assert counts(each) == {"slow": (0, 0, 0, 2)}
 
 
-def test_a_better_optimum_may_be_known(problem, comparison):
+def test_compare_reference_below_all_fits_counts_none_as_correct(problem, comparison):
     lower = comparison.best_objective - 1.0
     reference_comparison = cf.compare(problem, {"straight": SINGLE}, starts=STARTS[:2], reference=lower)
     assert reference_comparison.best_objective == lower
@@ -198,7 +198,7 @@ def test_differences_that_are_rounding_do_not_count():
 
 
 @pytest.mark.parametrize("status", ["not_run", "cut_off", "interrupted"])
-def test_what_did_not_finish_does_not_count(status):
+def test_compare_unfinished_trials_do_not_count(status):
     row = MethodRow.from_trials(
         "a", [MethodTrial("a", 0, status=status), MethodTrial("b", 0, status="converged", objective=1.0)], 1.0
     )
@@ -257,7 +257,7 @@ def test_the_figure_ends_at_the_success_rates(comparison, tmp_path):
     assert (tmp_path / "success.png").stat().st_size > 1000
 
 
-def test_a_figure_of_nothing_found(problem):
+def test_plot_of_comparison_without_optimum_is_drawn(problem):
     figure = plots.success(cf.compare(problem, {"a": SINGLE}, starts=STARTS[3:]))
     (axes,) = figure.axes
     assert [line.get_ydata().size for line in axes.get_lines()] == [0]
@@ -276,7 +276,7 @@ def test_all_mistakes_are_named_at_once(problem):
         cf.compare("pole", ["single"])
 
 
-def test_what_cannot_be_pickled_runs_here_only(problem):
+def test_compare_unpicklable_method_requires_one_worker(problem):
     with pytest.raises(InputError, match=r"problem and methods cannot be pickled for other processes.*workers=1"):
         cf.compare(problem, {"a": lambda problem, start, max_time: None}, starts=STARTS, workers=2)
 

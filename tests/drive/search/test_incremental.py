@@ -126,7 +126,7 @@ def test_a_likelihood_has_the_deviations_of_its_own_statistics(kind):
     assert any(h.bounds["k"] != (0.1, 3.0) for h in result.horizons)
 
 
-def test_what_the_data_leave_open_keeps_the_users_bounds():
+def test_confidence_limits_of_undetermined_quantities_are_the_user_bounds():
     problem = lotka_volterra().posed.with_horizon(1.0).with_sigma(1.0)
     result = cf.fit(problem, cf.SingleShooting())
     assert result.success
@@ -365,7 +365,7 @@ def test_no_time_left_is_a_status(predators):
     assert result.result.problem is predators.problem
 
 
-def test_nothing_is_printed_unless_asked(capfd):
+def test_incremental_prints_only_if_verbose(capfd):
     problem = lotka_volterra()
     cf.incremental(problem, horizons=[4])
     assert capfd.readouterr() == ("", "")
@@ -408,7 +408,7 @@ def test_mistakes_are_listed_together():
 
 
 @pytest.mark.slow
-def test_what_runs_away_in_its_logarithm_stays_a_number():
+def test_incremental_underflowing_estimate_stays_finite():
     """The data of the first horizons leave a quantity open, whose estimate underflows."""
     benchmark = problems.load("escep")
     result = cf.incremental(benchmark.problem, start=benchmark.starts["reference"], max_time=20)
@@ -416,7 +416,7 @@ def test_what_runs_away_in_its_logarithm_stays_a_number():
     assert np.isfinite(result.result.theta).all()
 
 
-def test_short_horizons_that_say_nothing_of_the_noise_limit_nothing():
+def test_incremental_horizon_without_degrees_of_freedom_sets_no_limits():
     """One datum and one sigma that is eliminated: the first horizon has no degree of freedom left."""
     x, k = cf.symbols("x k")
     t = np.linspace(0.5, 5, 10)

@@ -44,7 +44,7 @@ def mistakes_in(spec):
 )
 def test_names(name, method):
     assert read([name]) == {name: method}
-    assert read({"mine": name}) == {"mine": method}
+    assert read({"custom_method": name}) == {"custom_method": method}
     assert method.description
 
 
@@ -59,7 +59,7 @@ def test_names_of_their_own_come_first():
 
 
 def test_parts_and_functions():
-    def mine(problem, *, start, max_time):
+    def custom_method(problem, *, start, max_time):
         """Do nothing."""
 
     methods = read(
@@ -67,7 +67,7 @@ def test_parts_and_functions():
             "t": cf.Collocation(),
             "p": (cf.SingleShooting(), STRAIGHT),
             "n": ("multiple", STRAIGHT),
-            "f": mine,
+            "f": custom_method,
             "m": Incremental(),
         }
     )
@@ -75,10 +75,10 @@ def test_parts_and_functions():
         "n": FitMethod(cf.MultipleShooting(), STRAIGHT),
         "t": FitMethod(cf.Collocation()),
         "p": FitMethod(cf.SingleShooting(), STRAIGHT),
-        "f": CustomMethod(mine),
+        "f": CustomMethod(custom_method),
         "m": Incremental(),
     }
-    assert methods["f"].description == "mine"
+    assert methods["f"].description == "custom_method"
 
 
 def test_a_method_of_ones_own_is_told_the_seed():
@@ -102,7 +102,7 @@ def test_a_method_of_ones_own_is_told_the_seed():
 
 
 @pytest.mark.parametrize(
-    ("given", "phrase"),
+    ("spec", "phrase"),
     [
         ("single", "methods is 'single'; expected a list of names"),
         (3, "methods is 3; expected a list of names"),
@@ -125,8 +125,8 @@ def test_a_method_of_ones_own_is_told_the_seed():
         ({1: "single"}, "methods has the key 1"),
     ],
 )
-def test_mistakes(given, phrase):
-    (mistake,) = mistakes_in(given)
+def test_mistakes(spec, phrase):
+    (mistake,) = mistakes_in(spec)
     assert phrase in mistake
 
 

@@ -118,7 +118,7 @@ def test_a_start_that_cannot_be_evaluated_is_drawn_again(counted):
     assert f"resampled because the model could not be evaluated: {len(counted) - 8}" in result.summary()
 
 
-def test_drawing_again_is_capped(counted):
+def test_multistart_redraws_at_most_max_draws_times(counted):
     result = cf.multistart(pole(), QUICK, starts=2, max_draws=3, limits={"k": (1.5, 2)})
     assert result.statuses == {"start_failed": 2}
     assert [row.draws for row in result.starts] == [3, 3]
@@ -163,7 +163,7 @@ def test_misuse_of_the_fit_is_raised():
         cf.multistart(pole(), cf.SingleShooting, starts=3)
 
 
-def test_what_cannot_be_pickled_runs_here_only():
+def test_multistart_unpicklable_transcription_requires_one_worker():
     @dataclass(frozen=True)
     class Local(cf.SingleShooting):
         pass
@@ -238,7 +238,7 @@ def test_a_start_has_its_own_time_limit():
     assert result.message == "All 3 starts ended."
 
 
-def test_an_interruption_returns_what_there_is():
+def test_multistart_interrupted_returns_finished_starts():
     def interrupt(progress):
         if progress.finished == 3:
             raise KeyboardInterrupt
@@ -248,7 +248,7 @@ def test_an_interruption_returns_what_there_is():
     assert result.success
 
 
-def test_nothing_is_printed_unless_asked_for(capfd):
+def test_multistart_prints_only_if_verbose(capfd):
     cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=2)
     assert capfd.readouterr() == ("", "")
     cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=2, verbose=1)
@@ -410,7 +410,7 @@ def test_the_checkpoint_of_a_run_that_was_cut_short_is_a_result(tmp_path):
     assert loaded.best.values == loaded.starts[loaded.optima[0].starts[0]].values
 
 
-def test_other_files_are_no_results(tmp_path, many):
+def test_load_other_files_raises_input_error(tmp_path, many):
     path = tmp_path / "other.json"
     many.best.save(path)
     with pytest.raises(InputError, match="not a castfit checkpoint"):
@@ -450,7 +450,7 @@ def test_the_picture_of_parameters_has_a_line_per_success(many):
     assert heights.max() == pytest.approx(1)
 
 
-def test_what_is_no_chi2_is_not_called_so() -> None:
+def test_multistart_summary_names_the_measure() -> None:
     """With unknown sigmas fits are compared by -2 log L; with known ones by chi2."""
     x, y, k = cf.symbols("x y k")
     model = cf.Model({x: -k * x, y: k * x}, parameters=[k], initial={x: 2.0, y: 0.0})

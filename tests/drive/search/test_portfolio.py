@@ -75,7 +75,7 @@ def chain_with_spread() -> cf.Problem:
     return cf.Problem(model, experiment, parameters=parameters)
 
 
-def test_the_answer_is_found_again_and_the_story_says_so():
+def test_estimate_finds_the_optimum_again_and_reports_it():
     result = cf.estimate(chain(), rng=1, max_time=120)
     assert result.success
     assert result.stopping_rule_met
@@ -125,7 +125,7 @@ def test_the_numbers_depend_on_the_seed_alone_not_on_workers_nor_on_interruption
         cf.estimate(chain(), checkpoint=file, **options)
 
 
-def test_the_time_limit_is_kept_and_said():
+def test_estimate_keeps_and_reports_its_time_limit():
     result = cf.estimate(chain(), max_time=0.05, finds=50)
     assert "time limit" in result.reason
     assert not result.stopping_rule_met
@@ -136,7 +136,7 @@ def test_the_time_limit_is_kept_and_said():
     assert ("converged to a solution" in result.story[0]) != result.success
 
 
-def test_a_model_that_cannot_describe_the_data_is_no_success_story(clock):
+def test_estimate_with_misfit_reports_it_and_is_not_sure(clock):
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k])
     t = np.linspace(0.1, 5, 20)
@@ -207,7 +207,7 @@ def unseen() -> cf.Problem:
     return cf.Problem(model, experiment, parameters=parameters)
 
 
-def test_what_is_spread_over_a_plateau_leaves_it_where_a_descent_alone_does_not():
+def test_plateau_move_leaves_a_plateau_that_a_descent_does_not():
     problem = unseen()
     scene, region = search_problem_of(problem.posed), build_search_region(problem.posed, None)
     stuck = local_search.descend(scene, np.array(scene.searched.guess), strategies.NO_COST_LIMITS, 30.0)
@@ -417,7 +417,7 @@ def test_heads_that_were_moved_in_vain_make_room_for_the_next_ones():
     assert [m.is_spent for m in poor_state.pool if m.family == 60] == [True]
 
 
-def test_what_only_looks_better_has_its_real_cost_and_is_followed_at_full_accuracy(monkeypatch):
+def test_candidate_with_inaccurate_cost_gets_its_exact_cost_and_is_followed_accurately(monkeypatch):
     problem = chain()
     scene, region = search_problem_of(problem.posed), build_search_region(problem.posed, None)
     start = tuple(np.array(scene.searched.guess).tolist())
@@ -487,7 +487,7 @@ def test_bench_switches_ingredients_off_and_counts_what_it_costs(tmp_path, capsy
     assert cli.main(["bench", "ablation", "--methods=no rage"]) == 2
 
 
-def test_who_is_measured_first_changes_and_what_cannot_differ_is_not_run_again():
+def test_ablation_alternates_order_and_skips_unaffected_runs():
     messages: list[str] = []
     methods = ("no race", "default", "no fit")
     rows = run_ablation(methods=methods, problems=["bellman"], starts=2, seed=1, progress=messages.append)
@@ -512,14 +512,14 @@ def test_an_ablation_that_is_interrupted_keeps_what_has_ended():
     assert [len(row.runs) for row in rows] == [1]
 
 
-def test_what_is_switched_off_is_off():
+def test_ablation_ingredients_change_their_options():
     for name, ingredient in INGREDIENTS.items():
         changed = ingredient.change(PortfolioOptions(tuple(WAYS)))
         assert (changed == PortfolioOptions(tuple(WAYS))) == (name == "default")
         assert changed.ways
 
 
-def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
+def test_unchecked_index_is_a_valley_far_below_all_confirmed_costs():
     solution = cf.fit(chain(), "single", cf.GaussNewton("box"))
     cut_short = cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=1))
 
@@ -558,7 +558,7 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
     assert refuted_state.unchecked_index is None
 
 
-def test_a_search_that_is_ended_has_the_valley_that_was_checked_and_says_that_it_is_no_optimum(monkeypatch):
+def test_estimate_stopped_in_a_valley_returns_the_checked_point_as_no_optimum(monkeypatch):
     """Descents are cut short, so that nothing is seen to be an optimum."""
     monkeypatch.setattr(local_search, "_MAX_SCREENING_ITERATIONS", 2)
     monkeypatch.setattr(local_search, "MAX_FINAL_ITERATIONS", 1)
@@ -609,8 +609,8 @@ def test_the_floor_of_a_valley_is_followed_in_several_rounds(monkeypatch):
     assert full_descent.cost - 1e-3 < rounds.cost < single_round.cost - 1.0
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_rounds_that_end_higher_at_the_accuracy_of_the_search_leave_their_start(monkeypatch, lost):
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_rounds_that_end_higher_at_the_accuracy_of_the_search_leave_their_start(monkeypatch, is_lost):
     problem = chain()
     scene = search_problem_of(problem.posed)
     start = problem.theta_from({"k1": 0.4, "k2": 2.0, "scale": 3.0})[scene.places]
@@ -619,7 +619,7 @@ def test_rounds_that_end_higher_at_the_accuracy_of_the_search_leave_their_start(
     assert scene.cost(higher) > start_cost
     descent = local_search.DescentResult(higher, start_cost - 1.0, 5.0, optimum=True)
     monkeypatch.setattr(local_search, "_solve", lambda *a, **k: descent)
-    if lost:  # the search cannot integrate there
+    if is_lost:  # the search cannot integrate there
         cost = scene.cost
         monkeypatch.setattr(type(scene), "cost", lambda self, theta: np.inf if theta is higher else cost(theta))
     end = minimize_locally(scene, start, np.inf)
@@ -689,7 +689,7 @@ def test_a_point_that_has_a_cost_but_no_derivatives_holds_and_is_no_solution(mon
     assert not make_candidate((problem, region), order, np.inf, np.inf).is_converged
 
 
-def test_what_is_compared_is_called_what_it_is():
+def test_estimate_names_the_measure():
     result = cf.estimate(chain_with_spread(), rng=1, max_time=60)
     assert result.stopping_rule_met
     assert result.value == result.objective == result.best.neg2loglik == pytest.approx(result.optima[0].objective)
@@ -709,7 +709,7 @@ def test_scenes_of_old_problems_are_forgotten():
 
 
 @pytest.mark.slow
-def test_what_explains_hardly_anything_is_never_believed(monkeypatch, clock):
+def test_estimate_with_large_misfit_is_never_sure(monkeypatch, clock):
     monkeypatch.setattr(search, "_MIN_CANDIDATES_IF_MISFIT", 10)
     x, k = cf.symbols("x k")
     t = np.linspace(0.1, 5, 30)
@@ -791,7 +791,7 @@ def test_the_frontier_is_the_lowest_that_full_accuracy_has_not_refuted():
     assert twice.last_resort_index == 3
 
 
-def test_what_holds_is_fitted_to_its_optimum_before_the_search_ends(monkeypatch):
+def test_estimate_polishes_the_confirmed_best_point_before_the_end(monkeypatch):
     problem = chain()
     accuracy_flags: list[bool] = []
 
@@ -860,7 +860,7 @@ def test_ways_pay_for_what_they_do_and_not_for_confirmations():
     assert compute_way_probabilities(state(0.0), ways) == pytest.approx(compute_way_probabilities(state(500.0), ways))
 
 
-def test_what_suits_a_problem():
+def test_applicable_strategies_depend_on_the_problem():
     assert "soft" in applicable_strategies(chain().posed)
     assert not {"incremental", "decomposed"} & set(applicable_strategies(chain().posed))
     measured = set(applicable_strategies(cf.problems.load("three_step").problem.posed))
@@ -910,7 +910,7 @@ def test_points_that_are_too_dear_are_given_up_by_searches_alone():
     assert exact["experiment 1"]["p"] == pytest.approx(np.cos(100.0 * t), abs=1e-3)  # who asks for it gets it
 
 
-def test_what_a_round_takes_to_plan_does_not_grow_with_the_candidates():
+def test_plan_round_time_does_not_grow_with_candidates():
     """Python's calls are counted, which a loop over the candidates would add to."""
     region = region_of(1)
     options = PortfolioOptions(("fit", "box", "growing", MOVED))

@@ -77,7 +77,7 @@ def test_more_starts_begin_with_the_same_ones(sampling):
 
 
 @pytest.mark.parametrize("sampling", [*SAMPLINGS[:3], lambda rng: {"a": rng.uniform()}])
-def test_the_seed_decides(sampling):
+def test_draw_same_seed_gives_the_same_starts(sampling):
     draws, same_draws, other_draws = (
         drawn(problem(), 6, sampling, rng=seed) for seed in (1, np.random.default_rng(1), 2)
     )
@@ -88,7 +88,7 @@ def test_the_seed_decides(sampling):
     assert redraws[0] != redraws[2]
 
 
-def test_what_is_drawn_again_does_not_depend_on_other_starts():
+def test_redraw_is_independent_of_other_starts():
     one, other = drawn(problem()), drawn(problem())
     for i in range(7):
         one.redraw(i)
@@ -109,7 +109,7 @@ def test_a_distribution_is_cut_off_at_the_bounds():
     assert scipy.stats.kstest(values, expected.cdf).pvalue > 1e-4
 
 
-def test_where_a_bound_is_missing_starts_are_drawn_about_the_guess():
+def test_draw_with_missing_bounds_samples_around_the_guess():
     free = problem(a=cf.Parameter(2.0, lower=-1), b=cf.Parameter(0.5, lower=0, upper=60, scale="log"))
     draws = drawn(free, 256)
     a, b = column(draws, "a"), column(draws, "b")
@@ -134,7 +134,7 @@ def test_problems_of_the_library_without_bounds_have_starts(name):
     assert all(np.isfinite(list(start.values())).all() for start in draws.initial_starts)
 
 
-def test_every_driver_says_where_starts_were_drawn(clock):
+def test_drivers_with_missing_bounds_report_the_sampled_range(clock):
     free = problem(a=cf.Parameter(1.0, lower=0))
     note = "Starting points were sampled around the guess where a bound is missing: a in [0, 11]."
     many = cf.multistart(free, "single", starts=2)
@@ -158,7 +158,7 @@ def test_a_logarithm_needs_a_positive_limit():
     assert len(mistakes(problem(), sampling="log_uniform")) == 1  # a may be negative
 
 
-def test_what_a_start_does_not_name_is_at_its_guess():
+def test_draw_user_start_is_completed_by_the_guess():
     draws = drawn(problem(), [{"a": 2.0}, {}])
     assert [start["a"] for start in draws.initial_starts] == [2.0, 1.0]
     np.testing.assert_allclose(column(draws, "b"), 0.1, rtol=1e-15)
@@ -187,7 +187,7 @@ def test_what_a_start_does_not_name_is_at_its_guess():
         ({"limits": [1, 2]}, ["limits is a list"]),
     ],
 )
-def test_mistakes_are_all_named(arguments, phrases):
+def test_draw_invalid_arguments_name_every_mistake(arguments, phrases):
     messages = mistakes(problem(), **arguments)
     assert len(messages) == len(phrases), messages
     assert all(phrase in mistake for phrase, mistake in zip(phrases, messages, strict=True)), messages
@@ -211,7 +211,7 @@ def test_free_initial_states_are_drawn_too():
     assert len(set(column(drawn(decay), "x(0)"))) == 8
 
 
-def test_what_is_wrong_with_starts_of_a_parameter_is_said() -> None:
+def test_parameter_starts_mistakes_are_named() -> None:
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     experiment = cf.Experiment({"x": [0.5, 0.2]}, time=[1, 2], sigma=0.1)

@@ -70,7 +70,7 @@ def test_multimodal_functions_are_solved(f, n, target, seed):
     assert run(Function(f), n, seed=seed, target=target).best.f <= target
 
 
-def test_it_works_without_local_searches():
+def test_search_without_local_searches_finds_the_optimum():
     state = run(Function(rastrigin, local=False), 3, ScatterOptions(go_beyond=True), target=1e-2, limit=30_000)
     assert state.best.f <= 1e-2
 
@@ -127,7 +127,7 @@ def test_half_of_the_space_without_value_is_no_obstacle():
         assert state.best.f <= 1e-6
 
 
-def test_nothing_has_a_value():
+def test_search_without_finite_values_ends_with_infinite_best():
     objective = Function(lambda x: np.nan)
     state = run(objective, 2, limit=2000)
     assert state.best.f == np.inf

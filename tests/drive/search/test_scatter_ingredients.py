@@ -158,7 +158,7 @@ def test_the_first_of_the_most_distant_maximizes_the_least_distance(seed):
     )
 
 
-def test_most_distant_gives_what_there_is():
+def test_find_most_distant_with_few_candidates_returns_all():
     assert sorted(find_most_distant(cloud(0, 2, 3), cloud(1, 1, 3), 5)) == [0, 1]
 
 
@@ -268,7 +268,7 @@ def test_children_stay_in_the_cube(seed, prob_bound):
     assert ((X >= 0) & (X <= 1)).all()
 
 
-def test_what_leaves_the_cube_goes_to_the_bound_or_not():
+def test_bring_inside_moves_outside_components_to_bound_or_between():
     x, parent = np.array([1.4, 0.5, -0.2]), np.array([0.8, 0.4, 0.1])
     rng = np.random.default_rng(0)
     np.testing.assert_allclose(bring_inside(x, parent, 1.0, rng), [1.0, 0.5, 0.0])
@@ -308,7 +308,7 @@ def test_only_children_that_outdo_their_parent_are_followed():
 # Regeneration (Eqs. 31-33)
 
 
-def test_how_many_members_stay():
+def test_count_retained_is_half_or_one():
     assert count_retained(10, aggressive=False) == 5
     assert count_retained(10, aggressive=True) == 1
 
@@ -418,7 +418,7 @@ def test_members_are_locked_copies(seed):
         member.x[0] = 7.0
 
 
-def test_what_is_not_finite_has_no_value():
+def test_make_members_non_finite_value_becomes_infinite():
     assert [m.f for m in make_members(cloud(0, 3, 2), np.array([np.nan, -np.inf, 1.0]), 5)] == [np.inf, np.inf, 1.0]
 
 

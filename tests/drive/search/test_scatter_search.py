@@ -76,7 +76,7 @@ def test_the_global_optimum_is_found_among_many():
     assert result.best.standard_errors["w"] > 0
 
 
-def test_what_is_done_is_counted():
+def test_scatter_search_counts_its_work():
     result = undisturbed()
     assert result.simulations >= 200
     assert 0 < result.n_sensitivity_evaluations < result.simulations
@@ -112,7 +112,7 @@ def test_another_seed_draws_other_points():
 
 
 @pytest.mark.slow
-def test_a_generator_is_as_good_as_a_number():
+def test_scatter_search_rng_accepts_a_generator():
     one, other = (search(rng=np.random.default_rng(3), max_eval=60) for _ in range(2))
     same(one, other)
 
@@ -128,7 +128,7 @@ def test_numbers_do_not_depend_on_the_workers():
         same(serial_result, search(rng=3, max_eval=100, workers=executor))
 
 
-def test_an_ended_search_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_scatter_search_resumed_equals_uninterrupted(tmp_path):
     full_result = search(rng=3, max_eval=160)
     file = tmp_path / "search.jsonl"
 
@@ -167,7 +167,7 @@ def test_half_of_the_space_cannot_be_simulated():
     assert "failed simulations" in str(result)
 
 
-def test_nothing_can_be_simulated():
+def test_scatter_search_without_any_simulation_fails():
     problem = explosion()
     hopeless = problem.replace(parameters={"k": cf.Parameter(2.0, lower=1.5, upper=3.0)})
     result = search(hopeless, max_eval=40)
@@ -236,7 +236,7 @@ def test_the_callback_sees_every_generation():
     assert "best chi2" in reports[-1].sentence
 
 
-def test_it_is_silent_unless_asked(capfd):
+def test_scatter_search_prints_only_if_verbose(capfd):
     search(max_eval=60)
     assert capfd.readouterr() == ("", "")
     search(max_eval=60, verbose=2)
@@ -245,7 +245,7 @@ def test_it_is_silent_unless_asked(capfd):
     assert err == ""
 
 
-def test_what_has_a_wide_range_is_searched_in_its_logarithm():
+def test_log_vars_auto_takes_the_logarithm_of_wide_ranges():
     parameters = {
         "w": cf.Parameter(2.0, lower=0.0, upper=9.0),
         "c": cf.Parameter(0.5, lower=-1.0, upper=2.0),
@@ -347,7 +347,7 @@ def test_every_mistake_is_listed_at_once():
         cf.scatter_search(wide, log_vars=["k"])
 
 
-def test_pictures(tmp_path):
+def test_scatter_result_plots(tmp_path):
     result = undisturbed()
     figure = result.plot(tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 0

@@ -206,8 +206,8 @@ class ScatterResult(SearchResult):
         """Return the text that `print` shows."""
         local = f"{len(self.searches)} local searches ({self.transcription}, {self.solver})"
         lines = [
-            f"scatter search: {self.generations} generations, {self.simulations} simulations ({self.n_sensitivity_evaluations} with "
-            f"sensitivities), {local}: {self.time:.1f} s",
+            f"scatter search: {self.generations} generations, {self.simulations} simulations "
+            f"({self.n_sensitivity_evaluations} with sensitivities), {local}: {self.time:.1f} s",
             self.message,
             "",
         ]
