@@ -271,7 +271,8 @@ def _run(case: AblationCase, ingredient: Ingredient, seed: int, max_time: float,
     options = ingredient.change(PortfolioOptions(applicable_strategies(compiled_problem)))
     search_result: PortfolioResult = run_portfolio(
         compiled_problem, options, build_search_region(compiled_problem, None),
-        RunOptions(max_time=100.0 * max_time, callback=is_finished), {}, rng=seed, finds=3 if to_the_end else _UNLIMITED_FINDS,
+        RunOptions(max_time=100.0 * max_time, callback=is_finished), {},
+        rng=seed, finds=3 if to_the_end else _UNLIMITED_FINDS,
     )  # fmt: skip
     if search_result.reason.startswith("Interrupted"):
         raise KeyboardInterrupt

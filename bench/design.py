@@ -194,7 +194,8 @@ def populations(sizes: tuple[int, ...] = (8, 4, 2)) -> Iterator[CaseRow]:
             lambda c=candidate, n=32 * 8 // n_times: cf.design(problem, c, budget=n, population=population)
         )
         efficiency = math.exp((reference_design.value - design.value) / 8)
-        label = f"efficiency, {32 * 8 // n_times} subjects x {n_times} chosen times; the best of {design.information.n_compared}"
+        n_compared = design.information.n_compared
+        label = f"efficiency, {32 * 8 // n_times} subjects x {n_times} chosen times; the best of {n_compared}"
         yield CaseRow("", label, f"{efficiency:.4f}", f"at most {efficiency / design.efficiency:.4f}", seconds)
 
 

@@ -11,11 +11,13 @@ import castfit as cf
 from castfit import InputError, Status, plots
 from castfit._support import process_pool as pool
 from castfit.drive.run.optima import ObjectiveMeasure
-from castfit.drive.search.compare.result import CATEGORIES, MethodRow, MethodTrial
+from castfit.drive.search.compare.result import MethodRow, MethodTrial
 from tests.drive.chores import STRAIGHT, Troubled, pole
 
 SINGLE = (cf.SingleShooting(), STRAIGHT)
 STARTS = [{"k": 0.2}, {"k": 0.4}, {"k": 0.8}, {"k": 1.5}]  # the last one has its pole at t = 0.67
+
+COUNTS = ("correct", "n_other_optimum", "integration_error", "optimization_error")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def comparison(problem):
 
 
 def counts(comparison):
-    return {row.method: tuple(getattr(row, category) for category in CATEGORIES) for row in comparison.rows}
+    return {row.method: tuple(getattr(row, name) for name in COUNTS) for row in comparison.rows}
 
 
 def test_every_method_has_one_trial_per_start(comparison):

@@ -57,7 +57,7 @@ def same(one: cf.ScatterResult, other: cf.ScatterResult) -> None:
     """Compare two results, times apart."""
     assert [(m.simulations, m.chi2) for m in one.history] == [(m.simulations, m.chi2) for m in other.history]
     assert [replace(s, seconds=0.0) for s in one.searches] == [replace(s, seconds=0.0) for s in other.searches]
-    for name in ("simulations", "sweeps", "generations", "failures", "reason", "optima"):
+    for name in ("simulations", "n_sensitivity_evaluations", "generations", "failures", "reason", "optima"):
         assert getattr(one, name) == getattr(other, name), name
     assert one.best is not None
     assert other.best is not None

@@ -83,8 +83,8 @@ def estimate(
         linear one.
     strategies : sequence of {"fit", "box", "growing", "soft", "incremental", "decomposed", "moved"}, optional
         Search strategies; by default all that suit the problem.  "fit": the default fit from random starts.  "box":
-        single shooting with a trust region from the best of several draws.  "growing": the same on growing horizons.  "soft":
-        the same after relaxed equations from constant states, if not all states are measured.  "incremental":
+        single shooting with a trust region from the best of several draws.  "growing": the same on growing horizons.
+        "soft": the same after relaxed equations from constant states, if not all states are measured.  "incremental":
         `castfit.incremental`, and "decomposed": fits after separate estimation of equations that share no parameter,
         both if all states are measured.  "moved": local fits from moved good points.
     screen : int
