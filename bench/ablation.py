@@ -158,7 +158,7 @@ def petab_cases(folder: str | Path, names: Sequence[str]) -> Iterator[AblationCa
 
 
 def _evenly(compiled_problem: CompiledProblem) -> Callable[[np.random.Generator], Mapping[str, float]]:
-    region, positions = build_search_region(compiled_problem, None), search_problem_of(compiled_problem).places
+    region, positions = build_search_region(compiled_problem, None), search_problem_of(compiled_problem).positions
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         theta = compiled_problem.guess.copy()

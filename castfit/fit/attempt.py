@@ -105,7 +105,7 @@ class Attempt(SolveOutcome):
         times_and_states = zip(self.staged.times(v), self.staged.node_states(v), strict=True)
         return [TrajectoryNodes(times[:-1], states) for times, states in times_and_states]
 
-    def ending(self, status: Status, detail: str | None = None) -> Attempt:
+    def with_status(self, status: Status, detail: str | None = None) -> Attempt:
         """Return a copy with another status."""
         new_detail = self.solution.detail if detail is None else detail
         return replace(self, solution=replace(self.solution, status=status, detail=new_detail))
@@ -126,20 +126,20 @@ class Attempt(SolveOutcome):
         return self.solution.status.cut_off
 
     @property
-    def connected(self) -> bool:
+    def is_continuous(self) -> bool:
         """Whether the trajectory is continuous, at a solution or not."""
         layout, scale = self.staged.layout, self.staged.scale
         return self.linear.ok and infeasibility(layout, scale, self.linear) <= _MATCHING_TOLERANCE
 
     @property
-    def joined(self) -> bool:
+    def is_integrated_trajectory(self) -> bool:
         """Whether the trajectory is continuous and integrated, so that its cost is that of the model."""
-        return self.staged.integrated and self.connected
+        return self.staged.integrated and self.is_continuous
 
     @property
-    def plausible(self) -> bool:
+    def has_plausible_residuals(self) -> bool:
         """Whether the trajectory is continuous and its residuals may be noise, at a solution or not."""
-        accurate = self.connected and self.solution.status is not Status.INACCURATE
+        accurate = self.is_continuous and self.solution.status is not Status.INACCURATE
         return accurate and not has_implausible_residuals(self.staged, self.linear)
 
     def agrees_with(self, other: Attempt) -> bool:
@@ -147,7 +147,7 @@ class Attempt(SolveOutcome):
 
         This attempt need not have converged: with large residuals, the last Gauss-Newton steps are many.
         """
-        if not (other.solution.status.success and (self.solution.status.success or self.connected)):
+        if not (other.solution.status.success and (self.solution.status.success or self.is_continuous)):
             return False
         return abs(self.linear.cost - other.linear.cost) <= _MIN_COST_GAIN_RTOL * other.linear.half_square
 
@@ -156,8 +156,8 @@ class Attempt(SolveOutcome):
 
         Plausible residuals count first, then convergence, then a significantly lower cost.
         """
-        if self.plausible != other.plausible:
-            return self.plausible
+        if self.has_plausible_residuals != other.has_plausible_residuals:
+            return self.has_plausible_residuals
         is_success, is_other_success = self.solution.status.success, other.solution.status.success
         if is_success != is_other_success:
             return is_success
@@ -172,7 +172,7 @@ class VisitedPoint:
     problem: CompiledProblem
     theta: Array
     cost: float
-    joined: bool
+    is_integrated: bool
 
 
 @dataclass
@@ -195,9 +195,9 @@ class FitRun:
     strategies: list[str] = field(default_factory=list[str])
     n_attempts: int = 0
     low_accuracy_rtol: float = 0.0
-    simulated: tuple[CompiledProblem, Array, StagedProblem] | None = None
+    cached_simulation: tuple[CompiledProblem, Array, StagedProblem] | None = None
     visited_points: list[VisitedPoint] = field(default_factory=list["VisitedPoint"])
-    matched: Array | None = None
+    matched_theta: Array | None = None
 
     @property
     def remaining(self) -> float:
@@ -213,13 +213,13 @@ class FitRun:
     def attempt(self, staging: SolveStaging, *, exchanged: bool = True) -> Attempt:
         """Solve with refinements, then verify; `exchanged`: also exchange the points of path constraints."""
         elements = MeshRefinement(self)
-        attempt = self._verify_attempt(elements.finished(self.solve(elements.prepare(staging)), self.solve))
+        attempt = self._verify_attempt(elements.refine_until_done(self.solve(elements.prepare(staging)), self.solve))
         if exchanged:
             solve_again = partial(self.attempt, exchanged=False)
-            attempt = RedundantConstraintRemoval(self).finished(attempt, solve_again)
-            attempt = PathConstraints(self).finished(attempt, solve_again)
+            attempt = RedundantConstraintRemoval(self).refine_until_done(attempt, solve_again)
+            attempt = PathConstraints(self).refine_until_done(attempt, solve_again)
         self.visited_points.append(
-            VisitedPoint(self.problem, attempt.theta.copy(), attempt.linear.cost, attempt.joined)
+            VisitedPoint(self.problem, attempt.theta.copy(), attempt.linear.cost, attempt.is_integrated_trajectory)
         )
         return attempt
 
@@ -273,7 +273,7 @@ class MeshRefinement(Refinement[SolveStaging, SolveOutcome]):
         """Scale constraints by the size of their derivatives."""
         return replace(question, staged=_in_units(question.staged))
 
-    def refined(self, answer: SolveOutcome) -> SolveStaging | None:
+    def next_question(self, answer: SolveOutcome) -> SolveStaging | None:
         """Return the finer problem, from the solution."""
         staging, solution = answer.staging, answer.solution
         if not solution.status.success:
@@ -294,7 +294,7 @@ class MeshRefinement(Refinement[SolveStaging, SolveOutcome]):
         self.run.report_line(f"refined to {finer_staged.layout.n_v} variables")
         return replace(staging, staged=finer_staged, second_start=None, is_warm_start=True, refinement=count + 1)
 
-    def concluded(self, answer: SolveOutcome) -> SolveOutcome:
+    def conclude(self, answer: SolveOutcome) -> SolveOutcome:
         """Set status and detail if the elements are not accurate enough or were not checked."""
         if self.stop_reason is None:
             return answer
@@ -308,17 +308,17 @@ class RedundantConstraintRemoval(Refinement[SolveStaging, Attempt]):
     subject = "redundant equality constraints"
 
     def __init__(self, run: FitRun) -> None:
-        self.run, self.follow = run, tuple[str, ...]()
+        self.run, self.redundant_names = run, tuple[str, ...]()
         self.stop_status: Status | None = None
 
-    def refined(self, answer: Attempt) -> SolveStaging | None:
+    def next_question(self, answer: Attempt) -> SolveStaging | None:
         """Return the problem without redundant equations, once."""
-        if self.follow or answer.is_cut_off:
+        if self.redundant_names or answer.is_cut_off:
             return None
         follow = find_redundant_equations(answer.staged.layout, answer.linear, answer.staged.scale)
         if not follow:
             return None
-        self.follow, run, transcription = follow, self.run, answer.staging.transcription
+        self.redundant_names, run, transcription = follow, self.run, answer.staging.transcription
         run.problem = run.problem.without_relations(follow)
         run.report_line(f"{', '.join(follow)} is implied by other constraints; solving without it")
         try:
@@ -329,16 +329,16 @@ class RedundantConstraintRemoval(Refinement[SolveStaging, Attempt]):
             self.stop_status = stop_reason.status
             return None
 
-    def concluded(self, answer: Attempt) -> Attempt:
+    def conclude(self, answer: Attempt) -> Attempt:
         """Set the status if the search was stopped, or if a released equation does not hold at the solution."""
         if self.stop_status is not None:
-            return answer.ending(self.stop_status)
-        if not (self.follow and answer.solution.status.success):
+            return answer.with_status(self.stop_status)
+        if not (self.redundant_names and answer.solution.status.success):
             return answer
         problem = self.run.problem
         natural = problem.to_natural(answer.theta)
         contradictions = [m for r in problem.implied_relations for m in r.contradictions(natural)]
-        return answer.ending(Status.INACCURATE, "; ".join(contradictions)) if contradictions else answer
+        return answer.with_status(Status.INACCURATE, "; ".join(contradictions)) if contradictions else answer
 
 
 class PathConstraints(Refinement[SolveStaging, Attempt]):
@@ -350,7 +350,7 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
         self.run, self.exchanges = run, 0
         self.stop_reason: tuple[Status, str | None] | None = None
 
-    def refined(self, answer: Attempt) -> SolveStaging | None:
+    def next_question(self, answer: Attempt) -> SolveStaging | None:
         """Return the problem with points at the worst violations, started at the end of the last search."""
         run, staging = self.run, answer.staging
         has_path_constraints = any(c.times == ALONG for c in run.problem.path)
@@ -379,15 +379,15 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
             self.stop_reason = stop_reason.status, None
         return None
 
-    def joined(self, previous_answer: Attempt, new_answer: Attempt) -> Attempt:
+    def merge_answers(self, previous_answer: Attempt, new_answer: Attempt) -> Attempt:
         """Return the later attempt, with the requested transcription."""
         return replace(
             new_answer, staging=replace(new_answer.staging, transcription=previous_answer.staging.transcription)
         )
 
-    def concluded(self, answer: Attempt) -> Attempt:
+    def conclude(self, answer: Attempt) -> Attempt:
         """Set the status if a path constraint is still violated or could not be checked."""
-        return answer if self.stop_reason is None else answer.ending(*self.stop_reason)
+        return answer if self.stop_reason is None else answer.with_status(*self.stop_reason)
 
 
 def _in_units(staged: StagedProblem) -> StagedProblem:
@@ -507,8 +507,8 @@ def verify_solution(
     if not solution.status.success:
         return solution, linear
     is_same_point = cached_local is not None and cached_local.linearization is linear
-    local = cached_local.unheld if cached_local is not None and is_same_point else local_problem(staged, linear)
-    if low_accuracy_rtol > 0.0 and is_small_decrease(staged, linear, local.promise, low_accuracy_rtol):
+    local = cached_local.unregularized if cached_local is not None and is_same_point else local_problem(staged, linear)
+    if low_accuracy_rtol > 0.0 and is_small_decrease(staged, linear, local.predicted_decrease, low_accuracy_rtol):
         return solution, linear
     solution, local = without_invisible_slopes(solution, local)
     linear, falling_names = local.linearization, nonstationary_quantities(local)
@@ -525,7 +525,7 @@ def _verified(
         return solution, None
     staged, transcription = staging.staged, staging.transcription
     verification = verify(problem, staged, linear, transcription.integrator, transcription.accuracy)
-    if verification.reproduced:
+    if verification.is_reproduced:
         return solution, verification
     return replace(
         solution, status=Status.INACCURATE, detail=f"{verification.sentence} {solution.detail or _remedy(staged)}"

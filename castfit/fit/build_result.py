@@ -237,7 +237,7 @@ def _goodness(
     compiled_problem: CompiledProblem, attempt: Attempt, residual_statistics: ResidualTable, chi2: float, dof: int
 ) -> Goodness:
     """Assess the goodness of fit from the residuals and from chi2 without the cost of priors."""
-    if attempt.verification is not None and not attempt.verification.reproduced:
+    if attempt.verification is not None and not attempt.verification.is_reproduced:
         return UNKNOWN  # the residuals are not those of the model
     has_heavy_tails = any(
         o is not None and o.noise.is_heavy_tailed for c in compiled_problem.conditions for o in c.observed

@@ -106,9 +106,9 @@ class EarlyStoppingDescent:
     solver : solver of the descent, with its limit on iterations
     """
 
-    values: int
+    n_values: int
     patience: tuple[int, float] = _PATIENT_WINDOW_AND_DECREASE
-    twice: bool = False
+    tries_second_start: bool = False
     solver: GaussNewton = PROBE_SOLVER
 
     @property
@@ -121,7 +121,7 @@ class EarlyStoppingDescent:
         start_time = time.perf_counter()
         first_solution = self._down(staged, control, warm=warm)
         if (
-            not self.twice
+            not self.tries_second_start
             or control.second_start is None
             or first_solution.status.cut_off
             or not _poor(staged, first_solution)
@@ -150,7 +150,7 @@ class EarlyStoppingDescent:
             if control.callback is not None and control.callback(iteration):
                 return True
             lowest_costs.append(min([iteration.cost, *lowest_costs[-1:]]))
-            is_far = lowest_costs[-1] > FAR_HALF_MEAN_SQUARE * self.values
+            is_far = lowest_costs[-1] > FAR_HALF_MEAN_SQUARE * self.n_values
             given_up = (
                 is_far
                 and len(lowest_costs) > window
@@ -221,10 +221,10 @@ class CostFeatures:
     products: int
     entries: int
     method: str = "esdirk"
-    measured: bool = False
-    stiff: bool = False
+    is_fully_measured: bool = False
+    is_stiff: bool = False
     is_simulated: bool = True
-    described: bool = False
+    fits_data: bool = False
 
     @classmethod
     def from_problem(
@@ -262,14 +262,14 @@ class CostFeatures:
 
     def with_stiffness(self, problem: CompiledProblem, staged: ShootingProblem) -> CostFeatures:
         """Return a copy in which `stiff` is set from the fastest decay of the model along its simulation."""
-        if self.stiff or not self.is_simulated or self.n_x > _MAX_EIGENVALUE_STATES:
+        if self.is_stiff or not self.is_simulated or self.n_x > _MAX_EIGENVALUE_STATES:
             return self
-        return replace(self, stiff=_stiffness(problem, staged) > _STIFF_TIME_CONSTANTS_PER_ELEMENT)
+        return replace(self, is_stiff=_stiffness(problem, staged) > _STIFF_TIME_CONSTANTS_PER_ELEMENT)
 
     @property
     def kind(self) -> str:
         """Key of the class of models with similar iteration counts."""
-        return ("measured" if self.measured else "partly measured") + (", stiff" if self.stiff else "")
+        return ("measured" if self.is_fully_measured else "partly measured") + (", stiff" if self.is_stiff else "")
 
 
 @dataclass(frozen=True)
@@ -345,7 +345,7 @@ class TranscriptionChoice:
     fallback: Transcription | None
     sentence: str
     returns_to_fallback: bool = True
-    simulated: ShootingProblem | None = field(default=None, compare=False, repr=False)
+    single_shooting_problem: ShootingProblem | None = field(default=None, compare=False, repr=False)
 
 
 def choose(
@@ -376,14 +376,14 @@ def choose(
     choice = choose_from_features(prospect, bound=bound, **options)
     if isinstance(choice.transcription, Collocation):  # stiffness only makes collocation slower
         choice = choose_from_features(prospect.with_stiffness(problem, staged), bound=bound, **options)
-    return replace(choice, simulated=staged)
+    return replace(choice, single_shooting_problem=staged)
 
 
 def choose_from_features(
     prospect: CostFeatures, *, states: bool = False, workers: bool = False, straight: bool = True, bound: bool = False
 ) -> TranscriptionChoice:
     """Choose a transcription from the cost features; see `choose`."""
-    has_many_starts, straight, has_poor_start = not straight, straight and not bound, bound or not prospect.described
+    has_many_starts, straight, has_poor_start = not straight, straight and not bound, bound or not prospect.fits_data
     single, collocation, memory_limit = SingleShooting(), Collocation(), available_memory()
     costs = predict_costs(prospect)
     single_cost, collocation_cost = costs["single"], costs["collocation"]
@@ -429,7 +429,7 @@ def choose_from_features(
         return TranscriptionChoice(collocation, None, None, reason)
     if not straight:
         return TranscriptionChoice(single, None, None, reason)
-    if not prospect.measured:
+    if not prospect.is_fully_measured:
         return TranscriptionChoice(single, EarlyStoppingDescent(prospect.rows), collocation, reason)
     multiple_cost = costs.get("multiple")  # its nodes start at the data, so it needs fewer iterations
     expensive_seconds = _EXPENSIVE_COST_RATIO * single_cost.seconds

@@ -82,7 +82,7 @@ class CorrelatedErrors(RefinedFit):
         """Return the problem with independent errors, or with the correlations of an earlier result."""
         return replace(question, problem=self.problem.posed.with_errors(self.estimates))
 
-    def refined(self, answer: Result) -> RefinementProblem | None:
+    def next_question(self, answer: Result) -> RefinementProblem | None:
         """Return the problem with updated correlations, or None if they have converged."""
         is_first_fit = self.estimates is None  # a fit with independent errors is another problem
         is_informative = not answer.status.cut_off and answer.status not in _NO_POINT_STATUSES
@@ -104,7 +104,7 @@ class CorrelatedErrors(RefinedFit):
         self.estimates = estimates
         return RefinementProblem(compiled_problem.with_errors(estimates), answer, is_near_solution=True)
 
-    def concluded(self, answer: Result) -> Result:
+    def conclude(self, answer: Result) -> Result:
         """Return the result with the estimated error correlations."""
         messages = list(self.notes)
         if self.estimates is None or self.notes:

@@ -32,7 +32,7 @@ class DelayNodes(RefinedFit):
     def __init__(self, question: RefinementProblem) -> None:
         self.problem, self.orders, self.message = question.problem, [_order(question.problem)], ""
 
-    def refined(self, answer: Result) -> RefinementProblem | None:
+    def next_question(self, answer: Result) -> RefinementProblem | None:
         """Return the problem with more nodes, or None if the last change is already known."""
         if not self.message and answer.status.cut_off:
             self.message = f"{_describe_delay_lines(answer)}; whether they are enough was not tested."
@@ -46,7 +46,7 @@ class DelayNodes(RefinedFit):
         self.orders.append(order)
         return RefinementProblem(finer_problem, answer.values)
 
-    def joined(self, previous_answer: Result, new_answer: Result) -> Result:
+    def merge_answers(self, previous_answer: Result, new_answer: Result) -> Result:
         """Compare estimates with fewer and with more nodes."""
         previous_order, order = self.orders[-2:]
         if not new_answer.success:
@@ -62,9 +62,9 @@ class DelayNodes(RefinedFit):
         elif order == max(LADDER):
             note = f"not converged: the estimates change by {change:.2g} standard errors from {previous_order} nodes on"
             self.message = f"{_describe_delay_lines(new_answer)}, and {note}."
-        return super().joined(previous_answer, new_answer)
+        return super().merge_answers(previous_answer, new_answer)
 
-    def concluded(self, answer: Result) -> Result:
+    def conclude(self, answer: Result) -> Result:
         """Append to the message the number of nodes and whether it is sufficient."""
         return answer.with_status(answer.status, f"{answer.message} {self.message}") if self.message else answer
 

@@ -339,7 +339,9 @@ class _FitRequest:
                 second_start=self.second_start and not question.is_near_solution,
                 retry=self.retry and not question.is_near_solution,
                 choice=choice,
-                simulated=choice and choice.simulated and (compiled_problem, origin.theta.copy(), choice.simulated),
+                cached_simulation=choice
+                and choice.single_shooting_problem
+                and (compiled_problem, origin.theta.copy(), choice.single_shooting_problem),
             )
             if compiled_problem.least_squares:
                 search_end = search_with_fallbacks(run, transcription, origin.theta)
@@ -349,7 +351,9 @@ class _FitRequest:
                 search_end = most_likely(run, transcription, origin.theta)
             search_end = lowest_visited_point(run, search_end, transcription)
             search_end = ensure_not_above_start(run, search_end, transcription, origin.theta)
-        attempt = search_end.attempt if origin.stop_status is None else search_end.attempt.ending(origin.stop_status)
+        attempt = (
+            search_end.attempt if origin.stop_status is None else search_end.attempt.with_status(origin.stop_status)
+        )
         solution, success, staged = attempt.solution, attempt.solution.status.success, attempt.staged
         rounding = describe_exact_data(run.problem, staged, attempt.linear, solution.active) if success else ""
         remark = staged.remark(solution.v) if success else ""

@@ -120,7 +120,7 @@ class LaplaceKinks(RefinedFit):
         """Return the problem with parabolas in place of the kinks."""
         return replace(question, problem=self.smooth)
 
-    def refined(self, answer: Result) -> RefinementProblem | None:
+    def next_question(self, answer: Result) -> RefinementProblem | None:
         """Return the problem with the signs that follow from the answer, or None if they were used before."""
         seen_signs = self.visited_signs
         if not _usable(answer) or (seen_signs and not answer.success) or len(seen_signs) == _MAX_SIGN_ROUNDS:
@@ -134,7 +134,7 @@ class LaplaceKinks(RefinedFit):
         self.smooth = _arranged(self.problem.posed, self.kinks, kink_sides)
         return RefinementProblem(self.smooth, _with_fixed_values(answer, self.smooth), is_near_solution=True)
 
-    def concluded(self, answer: Result) -> Result:
+    def conclude(self, answer: Result) -> Result:
         """Return the answer as a result of the problem with kinks."""
         signs = self.visited_signs[-1] if self.visited_signs else ()
         return _restore_kinks(self.problem, self.smooth, answer, self.kinks, signs, is_converged=self.is_converged)

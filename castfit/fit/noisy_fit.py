@@ -125,9 +125,9 @@ class _LikelihoodSearch:
             print_progress(f"{iteration.iteration:5d}  -log L {evaluation.value:14.8g}  {seconds:7.2f} s")
         if self.callback is not None and self.callback(iteration):
             self.stop_status = Status.STOPPED_BY_CALLBACK
-        return self.halted()
+        return self.must_stop()
 
-    def halted(self) -> bool:
+    def must_stop(self) -> bool:
         """Check whether the search must stop."""
         if self.stop_status is not None:
             return True
@@ -137,7 +137,7 @@ class _LikelihoodSearch:
             self.stop_status = Status.INTERRUPTED
         return self.stop_status is not None
 
-    def free(self, evaluation: PathEvaluation) -> Mask:
+    def free_mask(self, evaluation: PathEvaluation) -> Mask:
         """Return a mask of the quantities that are not fixed by a bound."""
         is_at_bound = ((evaluation.y <= self.lower) & (evaluation.gradient > 0.0)) | (
             (evaluation.y >= self.upper) & (evaluation.gradient < 0.0)
@@ -152,7 +152,7 @@ class _LikelihoodSearch:
         hessian, starts = np.empty((evaluation.y.size, evaluation.y.size)), [mode.start for mode in evaluation.modes]
         for j, width in enumerate(widths.tolist()):
             ends: list[tuple[float, Array]] = []
-            if self.halted():
+            if self.must_stop():
                 return np.full(hessian.shape, np.nan)
             for sign in (1.0, -1.0):
                 y = evaluation.y.copy()
@@ -165,7 +165,7 @@ class _LikelihoodSearch:
             hessian[j] = (ends[0][1] - ends[1][1]) / distance if distance else np.nan
         return 0.5 * (hessian + hessian.T)
 
-    def convex(self, hessian: Array) -> Array:
+    def make_convex(self, hessian: Array) -> Array:
         """Return a similar positive definite matrix: with absolute eigenvalues, scaled by its diagonal."""
         hessian = np.where(np.isfinite(hessian), hessian, 0.0)
         unit = np.sqrt(np.maximum(np.abs(np.diag(hessian)), 1e-12))
@@ -181,7 +181,7 @@ class _LikelihoodSearch:
         for _ in range(_MAX_ITERATIONS):
             if self.stop_status is not None:
                 return evaluation, curvature, self.stop_status
-            free = self.free(evaluation)
+            free = self.free_mask(evaluation)
             step = np.zeros(evaluation.y.size)
             step[free] = -np.linalg.solve(curvature[np.ix_(free, free)], evaluation.gradient[free])
             predicted_decrease = -0.5 * float(step @ evaluation.gradient)
@@ -208,7 +208,7 @@ class _LikelihoodSearch:
                         Status.CONVERGED if predicted_decrease < _ACCEPTABLE_GAIN_LOG_L else Status.STEP_TOO_SMALL,
                     )
                 curvature, is_rebuilt = (
-                    self.convex(self.curvature(likelihood, evaluation, self.first_widths(evaluation.y))),
+                    self.make_convex(self.curvature(likelihood, evaluation, self.first_widths(evaluation.y))),
                     True,
                 )
                 continue
@@ -225,13 +225,13 @@ class _LikelihoodSearch:
             self.report_progress(evaluation)
         return evaluation, curvature, Status.MAX_ITERATIONS
 
-    def polished(
+    def polish(
         self, likelihood: PathLikelihood, evaluation: PathEvaluation, curvature: Array
     ) -> tuple[PathEvaluation, Array, Status]:
         """Take steps with the finite-difference curvature; continue the search if the point is not an optimum."""
         hessian, predicted_decrease = curvature, np.inf
         for _ in range(_MAX_NEWTON_STEPS):
-            free = self.free(evaluation)
+            free = self.free_mask(evaluation)
             if not free.any():
                 return evaluation, hessian, Status.CONVERGED
             widths = _DIFFERENCE_STEP_SE / np.sqrt(np.maximum(np.diag(curvature), 1e-300))
@@ -241,7 +241,7 @@ class _LikelihoodSearch:
             free_hessian = hessian[np.ix_(free, free)]
             if not definite(free_hessian):
                 # Flat direction: the likelihood hardly changes along it.
-                free_hessian = self.convex(free_hessian)
+                free_hessian = self.make_convex(free_hessian)
             step = np.zeros(evaluation.y.size)
             step[free] = -np.linalg.solve(free_hessian, evaluation.gradient[free])
             predicted_decrease = -0.5 * float(step @ evaluation.gradient)
@@ -260,7 +260,7 @@ class _LikelihoodSearch:
                     hessian,
                     Status.CONVERGED if predicted_decrease < _ACCEPTABLE_GAIN_LOG_L else Status.STEP_TOO_SMALL,
                 )
-            evaluation, curvature = new_evaluation, self.convex(hessian)
+            evaluation, curvature = new_evaluation, self.make_convex(hessian)
             self.report_progress(evaluation)
         return (
             evaluation,
@@ -272,21 +272,21 @@ class _LikelihoodSearch:
         """Return the covariance of y, NaN for fixed and flat directions, or everywhere if it does not exist."""
         covariance, is_determined = (
             np.full(hessian.shape, np.nan),
-            self.free(evaluation) & ~self.flat(evaluation, hessian),
+            self.free_mask(evaluation) & ~self.flat_mask(evaluation, hessian),
         )
         block = np.ix_(is_determined, is_determined)
         if definite(hessian[block]):
             covariance[block] = np.linalg.inv(hessian[block])
         return covariance
 
-    def flat(self, evaluation: PathEvaluation, hessian: Array) -> Mask:
+    def flat_mask(self, evaluation: PathEvaluation, hessian: Array) -> Mask:
         """Return a mask of the free logarithms with negligible curvature, if the Hessian is not positive definite."""
-        free = self.free(evaluation)
+        free = self.free_mask(evaluation)
         if definite(hessian[np.ix_(free, free)]):
             return np.zeros(free.size, dtype=np.bool_)
         return free & self.log & (np.abs(np.diag(hessian)) < _UNINFORMATIVE_CURVATURE)
 
-    def fine(self, previous_change: float, change: float, experiments: int) -> bool:
+    def is_fine_enough(self, previous_change: float, change: float, experiments: int) -> bool:
         """Check whether the stages are fine enough, from the changes of log L in the last two refinements.
 
         The accepted change of n experiments grows with sqrt(n), because standard errors shrink with sqrt(n).
@@ -302,7 +302,7 @@ class _LikelihoodSearch:
 
         def evaluate(y: Array) -> PathEvaluation | None:
             self.evaluations += 1
-            return None if self.halted() else likelihood.evaluate(y, starts, slopes=False)
+            return None if self.must_stop() else likelihood.evaluate(y, starts, slopes=False)
 
         return PathBands(likelihood.chains, evaluate, evaluation, self.log, (self.lower, self.upper))
 
@@ -372,7 +372,7 @@ def fit_noisy(
         status, hessian = Status.START_FAILED, np.full((y.size, y.size), np.nan)
         if evaluation.modes:
             search.report_progress(evaluation)
-            curvature = search.convex(search.curvature(likelihood, evaluation, search.first_widths(evaluation.y)))
+            curvature = search.make_convex(search.curvature(likelihood, evaluation, search.first_widths(evaluation.y)))
             for _ in range(_MAX_REFINEMENTS):
                 evaluation, curvature, status = search.climb(likelihood, evaluation, curvature)
                 if not status.success:
@@ -385,10 +385,10 @@ def fit_noisy(
                 if not np.isfinite(refinement_change):
                     break
                 evaluation, likelihood = finer_evaluation, finer_likelihood
-                if search.fine(previous_change, refinement_change, len(likelihood.chains)):
+                if search.is_fine_enough(previous_change, refinement_change, len(likelihood.chains)):
                     break
             if status.success:
-                evaluation, hessian, status = search.polished(likelihood, evaluation, curvature)
+                evaluation, hessian, status = search.polish(likelihood, evaluation, curvature)
         variances = None
         if status.success:
             variances = search.bands(likelihood, evaluation).variances(search.covariance(evaluation, hessian))
@@ -410,7 +410,7 @@ def _refine_start(
     evaluation = search.evaluate(likelihood, y, None)
     refinement_change = np.nan
     for _ in range(_MAX_REFINEMENTS):
-        if search.halted():
+        if search.must_stop():
             break
         finer_likelihood = likelihood.with_shorter_stages(2.0)
         starts = finer_likelihood.starts_from(likelihood, evaluation) if evaluation.modes else None
@@ -434,7 +434,7 @@ def _remarks(
     remarks: list[str] = []
     if not evaluation.modes or not status.success:
         return remarks
-    is_determined = search.free(evaluation) & ~search.flat(evaluation, hessian)
+    is_determined = search.free_mask(evaluation) & ~search.flat_mask(evaluation, hessian)
     if is_determined.any() and not definite(hessian[np.ix_(is_determined, is_determined)]):
         remarks.append(
             "The likelihood is flat in some direction, so standard errors are not available. Fix a quantity."
@@ -456,7 +456,7 @@ def _result(
 ) -> PathResult:  # fmt: skip
     compiled_problem, n = likelihood.problem, len(names)
     covariance, bound_sides = np.full((n, n), np.nan), dict[str, str]()
-    free = search.free(evaluation) if evaluation.modes else np.zeros(n, dtype=np.bool_)
+    free = search.free_mask(evaluation) if evaluation.modes else np.zeros(n, dtype=np.bool_)
     if evaluation.modes:
         bound_sides = {
             names[j]: "lower" if evaluation.y[j] <= search.lower[j] else "upper" for j in np.flatnonzero(~free)
@@ -464,7 +464,7 @@ def _result(
     if status.success:
         slope = np.where(search.log, np.exp(np.where(search.log, evaluation.y, 0.0)), 1.0)
         covariance = search.covariance(evaluation, hessian) * np.outer(slope, slope)
-        np.fill_diagonal(covariance, np.where(search.flat(evaluation, hessian), np.inf, np.diag(covariance)))
+        np.fill_diagonal(covariance, np.where(search.flat_mask(evaluation, hessian), np.inf, np.diag(covariance)))
     tracks, innovations = dict[str, PathTrack](), dict[str, Innovations]()
     for i, (chain_likelihood, mode) in enumerate(zip(likelihood.chains, evaluation.modes, strict=False)):
         condition, values = chain_likelihood.chain.condition, chain_likelihood.chain.condition.points.values

@@ -44,22 +44,22 @@ class Refinement(ABC, Generic[Q, A]):
         return question
 
     @abstractmethod
-    def refined(self, answer: A) -> Q | None:
+    def next_question(self, answer: A) -> Q | None:
         """Return the next question to solve, or None if the answer is good enough or cannot be improved."""
 
-    def joined(self, previous_answer: A, new_answer: A) -> A:
+    def merge_answers(self, previous_answer: A, new_answer: A) -> A:
         """Return the answer after a finer question was solved."""
         return new_answer
 
-    def concluded(self, answer: A) -> A:
+    def conclude(self, answer: A) -> A:
         """Return the answer to the original question, with remarks on the refinement."""
         return answer
 
-    def finished(self, answer: A, solve: Callable[[Q], A]) -> A:
+    def refine_until_done(self, answer: A, solve: Callable[[Q], A]) -> A:
         """Refine from a first answer until no finer question remains."""
-        while (finer_question := self.refined(answer)) is not None:
-            answer = self.joined(answer, solve(finer_question))
-        return self.concluded(answer)
+        while (finer_question := self.next_question(answer)) is not None:
+            answer = self.merge_answers(answer, solve(finer_question))
+        return self.conclude(answer)
 
 
 def solve_with_refinements(
@@ -71,7 +71,7 @@ def solve_with_refinements(
     make, *inner = refinements
     solve_inner = partial(solve_with_refinements, refinements=inner, solve=solve)
     refinement = make(question)
-    return refinement.finished(solve_inner(refinement.prepare(question)), solve_inner)
+    return refinement.refine_until_done(solve_inner(refinement.prepare(question)), solve_inner)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class RefinementProblem:
 class RefinedFit(Refinement[RefinementProblem, "Result"]):
     """Refinement that repeats a whole fit."""
 
-    def joined(self, previous_answer: Result, new_answer: Result) -> Result:
+    def merge_answers(self, previous_answer: Result, new_answer: Result) -> Result:
         """Return the later result with the work of both."""
         a, b = previous_answer, new_answer
         return replace(

@@ -100,7 +100,7 @@ class SmoothnessWeights(RefinedFit):
         """Return the problem with the initial weights."""
         return replace(question, problem=self._weighed)
 
-    def refined(self, answer: Result) -> RefinementProblem | None:
+    def next_question(self, answer: Result) -> RefinementProblem | None:
         """Return the problem with more likely weights, or None if the effective degrees of freedom stay."""
         if not answer.success or self.rounds == _MAX_WEIGHT_ROUNDS:
             return None
@@ -123,7 +123,7 @@ class SmoothnessWeights(RefinedFit):
         self.weights = dict(zip(self.labels, (model.inflation / factor**2 * np.exp(log_weights)).tolist(), strict=True))
         return RefinementProblem(self._weighed, answer, is_near_solution=True)
 
-    def concluded(self, answer: Result) -> Result:
+    def conclude(self, answer: Result) -> Result:
         """Return the result with its weights set in its problem, so that later computations use them."""
         if not answer.success:
             messages = [f"The smoothness of {', '.join(answer.smoothness)} did not converge."]

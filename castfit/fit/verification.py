@@ -75,7 +75,7 @@ class Verification:
     objective : objective of the integration, the measure of the problem
     """
 
-    reproduced: bool
+    is_reproduced: bool
     chi2: float
     row_errors: Array
     defects: tuple[Array, ...] | None = None
@@ -99,7 +99,7 @@ def verify(
         and staged.explicit_share >= _NONSTIFF_STEP_FRACTION
     ):
         verification = _verified_by(_by_adams(tight_options), problem, staged, evaluation, local_tolerance)
-        if verification.reproduced:
+        if verification.is_reproduced:
             return verification
     verification = _verified_by(tight_options, problem, staged, evaluation, local_tolerance)
     is_evaluated = np.isfinite(verification.chi2) or verification.defects is not None
@@ -111,7 +111,7 @@ def verify(
         return verification
     # SUNDIALS does not handle time scales 1e15 apart.
     second_verification = _verified_by(user_options, problem, staged, evaluation, local_tolerance)
-    return second_verification if second_verification.reproduced else verification
+    return second_verification if second_verification.is_reproduced else verification
 
 
 def _verified_by(
@@ -125,7 +125,7 @@ def _verified_by(
     theta = staged.layout.theta(evaluation.v)
     single_shooting = _shooting(problem, staged, evaluation, tight_options)
     simulated = _compare(problem, staged, evaluation, single_shooting.layout, single_shooting.evaluate(theta))
-    if simulated.reproduced:
+    if simulated.is_reproduced:
         return simulated
     if staged.layout.chains[0].n_s == 0:  # there is only one piece
         return replace(simulated, sentence=_describe_difference(problem, simulated, staged, evaluation))
@@ -134,7 +134,7 @@ def _verified_by(
         verification = _piecewise(
             problem, staged, evaluation, tight_options, local_tolerance, simulated, measured_stages
         )
-        if verification.reproduced:
+        if verification.is_reproduced:
             return verification
     all_stages = tuple(np.arange(chain.n_stages) for chain in staged.layout.chains)
     return _piecewise(problem, staged, evaluation, tight_options, local_tolerance, simulated, all_stages)
@@ -292,11 +292,11 @@ def _piecewise(
     ]
     # Most gaps are small relative to the states; for the others, sensitivities limit the possible errors.
     open_masks = [(np.abs(gap) > local_tolerance * size).any(axis=1) for gap, size in zip(defects, sizes, strict=True)]
-    if verification.reproduced and any(mask.any() for mask in open_masks):
+    if verification.is_reproduced and any(mask.any() for mask in open_masks):
         strengths = pieces.node_sensitivities(v, [mask | np.append(mask[1:], False) for mask in open_masks])
         if strengths is None:
             return replace(
-                verification, reproduced=False, sentence=_describe_difference(problem, simulated, staged, evaluation)
+                verification, is_reproduced=False, sentence=_describe_difference(problem, simulated, staged, evaluation)
             )
         for chain, times, mask, defect, values, X_s, s, floor in zip(
             pieces.layout.chains,
@@ -321,17 +321,19 @@ def _piecewise(
                 i, worst_excess = int(np.argmax(relative_gap[k])), float(excess[k])
                 jump = f"{chain.state_names[i]} jumps by {abs(defect[k, i]):.2g}"
                 location = f"{jump} at t = {times[k]:.6g} ({chain.name})"
-    if verification.reproduced and worst_excess <= 1.0:
+    if verification.is_reproduced and worst_excess <= 1.0:
         return replace(verification, defects=_spread(staged, start_stages, defects))
     summary = _describe_difference(problem, simulated, staged, evaluation)
     cause = (
         f"The shooting segments do not match: {location}, more than integration errors explain."
-        if verification.reproduced
+        if verification.is_reproduced
         else "Integrated segment by segment from its nodes, the model has "
         f"{problem.measure} = {verification.objective:.6g}."
     )
     spread = _spread(staged, start_stages, defects)
-    return replace(verification, reproduced=False, chi2=simulated.chi2, defects=spread, sentence=f"{summary} {cause}")
+    return replace(
+        verification, is_reproduced=False, chi2=simulated.chi2, defects=spread, sentence=f"{summary} {cause}"
+    )
 
 
 def _spread(staged: StagedProblem, start_stages: tuple[Index, ...], defects: tuple[Array, ...]) -> tuple[Array, ...]:

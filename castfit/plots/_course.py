@@ -294,7 +294,7 @@ def _softened(states: Sequence[GaussNewtonState]) -> list[tuple[int, int]]:
     """Return the first and last iterations of every ladder of softened problems."""
     spans: list[tuple[int, int]] = []
     for current, successor in pairwise(states):
-        if current.soft:
+        if current.is_relaxed:
             joined = bool(spans) and spans[-1][1] == current.iteration
             first_iteration = spans.pop()[0] if joined else current.iteration
             spans.append((first_iteration, successor.iteration))

@@ -130,7 +130,7 @@ def constraint_table(
     if success:
         with np.errstate(over="ignore", invalid="ignore"):
             local = local_problem(staged, linearization, regularisation=_SUBPROBLEM_REGULARISATION)
-            if local.finite:
+            if local.is_finite:
                 step = local.direction()
                 mu, sides = step.path_multipliers, step.active.path.astype(float)
     is_chi2 = compiled_problem.least_squares and compiled_problem.absolute_sigma

@@ -358,7 +358,7 @@ class _RankFinder:
             candidate_arrow = arrow(
                 rows, 1.0 / d, _chains_with_local_equations(condensed, bounds.positions, near_indices)
             )
-            arrow_rows = None if candidate_arrow.trivial else candidate_arrow
+            arrow_rows = None if candidate_arrow.is_trivial else candidate_arrow
         border = None if arrow_rows is None else arrow_rows.border
         columns = slice(None) if border is None else border
         closure = np.vstack([condensed.closure.dense, bounds.rows])[:, columns]

@@ -113,7 +113,7 @@ class BlockFisherInformation:
         arrow, raw = self.arrow, self.raw
         n_b, theta = arrow.n_b, self.scale.size
         shared, X, P = np.zeros((n_b, n_b)), np.zeros_like(raw.X), np.zeros_like(raw.P)
-        position_of = np.full(arrow.place.size, -1, dtype=np.intp)  # of own unknowns, among them
+        position_of = np.full(arrow.border_positions.size, -1, dtype=np.intp)  # of own unknowns, among them
         position_of[raw.own] = np.arange(raw.own.size)
         n_e = condensed.e.size
         closure, bound, constraint = np.split(self.border.closure_response.T, [n_e, n_e + bounded.size])
@@ -125,13 +125,13 @@ class BlockFisherInformation:
             closure_offset, path_offset = own_closure.stop, own_path.stop
             if not error.size:
                 continue
-            is_local = arrow.place[part.columns] < 0
+            is_local = arrow.border_positions[part.columns] < 0
             if is_local.any():
                 adjoints = chain_adjoint(part, block) * error[:, :, None]
                 flat_adjoints = adjoints.reshape(error.size, -1)
                 local_indices, border_indices = (
                     position_of[part.columns[is_local]],
-                    arrow.place[part.columns[~is_local]],
+                    arrow.border_positions[part.columns[~is_local]],
                 )
                 local_adjoints, border_adjoints = flat_adjoints[:, is_local], np.zeros((error.size, n_b))
                 border_adjoints[:, border_indices] = flat_adjoints[:, ~is_local]
@@ -143,7 +143,7 @@ class BlockFisherInformation:
                 shared += border_response.T @ border_response
                 continue
             border_block = np.zeros((count, n_b))
-            border_block[:, arrow.place[part.columns]] = block
+            border_block[:, arrow.border_positions[part.columns]] = block
             bound_multipliers = np.zeros((condensed.layout.n_v if bounded.size else 0, n_b))
             bound_multipliers[bounded] = bound
             paths = np.zeros((condensed.c.size, n_b))
@@ -177,7 +177,7 @@ def own_information(
     limit = rank_tolerance * largest
     parts: list[_BatchFactors] = []
     border = [arrow.border_rows]
-    factors = arrow.compressed(np.zeros(rows.height)).factors
+    factors = arrow.factor_chains(np.zeros(rows.height)).factors
     min_singular_value, rank, n_free = np.inf, 0, 0
     for batch, R in zip(arrow.batches, factors, strict=True):
         o, batch_at_bound = batch.o, is_at_bound[batch.local_unknowns]

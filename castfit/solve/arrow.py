@@ -88,7 +88,7 @@ class ArrowMatrix:
 
     batches: tuple[ChainBatch, ...]
     border: Index
-    place: Index
+    border_positions: Index
     scale: Array
     border_rows: Array
     border_row_indices: Index
@@ -100,11 +100,11 @@ class ArrowMatrix:
         return self.border.size
 
     @property
-    def trivial(self) -> bool:
+    def is_trivial(self) -> bool:
         """Check whether there are too few local unknowns for elimination to be worthwhile."""
         return sum(batch.local_unknowns.size for batch in self.batches) <= MAX_DENSE_LOCAL_UNKNOWNS
 
-    def compressed(self, u: Array) -> FactoredArrow:
+    def factor_chains(self, u: Array) -> FactoredArrow:
         """Factor every chain with the residuals u (m,)."""
         residuals = np.append(u, 0.0)
         factors = [batched_qr(np.concatenate([b.E, residuals[b.rows][:, :, None]], axis=2)) for b in self.batches]
@@ -271,7 +271,7 @@ class FactoredArrow:
             factors.append(batched_qr(np.concatenate([R, padded_rows], axis=1)))
         return FactoredArrow(self.arrow, tuple(factors), np.concatenate([self.border_rows, border]))
 
-    def factored(self, signs: Sequence[Signs], lower: Sequence[Array], upper: Sequence[Array]) -> ArrowFactors:
+    def eliminate(self, signs: Sequence[Signs], lower: Sequence[Array], upper: Sequence[Array]) -> ArrowFactors:
         """Eliminate the local unknowns; those at bounds (N, o) are fixed there."""
         parts: list[EliminatedBatch] = []
         rows = [self.border_rows]
@@ -290,7 +290,7 @@ class FactoredArrow:
             rows.append(at_border(below, batch.border_entries, self.arrow.n_b))
         return ArrowFactors(self.arrow, tuple(parts), triangle(np.concatenate(rows)))
 
-    def best(
+    def minimise_locally(
         self, border: Array, lower: Sequence[Array], upper: Sequence[Array], guess: Sequence[Signs]
     ) -> tuple[float, list[Array], list[Signs]]:
         """Return the smallest half-square for a given border, and the local unknowns there."""
@@ -392,7 +392,7 @@ class ArrowFactors:
             np.add.at(out, part.batch.border_entries, (part.response.swapaxes(1, 2) @ part.offset[:, :, None])[:, :, 0])
         return out
 
-    def gathered(self, local_x: Sequence[Array], border: Array) -> Array:
+    def gather(self, local_x: Sequence[Array], border: Array) -> Array:
         """Return x (n_x,), not scaled, from scaled local unknowns per batch (N, o) and border (n_b,)."""
         x = np.zeros(self.arrow.scale.size)
         x[self.arrow.border] = border

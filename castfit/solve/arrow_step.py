@@ -88,7 +88,7 @@ def find_singular_directions(
         n_singular += int(singular.sum())
         local_directions.append(stiffness * np.where(singular[:, :, None], Vt, 0.0))
     held_system = compressed.with_rows(local_directions, np.empty((0, arrow.n_b + 1)))
-    factors = held_system.factored(*_build_fixed_bounds(arrow, is_fixed))
+    factors = held_system.eliminate(*_build_fixed_bounds(arrow, is_fixed))
     free = np.eye(arrow.n_b)[:, ~is_fixed[arrow.border]]
     closure = pinned_rows @ free
     Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
@@ -132,7 +132,7 @@ def solve(
     highs = [(upper / D)[batch.local_unknowns] for batch in arrow.batches]
     held_system = compressed.with_rows(holding.local_rows, np.empty((0, arrow.n_b + 1)))
     if holding.directions.shape[1]:
-        factors = held_system.factored(*_build_fixed_bounds(arrow, lower == upper))
+        factors = held_system.eliminate(*_build_fixed_bounds(arrow, lower == upper))
         held_system = replace(
             held_system, border_rows=np.concatenate([held_system.border_rows, holding.border_rows(factors)])
         )
@@ -153,13 +153,13 @@ def solve(
     iterations = 0
     while True:
         iterations += 1
-        factors = held_system.factored(signs, lows, highs)
+        factors = held_system.eliminate(signs, lows, highs)
         border_solution = _of_border(factors, low, high, scaled, guess, guess_rows)
         n_iterations += border_solution.iterations
         guess, guess_rows = border_solution.bounds_active, border_solution.rows_active
         border_x, (cost, local_values, new_signs) = (
             border_solution.x,
-            held_system.best(border_solution.x, lows, highs, signs),
+            held_system.minimise_locally(border_solution.x, lows, highs, signs),
         )
         is_settled = _same(signs, new_signs) or not border_solution.feasible or iterations >= MAX_ACTIVE_SETS
         if not is_settled and np.isfinite(value):
@@ -167,12 +167,12 @@ def solve(
             while cost >= value and step > _COST_RTOL:  # towards the best border so far
                 step *= 0.5
                 border_x = border + step * (border_solution.x - border)
-                cost, local_values, new_signs = held_system.best(border_x, lows, highs, new_signs)
+                cost, local_values, new_signs = held_system.minimise_locally(border_x, lows, highs, new_signs)
             is_settled = value - cost <= _COST_RTOL * abs(value)
         border, value, signs = border_x, cost, new_signs
         if is_settled:
             break
-    x = factors.gathered(local_values, border)
+    x = factors.gather(local_values, border)
     multipliers, active = np.zeros(D.size), np.zeros(D.size, dtype=np.int8)
     multipliers[border_indices], active[border_indices] = (
         border_solution.bound_multipliers / D[border_indices],
@@ -185,7 +185,7 @@ def solve(
         active[batch.local_unknowns] = np.where(lo == hi, 0, sign)
     clipped_x = np.clip(np.where(active < 0, lower, np.where(active > 0, upper, x)), lower, upper)
     return BoundedLsqSolution(
-        x=clipped_x if border_solution.feasible else np.where(arrow.place < 0, clipped_x, x),
+        x=clipped_x if border_solution.feasible else np.where(arrow.border_positions < 0, clipped_x, x),
         bound_multipliers=multipliers,
         row_multipliers=border_solution.row_multipliers,
         bounds_active=active,

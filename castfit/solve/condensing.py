@@ -181,7 +181,7 @@ class CondensedChain:
     def inner(self) -> tuple[Array, Array]:
         """Return the inner steps as affine functions of x': offsets (K, n_w), derivatives (K, n_w, n_x')."""
         stages = self.stages
-        return self.h + _apply(stages.W_s, self.g), self.follow(stages.W_s, stages.W_q)
+        return self.h + _apply(stages.W_s, self.g), self.propagate_rows(stages.W_s, stages.W_q)
 
     def growth(self, scale: Array | None = None) -> float:
         """Return the growth of node sensitivities relative to the contributions of single stages.
@@ -198,7 +198,7 @@ class CondensedChain:
         )
         return float(np.where(np.isfinite(ratio), ratio, np.inf).max(initial=0.0))
 
-    def follow(self, M_s: Array, M_q: Array) -> Array:
+    def propagate_rows(self, M_s: Array, M_q: Array) -> Array:
         """Return the derivative (K, rows, n_x') of rows  M_s ds_k + M_q dq."""
         if not self.chain.n_s:
             return M_q
@@ -302,10 +302,10 @@ def condense(
         n_x += nodes.kept_nodes.size * chain.n_s
     retained_positions = [part.chain.nodes[part.nodes.kept_nodes].ravel() for part in parts]
     residuals = [
-        (part.columns, part.chain.whitened(part.follow(part.stages.R_s, part.stages.R_q))[part.chain.row_mask])
+        (part.columns, part.chain.whitened(part.propagate_rows(part.stages.R_s, part.stages.R_q))[part.chain.row_mask])
         for part in parts
     ]
-    path = [(part.columns, _flat(part.follow(part.stages.C_s, part.stages.C_q))) for part in parts]
+    path = [(part.columns, _flat(part.propagate_rows(part.stages.C_s, part.stages.C_q))) for part in parts]
     return Condensed(
         layout,
         linearization.v,

@@ -51,7 +51,7 @@ class DescentOutcome:
 
     theta: Array
     cost: float
-    promise: float
+    predicted_decrease: float
     evaluations: dict[str, int]
 
 
@@ -59,7 +59,7 @@ def supports_dense_descent(staged: StagedProblem) -> bool:
     """Check whether theta is the only variable, with bounds as the only constraints, and E is not mostly zero."""
     layout = staged.layout
     zeros = sum(chain.row_mask.sum() * (layout.n_theta**2 - chain.theta.size**2) for chain in layout.chains)
-    is_theta_only = layout.n_v == layout.n_theta and not layout.constrained
+    is_theta_only = layout.n_v == layout.n_theta and not layout.has_constraints
     return is_theta_only and Linearization in staged.capabilities and bool(zeros < _MAX_ZERO_PRODUCTS)
 
 

@@ -224,7 +224,7 @@ class GaussNewton:
     def course(self, ledger: CountingProblem) -> SolveStates:
         """Return all states of a solve, including those of fallbacks if the direct search fails."""
         # Relaxed problems treat stages separately, which requires independent errors; these are fitted first.
-        soft = self.homotopy != "never" and not ledger.staged.layout.correlated
+        soft = self.homotopy != "never" and not ledger.staged.layout.has_correlated_errors
         return SolveStates(
             ledger,
             self.init(ledger),
@@ -250,8 +250,8 @@ class GaussNewton:
         raise_if_mistakes(f"GaussNewton({self.step_control!r})", self._control.mistakes(staged.layout))
         start = within_bounds(staged, staged.start)
         if self._searches(ledger) and self.homotopy != "always":
-            evaluation = ledger.search.evaluate(start, begins=True)
-            if evaluation.ok and ledger.search.linearize(start).ok:
+            evaluation = ledger.low_accuracy.evaluate(start, begins=True)
+            if evaluation.ok and ledger.low_accuracy.linearize(start).ok:
                 return GaussNewtonState(0, "straight", evaluation, is_low_accuracy=True)
         evaluation = ledger.evaluate(start, begins=True)
         if not evaluation.ok or not ledger.linearize(start).ok:
@@ -264,12 +264,12 @@ class GaussNewton:
         """Do one iteration; if it needs values at full accuracy, only return these."""
         staged = ledger.staged
         rule = self._rule(staged, state)
-        linear = (ledger.search if state.is_low_accuracy else ledger).linearize(state.v)
+        linear = (ledger.low_accuracy if state.is_low_accuracy else ledger).linearize(state.v)
         if not linear.ok:
             return self._closely(ledger, state) if state.is_low_accuracy else end_failed_attempt(state, linear)
         threshold = self.regularisation if rule.holds_singular_directions else 0.0
         local = local_problem(staged, linear, warm=state.active, regularisation=threshold)
-        if not local.finite:
+        if not local.is_finite:
             if state.is_low_accuracy:
                 return self._closely(ledger, state)
             return replace(state, status=Status.LINEAR_ALGEBRA_FAILED, detail="Derivatives overflow.")
@@ -278,8 +278,10 @@ class GaussNewton:
             return self._closely(ledger, state)
         gap = infeasibility(staged.layout, staged.scale, linear)
         report = _figures(local, step, gap)
-        tolerance = max(self.tolerance * (_SCORING_STEP_RTOL if _scores(linear, staged) else 1.0), ledger.control.rough)
-        is_flickering = is_small_decrease(staged, linear, state.progress.closest[1], tolerance)
+        tolerance = max(
+            self.tolerance * (_SCORING_STEP_RTOL if _scores(linear, staged) else 1.0), ledger.control.low_accuracy_rtol
+        )
+        is_flickering = is_small_decrease(staged, linear, state.progress.min_gap_and_decrease[1], tolerance)
         near_decrease = (
             FALLBACK_THRESHOLDS.near_decrease if rule.holds_singular_directions else FALLBACK_THRESHOLDS.noisy_decrease
         )
@@ -288,14 +290,16 @@ class GaussNewton:
         )
         # Convergence depends on the predicted decrease of a full step within the constraints, and on the gaps.
         is_converged = gap <= MATCHING_TOLERANCE and is_small_decrease(staged, linear, step.decrease, tolerance)
-        if is_converged or progress.idle > FALLBACK_THRESHOLDS.max_idle_steps:
+        if is_converged or progress.n_idle_steps > FALLBACK_THRESHOLDS.max_idle_steps:
             is_good = (
                 gap <= FALLBACK_THRESHOLDS.noisy_gap
                 and step.decrease <= FALLBACK_THRESHOLDS.noisy_decrease * linear.informing_square
             )
             status = Status.CONVERGED if is_converged or is_good else Status.ACCEPTABLE
             return self._arrive(ledger, replace(state, local=step, progress=progress, report=report), local, status)
-        search = LineSearch(ledger.search if state.is_low_accuracy else ledger, local, step, linear, progress.memory)
+        search = LineSearch(
+            ledger.low_accuracy if state.is_low_accuracy else ledger, local, step, linear, progress.memory
+        )
         is_close = (
             rule.holds_singular_directions
             and staged.least_squares
@@ -313,18 +317,18 @@ class GaussNewton:
             advance = rule.advance(search)
             is_closing = state.is_low_accuracy and _is_near_convergence(staged, step, advance)
             for _ in range(_MAX_STEP_HALVINGS):  # the next iteration needs sensitivities
-                if advance.to is None or is_closing or search.ledger.linearize(advance.to.v).ok:
+                if advance.new_point is None or is_closing or search.ledger.linearize(advance.new_point.v).ok:
                     break
-                half = search.trial(0.5 * (advance.to.v - linear.v))
-                advance = replace(advance, to=half if half.ok else None, damping=0.5 * advance.damping)
+                half = search.trial(0.5 * (advance.new_point.v - linear.v))
+                advance = replace(advance, new_point=half if half.ok else None, damping=0.5 * advance.damping)
             else:
-                advance = replace(advance, to=None)
+                advance = replace(advance, new_point=None)
         length = search.norm(step.dv)
         is_cycling = (
             advance.damping == 1.0
             and abs(length - state.report.get("step", np.inf)) <= FALLBACK_THRESHOLDS.cycling_length_rtol * length
         )
-        is_stuck = advance.to is None or same_point(advance.to.v, linear.v)
+        is_stuck = advance.new_point is None or same_point(advance.new_point.v, linear.v)
         if is_stuck and state.is_low_accuracy:
             return self._closely(ledger, replace(state, local=step, progress=progress))
         is_damped = (
@@ -333,7 +337,7 @@ class GaussNewton:
         new_state = replace(
             state,
             iteration=state.iteration + 1,
-            evaluation=state.evaluation if is_stuck or advance.to is None else advance.to,
+            evaluation=state.evaluation if is_stuck or advance.new_point is None else advance.new_point,
             damping=advance.damping,
             local=step,
             report={**report, **advance.report, "step": length},
@@ -341,8 +345,8 @@ class GaussNewton:
                 progress,
                 memory=advance.memory,
                 steps=progress.steps + 1,
-                stalled=progress.stalled + is_damped,
-                circling=progress.circling + 1 if is_cycling else 0,
+                n_stalled_steps=progress.n_stalled_steps + is_damped,
+                n_cycling_steps=progress.n_cycling_steps + 1 if is_cycling else 0,
                 previous_points=()
                 if state.phase == LEVENBERG_MARQUARDT_PHASE
                 else (*progress.previous_points[-1:], (linear.v, step.dv)),
@@ -354,14 +358,14 @@ class GaussNewton:
 
     def _searches(self, ledger: CountingProblem) -> bool:
         """Whether stages may be integrated less accurately far from the solution."""
-        return self.accuracy == "deserved" and ledger.search is not ledger
+        return self.accuracy == "deserved" and ledger.low_accuracy is not ledger
 
     def _closely(self, ledger: CountingProblem, state: GaussNewtonState) -> GaussNewtonState:
-        memory = self._rule(ledger.staged, state).carried(state.progress.memory)
+        memory = self._rule(ledger.staged, state).memory_after_accuracy_change(state.progress.memory)
         return state.at_full_accuracy(ledger.evaluate(state.v, begins=True), memory)
 
     def _rule(self, staged: StagedProblem, state: GaussNewtonState) -> StepControl:
-        if state.progress.unheld:
+        if state.progress.is_unregularized:
             return TrustRegion()
         # The natural level function uses derivatives of another point, which does not suit general densities.
         if state.phase == LEVENBERG_MARQUARDT_PHASE or (
@@ -377,10 +381,13 @@ class GaussNewton:
 
         No decrease is predicted with singular directions free, and no earlier point was lower.
         """
-        staged, evaluation, ledger.arrived = ledger.staged, state.evaluation, local
+        staged, evaluation, ledger.converged_local_problem = ledger.staged, state.evaluation, local
         holds_directions = self._rule(staged, state).holds_singular_directions
         if not is_small_decrease(
-            staged, evaluation, local.promise, max(FALLBACK_THRESHOLDS.max_stationary_decrease, ledger.control.rough)
+            staged,
+            evaluation,
+            local.predicted_decrease,
+            max(FALLBACK_THRESHOLDS.max_stationary_decrease, ledger.control.low_accuracy_rtol),
         ):
             return _let_go(state) if holds_directions else replace(state, status=Status.STEP_TOO_SMALL)
         if not holds_directions and "back" not in state.progress.memory:
@@ -391,7 +398,7 @@ class GaussNewton:
                 and best.cost < evaluation.cost
                 and not is_small_decrease(staged, evaluation, evaluation.cost - best.cost, self.tolerance)
             ):
-                return _gone_back(_let_go(state, is_unregularized=state.progress.unheld), best)
+                return _gone_back(_let_go(state, is_unregularized=state.progress.is_unregularized), best)
         return replace(state, status=status)
 
     def _give_up(self, ledger: CountingProblem, state: GaussNewtonState, search: LineSearch) -> GaussNewtonState:
@@ -473,10 +480,10 @@ def _is_near_convergence(staged: StagedProblem, step: Step, advance: StepOutcome
 
     Far away, where a step predicts to remove most of the cost, predictions are not reliable.
     """
-    evaluation = advance.to
+    evaluation = advance.new_point
     if evaluation is None or step.decrease > evaluation.informing_square:
         return False
-    return _deserves_accuracy(staged, evaluation, advance.promise)
+    return _deserves_accuracy(staged, evaluation, advance.predicted_decrease)
 
 
 def _lowest(ledger: CountingProblem, state: GaussNewtonState) -> Evaluation:
@@ -490,12 +497,12 @@ def _let_go(state: GaussNewtonState, *, is_unregularized: bool = True) -> GaussN
     """Continue in a trust region without regularisation, which kept other directions from the optimum."""
     progress = replace(
         state.progress,
-        unheld=is_unregularized,
+        is_unregularized=is_unregularized,
         memory={},
-        idle=0,
-        closest=(np.inf, np.inf),
+        n_idle_steps=0,
+        min_gap_and_decrease=(np.inf, np.inf),
         is_divergent=False,
-        circling=0,
+        n_cycling_steps=0,
     )
     return replace(state, local=None, progress=progress)
 
@@ -511,19 +518,24 @@ def _closing_in(
     """Count the steps near the solution that make no progress; a small predicted decrease only fluctuates."""
     if not (gap <= FALLBACK_THRESHOLDS.near_gap and step.decrease <= near_decrease * half_square):
         return (
-            replace(progress, idle=0, closest=(np.inf, np.inf))
-            if progress.is_near_solution or progress.idle
+            replace(progress, n_idle_steps=0, min_gap_and_decrease=(np.inf, np.inf))
+            if progress.is_near_solution or progress.n_idle_steps
             else progress
         )
-    least_gap, least_decrease = progress.closest
+    least_gap, least_decrease = progress.min_gap_and_decrease
     is_closer = MATCHING_TOLERANCE < gap < FALLBACK_THRESHOLDS.min_progress_factor * least_gap or (
         step.decrease < FALLBACK_THRESHOLDS.min_progress_factor * least_decrease and not is_flickering
     )
-    closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if is_closer else progress.closest
+    closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if is_closer else progress.min_gap_and_decrease
     is_divergent = progress.is_divergent or step.decrease > max(
         FALLBACK_THRESHOLDS.divergence_factor * least_decrease, FALLBACK_THRESHOLDS.noisy_decrease * half_square
     )
-    return replace(progress, idle=0 if is_closer else progress.idle + 1, closest=closest, is_divergent=is_divergent)
+    return replace(
+        progress,
+        n_idle_steps=0 if is_closer else progress.n_idle_steps + 1,
+        min_gap_and_decrease=closest,
+        is_divergent=is_divergent,
+    )
 
 
 def _iteration(ledger: CountingProblem, state: GaussNewtonState) -> Iteration:

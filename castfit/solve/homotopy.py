@@ -64,28 +64,28 @@ class AttemptProgress:
     memory: Mapping[str, float] = field(default_factory=dict[str, float])
     station: int = -1
     steps: int = 0
-    stalled: int = 0
-    idle: int = 0
-    closest: tuple[float, float] = (np.inf, np.inf)
+    n_stalled_steps: int = 0
+    n_idle_steps: int = 0
+    min_gap_and_decrease: tuple[float, float] = (np.inf, np.inf)
     is_divergent: bool = False
-    circling: int = 0
-    unheld: bool = False
+    n_cycling_steps: int = 0
+    is_unregularized: bool = False
     previous_points: tuple[tuple[Array, Array], ...] = ()
 
     @property
     def is_near_solution(self) -> bool:
         """Whether the last local problem was near the solution."""
-        return self.closest[0] < np.inf
+        return self.min_gap_and_decrease[0] < np.inf
 
     @property
-    def needs_rescue(self) -> bool:
+    def needs_fallback(self) -> bool:
         """Whether there were too many steps, or damped ones, without a solution nearby."""
         straight = self.station < 0
         slow = self.steps >= (
             FALLBACK_THRESHOLDS.max_straight_iterations if straight else FALLBACK_THRESHOLDS.max_exact_iterations
         )
-        return not (self.is_near_solution or self.unheld) and (
-            slow or (straight and self.stalled >= FALLBACK_THRESHOLDS.max_stalled_steps)
+        return not (self.is_near_solution or self.is_unregularized) and (
+            slow or (straight and self.n_stalled_steps >= FALLBACK_THRESHOLDS.max_stalled_steps)
         )
 
 
@@ -135,7 +135,7 @@ class GaussNewtonState:
         return self.progress.station
 
     @property
-    def soft(self) -> bool:
+    def is_relaxed(self) -> bool:
         """Whether the current problem is a relaxed one."""
         return self.phase.startswith("station")
 
@@ -144,7 +144,7 @@ class GaussNewtonState:
 
         Reset the cycling count and discard earlier points of lower accuracy.
         """
-        progress = replace(self.progress, memory=memory, circling=0, previous_points=())
+        progress = replace(self.progress, memory=memory, n_cycling_steps=0, previous_points=())
         return replace(self, is_low_accuracy=False, evaluation=evaluation, progress=progress)
 
 
@@ -171,7 +171,7 @@ class SolveStates:
         roughly: bool,
     ) -> None:
         self.ledger, self.first_state, self.step, self.max_iter = ledger, first_state, step, max_iter
-        self.rescued, self.always, self.roughly = rescued, always, roughly
+        self.allows_fallbacks, self.always_relaxes, self.has_low_accuracy_start = rescued, always, roughly
         self.optimum: GaussNewtonState | None = None  # best optimum, if implausible and the search continued
         self._others = self._tries()
         self._stations: tuple[RelaxationLevel, ...] = ()
@@ -179,7 +179,7 @@ class SolveStates:
     def __iter__(self) -> Iterator[GaussNewtonState]:
         """Yield the state at the start and after every iteration; the last one has a status."""
         state = self.first_state
-        if self.always and state.status is None:
+        if self.always_relaxes and state.status is None:
             state = next(self._others)
         yield state
         while state.status is None:
@@ -188,7 +188,7 @@ class SolveStates:
             else:
                 with np.errstate(over="ignore", invalid="ignore"):  # overflow is detected later
                     while True:  # an iteration may only compute values at full accuracy
-                        new_state = self._soft_step(state) if state.soft else self.step(self.ledger, state)
+                        new_state = self._soft_step(state) if state.is_relaxed else self.step(self.ledger, state)
                         if new_state.is_low_accuracy and self._circles(new_state):
                             accurate_evaluation = self.ledger.evaluate(new_state.v, begins=True)
                             state = new_state.at_full_accuracy(accurate_evaluation, new_state.progress.memory)
@@ -213,19 +213,22 @@ class SolveStates:
     def _following(self, state: GaussNewtonState, new_state: GaussNewtonState) -> GaussNewtonState:
         """Return the state after a step: the same attempt, or the next one if this attempt is over."""
         if new_state.status is None:
-            if state.soft or new_state.iteration == state.iteration:
+            if state.is_relaxed or new_state.iteration == state.iteration:
                 return new_state
             if self._circles(new_state):
                 return _start_attempt(new_state, LEVENBERG_MARQUARDT_PHASE, new_state.evaluation)
-            return (self._next(new_state) if new_state.progress.needs_rescue else None) or new_state
+            return (self._next(new_state) if new_state.progress.needs_fallback else None) or new_state
         if new_state.status.success:
             return self._accept_optimum(new_state)
         return self._next(new_state) or self.end_search(new_state, new_state.status, new_state.detail)
 
     def _circles(self, state: GaussNewtonState) -> bool:
         """Check whether full steps cycle around an optimum without converging to it."""
-        round_ = state.progress.circling >= FALLBACK_THRESHOLDS.max_cycling_steps and not state.progress.unheld
-        free = self.rescued and state.phase != LEVENBERG_MARQUARDT_PHASE
+        round_ = (
+            state.progress.n_cycling_steps >= FALLBACK_THRESHOLDS.max_cycling_steps
+            and not state.progress.is_unregularized
+        )
+        free = self.allows_fallbacks and state.phase != LEVENBERG_MARQUARDT_PHASE
         return round_ and free and not has_implausible_residuals(self.ledger.staged, state.evaluation)
 
     def _accept_optimum(self, state: GaussNewtonState) -> GaussNewtonState:
@@ -240,7 +243,7 @@ class SolveStates:
 
     def _next(self, state: GaussNewtonState) -> GaussNewtonState | None:
         """Return the first state of the next attempt, or None if there is none."""
-        if not self.rescued or state.phase == LEVENBERG_MARQUARDT_PHASE:
+        if not self.allows_fallbacks or state.phase == LEVENBERG_MARQUARDT_PHASE:
             return None
         next_state = next(self._others, None)
         if next_state is not None:
@@ -253,18 +256,18 @@ class SolveStates:
         """Yield the first states of all attempts except the first and the last one, on demand."""
         staged, compute_second_start = self.ledger.staged, self.ledger.control.second_start
         start = origin = within_bounds(staged, staged.start)
-        if compute_second_start is not None and not self.always:
-            ledger = self.ledger.search if self.roughly else self.ledger
+        if compute_second_start is not None and not self.always_relaxes:
+            ledger = self.ledger.low_accuracy if self.has_low_accuracy_start else self.ledger
             evaluation = ledger.evaluate(within_bounds(staged, compute_second_start()), begins=True)
             if evaluation.ok:
                 origin = evaluation.v
-                yield GaussNewtonState(0, "second start", evaluation, is_low_accuracy=self.roughly)
+                yield GaussNewtonState(0, "second start", evaluation, is_low_accuracy=self.has_low_accuracy_start)
         for stations, initial_v in (
             (FALLBACK_THRESHOLDS.relaxation_levels, origin),
             (FALLBACK_THRESHOLDS.slow_relaxation_levels, start),
         ):
             self._stations = stations
-            evaluation = self.ledger.coarse.evaluate(initial_v, begins=True)
+            evaluation = self.ledger.explicit_low_accuracy.evaluate(initial_v, begins=True)
             yield GaussNewtonState(
                 0,
                 "station 1",
@@ -274,7 +277,7 @@ class SolveStates:
 
     def _soft_step(self, state: GaussNewtonState) -> GaussNewtonState:
         """Do one Levenberg-Marquardt step at a station; continue with the next station if this one has ended."""
-        staged, coarse, progress = self.ledger.staged, self.ledger.coarse, state.progress
+        staged, coarse, progress = self.ledger.staged, self.ledger.explicit_low_accuracy, state.progress
         linear = coarse.linearize(state.v)
         if not linear.ok:
             return end_failed_attempt(state, linear)
@@ -283,17 +286,17 @@ class SolveStates:
         new_state = replace(
             state,
             iteration=state.iteration + 1,
-            evaluation=linear if relaxed_step.to is None else relaxed_step.to,
-            damping=1.0 / (1.0 + relaxed_step.held_back),
+            evaluation=linear if relaxed_step.new_point is None else relaxed_step.new_point,
+            damping=1.0 / (1.0 + relaxed_step.used_damping),
             progress=replace(progress, memory={"mu": relaxed_step.damping}, steps=progress.steps + 1),
             report={
                 "level": relaxed_step.value,
-                "mu": relaxed_step.held_back,
+                "mu": relaxed_step.used_damping,
                 "gap": infeasibility(staged.layout, staged.scale, linear),
                 "residual": float(np.sqrt(weighted_squares(staged.layout, linear))),
             },
         )
-        is_free_step = relaxed_step.held_back < FALLBACK_THRESHOLDS.free_step_damping
+        is_free_step = relaxed_step.used_damping < FALLBACK_THRESHOLDS.free_step_damping
         is_done = relaxed_step.decrease < (
             FALLBACK_THRESHOLDS.min_level_decrease if is_free_step else FALLBACK_THRESHOLDS.min_damped_level_decrease
         )

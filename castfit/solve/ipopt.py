@@ -297,7 +297,7 @@ class _IpoptRun:
         self.errors: list[BaseException] = []
         self.stop_status: Status | None = None
         self.idle, self.min_decrease = 0, np.inf  # iterations with small, stagnating predictions
-        self.by_promise = not staged.least_squares or ledger.control.rough > 0.0
+        self.by_promise = not staged.least_squares or ledger.control.low_accuracy_rtol > 0.0
         self.end: tuple[Array, Array] | None = None  # end without predicted decrease: v, multipliers of bounds
         self.objective = _Objective()
         self.scalar = MatchingProducts in staged.capabilities
@@ -337,7 +337,7 @@ class _IpoptRun:
             factor = _factor(sigma, sigma_guess)
             self.objective = _Objective(factor, sigma, factor * _constant(staged, sigma))
             solution = self.run(start, ipopt_options if is_single_sigma else {**ipopt_options, **_LOW_ACCURACY_OPTIONS})
-            if is_single_sigma or not solution.status.success or self.control.rough:
+            if is_single_sigma or not solution.status.success or self.control.low_accuracy_rtol:
                 return solution
             start, evaluation, previous_sigma, ipopt_options = (
                 solution.v,
@@ -396,7 +396,7 @@ class _IpoptRun:
             "tol": self.options.tolerance,
             "max_iter": max(self.options.max_iter - self.iterations, 0),
             "linear_solver": self.options.linear_solver,
-            **(_LOW_ACCURACY_OPTIONS if self.control.rough else {}),
+            **(_LOW_ACCURACY_OPTIONS if self.control.low_accuracy_rtol else {}),
             **(_INTEGRATED_OPTIONS if staged.integration_rtol else {}),
             **(_LIMITED_MEMORY_OPTIONS if self.limited else {}),
             **ipopt_options,
@@ -473,8 +473,12 @@ class _IpoptRun:
         elif is_small_decrease(staged, linear, step.decrease, FALLBACK_THRESHOLDS.noisy_decrease):
             self.idle += 1
         if self.idle <= FALLBACK_THRESHOLDS.max_idle_steps and not (
-            is_small_decrease(staged, linear, step.decrease, max(_MIN_PREDICTED_DECREASE, self.control.rough))
-            and is_small_decrease(staged, linear, predicted_decrease, max(_MIN_BOUND_STEP_DECREASE, self.control.rough))
+            is_small_decrease(
+                staged, linear, step.decrease, max(_MIN_PREDICTED_DECREASE, self.control.low_accuracy_rtol)
+            )
+            and is_small_decrease(
+                staged, linear, predicted_decrease, max(_MIN_BOUND_STEP_DECREASE, self.control.low_accuracy_rtol)
+            )
         ):
             return False
         self.end = v, step.bound_multipliers
@@ -612,7 +616,7 @@ class _IpoptRun:
         if self._approximate_jacobians is not None:
             layout, matching_multipliers = self.staged.layout, self.rows.multipliers(lam_g)
             squares = squares_blocks(layout, self.staged.scale, self._approximate_jacobians, matching_multipliers)
-        if self.staged.layout.correlated:
+        if self.staged.layout.has_correlated_errors:
             squares = [*squares, *self.hessian.coupled(self.staged.layout, linear.jacobians, weight)]
         return [self.hessian.nonzeros(blocks, theta, squares)]
 
@@ -654,7 +658,7 @@ def _stepped(staged: StagedProblem, linear: Linearization) -> tuple[Array, Step]
     """Return the residuals of the condensed problem and the Gauss-Newton step; None if numbers overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
         local = local_problem(staged, linear, regularisation=_GAUSS_NEWTON_REGULARISATION)
-        return (local.condensed.u, local.direction()) if local.finite else None
+        return (local.condensed.u, local.direction()) if local.is_finite else None
 
 
 def _pattern(staged: StagedProblem, ledger: CountingProblem) -> tuple[Index, Index] | None:

@@ -54,11 +54,11 @@ class RelaxedStep:
     held_back : mu of this step
     """
 
-    to: Evaluation | None
+    new_point: Evaluation | None
     value: float
     decrease: float
     damping: float
-    held_back: float
+    used_damping: float
 
 
 class StepEquations(Protocol):
@@ -126,7 +126,7 @@ class RelaxedProblem:
                 predicted_decrease = normal_equations.decrease(new_v - v)
                 gain = (current_value - value) / max(predicted_decrease, 1e-300)
                 # The next step needs sensitivities at the new point.
-                if value < current_value and gain > 1e-4 and self.goes_on(ledger, new_v):
+                if value < current_value and gain > 1e-4 and self.has_derivatives(ledger, new_v):
                     shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(gain, 2.0) - 1.0) ** 3)
                     return RelaxedStep(
                         trial, value, (current_value - value) / current_value, max(mu * shrink, 1e-12), mu
@@ -135,7 +135,7 @@ class RelaxedProblem:
             growth *= 2.0
         return RelaxedStep(None, current_value, 0.0, mu, mu)
 
-    def goes_on(self, ledger: CountingProblem, v: Array) -> bool:
+    def has_derivatives(self, ledger: CountingProblem, v: Array) -> bool:
         """Whether there are derivatives at v."""
         return ledger.linearize(v).ok
 

@@ -60,7 +60,7 @@ def expected_noise(staged: StagedProblem) -> tuple[Array, ...]:
 
 def signal_in_units(staged: StagedProblem, evaluation: Evaluation) -> tuple[Array, ...]:
     """Return the typical magnitude of the data of each row, (K, n_r) per chain, in units of the sigmas at a point."""
-    factors = staged.layout.of_rows(1.0 / evaluation.sigma)
+    factors = staged.layout.expand_to_rows(1.0 / evaluation.sigma)
     return tuple(r * of_rows for r, of_rows in zip(staged.signal, factors, strict=True))
 
 

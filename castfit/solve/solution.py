@@ -97,7 +97,7 @@ class SolveControl:
     max_time: float = np.inf
     callback: Callable[[Iteration], Any] | None = None
     second_start: Callable[[], Array] | None = None
-    rough: float = 0.0
+    low_accuracy_rtol: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float
     """
     if not evaluation.ok:
         return np.inf
-    if layout.of_theta:
+    if layout.is_theta_only:
         return 0.0
     largest_violation = 0.0
     for i, (chain, values) in enumerate(zip(layout.chains, evaluation.values, strict=True)):
@@ -182,12 +182,12 @@ class CountingProblem:
         self._linear: Linearization | None = None
         self._requested_v: Array | None = None
         self._requested_linear_v: Array | None = None
-        self.arrived: LocalProblem | None = None
+        self.converged_local_problem: LocalProblem | None = None
         """Local problem at the optimum, which the verification need not solve again."""
-        self.began = time.perf_counter()
+        self.start_time = time.perf_counter()
 
     @cached_property
-    def coarse(self) -> CountingProblem:
+    def explicit_low_accuracy(self) -> CountingProblem:
         """Ledger of the problem at low accuracy, nothing eliminated; it adds counts and best points to this ledger.
 
         Elimination uses the weights of the exact problem, which differ from the weights of relaxed problems.
@@ -196,7 +196,7 @@ class CountingProblem:
         return self if rough is self.staged else CountingProblem(rough, self.control, self)
 
     @cached_property
-    def search(self) -> CountingProblem:
+    def low_accuracy(self) -> CountingProblem:
         """Ledger of the problem at search accuracy; it has its own best point."""
         rough = self.staged.low_accuracy()
         return self if rough is self.staged else CountingProblem(rough, self.control, self, is_separate=True)
@@ -214,7 +214,7 @@ class CountingProblem:
     @property
     def seconds(self) -> float:
         """Time since the solve began."""
-        return time.perf_counter() - self.began
+        return time.perf_counter() - self.start_time
 
     def evaluate(self, v: Array, *, begins: bool = False) -> Evaluation:
         """Evaluate, reusing the last result at the same point; `begins`: derivatives at this point follow."""
@@ -289,7 +289,7 @@ class CountingProblem:
         if self.staged.eliminated.size:
             with suppress(StopRequested):
                 v = self.staged.evaluate(v).v
-        no_signs, local = np.zeros(v.size, dtype=np.int8), self.arrived
+        no_signs, local = np.zeros(v.size, dtype=np.int8), self.converged_local_problem
         return Solution(
             v,
             status,

@@ -134,7 +134,9 @@ class Sqp:
         assert state.status is not None
         v, active = state.linear.v, np.zeros(state.linear.v.size, dtype=np.int8)
         if state.status.success:
-            active = active_bounds(staged, v, np.zeros(v.size) if state.bounds is None else state.bounds)
+            active = active_bounds(
+                staged, v, np.zeros(v.size) if state.bound_multipliers is None else state.bound_multipliers
+            )
             v = np.where(active < 0, staged.lower, np.where(active > 0, staged.upper, v))
         elif ledger.best is not None:
             v = ledger.best
@@ -147,21 +149,21 @@ class Sqp:
         staged, linear = ledger.staged, state.linear
         with np.errstate(over="ignore", invalid="ignore"):
             local = local_problem(staged, linear, warm=state.active, regularisation=_GAUSS_NEWTON_REGULARISATION)
-            if not local.finite:
+            if not local.is_finite:
                 return replace(state, status=Status.LINEAR_ALGEBRA_FAILED, detail="Derivatives overflow.")
             step = local.direction()
         gap = infeasibility(staged.layout, staged.scale, linear)
-        state = replace(state, active=step.active, bounds=step.bound_multipliers)
-        if not state.confirming:
+        state = replace(state, active=step.active, bound_multipliers=step.bound_multipliers)
+        if not state.is_confirming:
             iteration = Iteration(state.iteration, linear.cost, weighted_squares(staged.layout, linear), gap, linear.v,
                             ledger.seconds)  # fmt: skip
             history.append({"iteration": iteration.iteration, "cost": iteration.cost, "infeasibility": gap,
-                            "time": iteration.seconds, "exact": float(state.exact), **state.report})  # fmt: skip
+                            "time": iteration.seconds, "exact": float(state.is_exact), **state.report})  # fmt: skip
             if ledger.control.callback is not None and ledger.control.callback(iteration):
                 return replace(state, status=Status.STOPPED_BY_CALLBACK)
         status = _verdict(ledger, state, step, gap, self.tolerance)
         if status is not None:
-            return replace(state, status=status) if state.exact else _confirmed(ledger, state)
+            return replace(state, status=status) if state.is_exact else _confirmed(ledger, state)
         if state.iteration >= self.max_iter:
             return replace(state, status=Status.MAX_ITERATIONS)
         state = replace(state, **_progress(state, step, gap))
@@ -182,7 +184,7 @@ class Sqp:
         if new_state is not None:
             report = {"damping": advance.damping, "decrease": step.decrease, **advance.report}
             return replace(new_state, iteration=state.iteration + 1, report=report)
-        if not state.exact:  # collected rows may be inaccurate
+        if not state.is_exact:  # collected rows may be inaccurate
             return _confirmed(ledger, state)
         return replace(state, **_stuck(ledger, search, gap))
 
@@ -199,14 +201,14 @@ class _SqpState:
     """
 
     linear: Linearization
-    exact: bool = True
+    is_exact: bool = True
     iteration: int = 0
     units: tuple[Array, ...] | None = None
-    confirming: bool = False
+    is_confirming: bool = False
     active: ActiveSet | None = None
-    bounds: Array | None = None
+    bound_multipliers: Array | None = None
     min_gap_and_decrease: tuple[float, float] = (np.inf, np.inf)
-    idle: int = 0
+    n_idle_steps: int = 0
     report: Mapping[str, float] = field(default_factory=dict[str, float])
     status: Status | None = None
     detail: str = ""
@@ -216,10 +218,10 @@ def _verdict(ledger: CountingProblem, state: _SqpState, step: Step, gap: float, 
     """Return the status if the solve ends here; None if it continues."""
     staged, linear = ledger.staged, state.linear
     if gap <= MATCHING_TOLERANCE and is_small_decrease(
-        staged, linear, step.decrease, max(tolerance, ledger.control.rough)
+        staged, linear, step.decrease, max(tolerance, ledger.control.low_accuracy_rtol)
     ):
         return Status.CONVERGED
-    if state.exact and state.idle > FALLBACK_THRESHOLDS.max_idle_steps:
+    if state.is_exact and state.n_idle_steps > FALLBACK_THRESHOLDS.max_idle_steps:
         good = (
             gap <= FALLBACK_THRESHOLDS.noisy_gap
             and step.decrease <= FALLBACK_THRESHOLDS.noisy_decrease * linear.informing_square
@@ -240,7 +242,10 @@ def _progress(state: _SqpState, step: Step, gap: float) -> dict[str, Any]:
         or step.decrease < FALLBACK_THRESHOLDS.min_progress_factor * least_decrease
     )
     smallest_progress = (min(gap, least_gap), min(step.decrease, least_decrease))
-    return {"idle": state.idle + 1 if is_near and not is_closer else 0, "min_gap_and_decrease": smallest_progress}
+    return {
+        "idle": state.n_idle_steps + 1 if is_near and not is_closer else 0,
+        "min_gap_and_decrease": smallest_progress,
+    }
 
 
 def _relinearized(ledger: CountingProblem, state: _SqpState, advance: StepOutcome) -> _SqpState | None:
@@ -248,7 +253,7 @@ def _relinearized(ledger: CountingProblem, state: _SqpState, advance: StepOutcom
 
     Return None if there is no new point or every attempt fails.
     """
-    evaluation = advance.to
+    evaluation = advance.new_point
     for _ in range(6):
         if evaluation is None or not evaluation.ok or np.array_equal(evaluation.v, state.linear.v):
             return None
@@ -263,14 +268,14 @@ def _relinearized(ledger: CountingProblem, state: _SqpState, advance: StepOutcom
 def _linearized(ledger: CountingProblem, state: _SqpState, v: Array) -> _SqpState:
     """Linearize at v: with all derivatives of the matching conditions, or with one more row of each."""
     staged = ledger.staged
-    if MatchingProducts not in staged.capabilities or state.idle > FALLBACK_THRESHOLDS.max_idle_steps:
-        return replace(state, linear=ledger.linearize(v), exact=True, confirming=False)
+    if MatchingProducts not in staged.capabilities or state.n_idle_steps > FALLBACK_THRESHOLDS.max_idle_steps:
+        return replace(state, linear=ledger.linearize(v), is_exact=True, is_confirming=False)
     layout, scale = staged.layout, staged.scale
     units = unit_directions(layout, ledger.evaluate(v), scale, state.units, state.iteration)
     products = ledger.linearize_along(v, products_along(layout, scale, units))
     jacobians: Sequence[Jacobians] = state.linear.jacobians
     linear = accumulate_products(layout, scale, jacobians, products, units) if products.ok else products
-    return replace(state, linear=linear, exact=False, confirming=False, units=units)
+    return replace(state, linear=linear, is_exact=False, is_confirming=False, units=units)
 
 
 def _confirmed(ledger: CountingProblem, state: _SqpState) -> _SqpState:
@@ -280,7 +285,7 @@ def _confirmed(ledger: CountingProblem, state: _SqpState) -> _SqpState:
         failure = linear.failures[0]
         detail = f"{failure.chain}: {failure.detail}"
         return replace(state, status=Status.EVALUATION_FAILED, detail=detail)
-    return replace(state, linear=linear, exact=True, confirming=True, idle=0)
+    return replace(state, linear=linear, is_exact=True, is_confirming=True, n_idle_steps=0)
 
 
 def _stuck(ledger: CountingProblem, search: LineSearch, gap: float) -> dict[str, Any]:

@@ -239,12 +239,12 @@ class Layout:
     relations: Relations = field(default_factory=Relations)
 
     @cached_property
-    def correlated(self) -> bool:
+    def has_correlated_errors(self) -> bool:
         """Whether errors of any chain are correlated across stages."""
         return any(chain.whitening is not None for chain in self.chains)
 
     @cached_property
-    def of_theta(self) -> bool:
+    def is_theta_only(self) -> bool:
         """Whether theta is the only variable, with bounds as the only constraints."""
         return self.n_v == self.n_theta and not self.relations.names and not any(chain.n_c for chain in self.chains)
 
@@ -261,7 +261,7 @@ class Layout:
         return np.concatenate([*(chain.constraint_unit.ravel() for chain in self.chains), self.relations.unit])
 
     @property
-    def constrained(self) -> bool:
+    def has_constraints(self) -> bool:
         """Whether there are constraints other than bounds of variables."""
         return bool(np.isfinite(np.concatenate(self.path_limits)).any())
 
@@ -281,13 +281,13 @@ class Layout:
         return self.n_groups == 1 and int(self.group_sizes[0]) == sum(int(c.row_mask.sum()) for c in self.chains)
 
     @cached_property
-    def grouped(self) -> tuple[Index, tuple[Mask, ...]]:
+    def group_rows(self) -> tuple[Index, tuple[Mask, ...]]:
         """Groups of all rows that share an unknown sigma, chain by chain, and the mask of these rows, (K, n_r) each."""
         masks = tuple(chain.group >= 0 for chain in self.chains)
         chain_groups = [chain.group[mask] for chain, mask in zip(self.chains, masks, strict=True)]
         return np.concatenate([np.empty(0, dtype=np.intp), *chain_groups]), masks
 
-    def of_rows(self, factors: Array) -> list[Array]:
+    def expand_to_rows(self, factors: Array) -> list[Array]:
         """Expand factors of the groups (n_groups,) to the rows, (K, n_r) per chain; 1 for other rows."""
         if self.in_one_group:
             return [factors[0]] * len(self.chains)
@@ -706,7 +706,7 @@ class StagedProblem(ABC):
 
         The units follow from the derivatives at the start; without derivatives they do not change.
         """
-        if not self.layout.constrained:
+        if not self.layout.has_constraints:
             return self
         linear = self.linearize(self.start)
         if not linear.ok:
@@ -778,7 +778,7 @@ def rows_in_units(layout: Layout, evaluation: Evaluation, sigma: Array | None = 
     """Return the rows r per chain, (K, n_r), divided by other sigmas (n_groups,); by default undivided."""
     if layout.n_groups == 0:
         return tuple(values.r for values in evaluation.values)
-    ratio = layout.of_rows(evaluation.sigma if sigma is None else evaluation.sigma / sigma)
+    ratio = layout.expand_to_rows(evaluation.sigma if sigma is None else evaluation.sigma / sigma)
     return tuple(values.r * of_rows for of_rows, values in zip(ratio, evaluation.values, strict=True))
 
 

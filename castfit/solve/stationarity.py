@@ -57,7 +57,7 @@ def nonstationary_quantities(local: LocalProblem) -> tuple[str, ...]:
     """Name the quantities along which the cost still decreases too much for a solution; empty at a solution."""
     staged, linear = local.staged, local.linearization
     with np.errstate(over="ignore", invalid="ignore"):
-        if not local.finite:
+        if not local.is_finite:
             return ()  # no conclusion is possible
         step = local.compute_trust_region_step(1.0)
         if not is_small_decrease(staged, linear, step.decrease, FALLBACK_THRESHOLDS.max_stationary_decrease):
@@ -83,9 +83,9 @@ def without_invisible_slopes(solution: Solution, local: LocalProblem) -> tuple[S
     if not _theta_alone(staged):
         return solution, local
     with np.errstate(over="ignore", invalid="ignore"):
-        steepest = _steepness(local).max(initial=0.0) if local.finite else 0.0
+        steepest = _steepness(local).max(initial=0.0) if local.is_finite else 0.0
         if steepest > 1.0 and not is_small_decrease(
-            staged, linear, local.promise, FALLBACK_THRESHOLDS.max_stationary_decrease
+            staged, linear, local.predicted_decrease, FALLBACK_THRESHOLDS.max_stationary_decrease
         ):
             return solution, local  # not near a solution
         while steepest > 1.0 and n_steps < _MAX_REFINING_STEPS and radius > _MIN_STEP_UNITS:
@@ -93,7 +93,7 @@ def without_invisible_slopes(solution: Solution, local: LocalProblem) -> tuple[S
             new_linear = staged.linearize(np.clip(linear.v + step.dv, staged.lower, staged.upper))
             n_steps += 1
             new_local = local_problem(staged, new_linear) if new_linear.ok else local
-            new_steepest = _steepness(new_local).max(initial=0.0) if new_local.finite else np.inf
+            new_steepest = _steepness(new_local).max(initial=0.0) if new_local.is_finite else np.inf
             is_rising = not new_linear.cost <= linear.cost + _error(staged, linear) * _length(linear)
             if is_rising or not new_steepest < _MAX_SLOPE_RATIO * steepest:
                 radius *= 0.1
@@ -133,7 +133,7 @@ def _theta_alone(staged: StagedProblem) -> bool:
     Other densities may have kinks: the optimum of Laplace's density fits some data exactly, where the slope is
     arbitrary.
     """
-    return staged.layout.n_v == staged.layout.n_theta and not staged.layout.constrained and staged.least_squares
+    return staged.layout.n_v == staged.layout.n_theta and not staged.layout.has_constraints and staged.least_squares
 
 
 def _length(linear: Evaluation) -> float:

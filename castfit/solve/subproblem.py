@@ -203,7 +203,7 @@ class LocalProblem:
         path_tail = path_rows.tail.select_rows(np.flatnonzero(path[int(path_rows.starts[-1]) :]))
         is_involved = np.zeros(path_rows.width, dtype=np.bool_)
         is_involved[path_tail.column] = True
-        is_involved &= self._arrow(np.zeros_like(is_tied)).place < 0
+        is_involved &= self._arrow(np.zeros_like(is_tied)).border_positions < 0
         for i, part in enumerate(self.condensed.chains):
             is_tied[i] |= bool(is_involved[part.columns].any())
 
@@ -235,7 +235,7 @@ class LocalProblem:
     def _eliminates(self) -> bool:
         if self.condensed.n_x <= MAX_DENSE_LOCAL_UNKNOWNS:  # this is cheap
             return False
-        return self.condensed.rows.own_count > MAX_DENSE_LOCAL_UNKNOWNS and not self._arrow(self._is_tied).trivial
+        return self.condensed.rows.own_count > MAX_DENSE_LOCAL_UNKNOWNS and not self._arrow(self._is_tied).is_trivial
 
     @cached_property
     def _singular(self) -> tuple[Array, Array, float]:
@@ -288,7 +288,7 @@ class LocalProblem:
                 :, arrow_matrix.border
             ]
             self._holds[key] = find_singular_directions(
-                arrow_matrix.compressed(condensed.u),
+                arrow_matrix.factor_chains(condensed.u),
                 self.staged.lower[positions] == self.staged.upper[positions],
                 pinned_rows * self.column_scale[arrow_matrix.border],
                 self._regularisation,
@@ -316,7 +316,7 @@ class LocalProblem:
         return self._hold(self._is_tied).count if self._eliminates else self._singular[1].shape[1]
 
     @property
-    def finite(self) -> bool:
+    def is_finite(self) -> bool:
         """Whether no number overflowed in condensing or would overflow when squared; otherwise there are no steps."""
         return self._finite
 
@@ -353,7 +353,7 @@ class LocalProblem:
         max_step = radius * unit
         if self.staged.eliminated.size:
             max_step[np.isin(np.arange(self.linearization.v.size)[positions], self.staged.eliminated)] = np.inf
-        local = self.unheld
+        local = self.unregularized
         guess = np.zeros(unit.size, dtype=np.int8)
         if not local._eliminates:
             R = self._tall.R * unit
@@ -391,7 +391,7 @@ class LocalProblem:
             return RIDGE_FRACTIONS[0] + RIDGE_FRACTIONS[1] * float(((self.norms * self._unit) ** 2).sum())
 
     @property
-    def unheld(self) -> LocalProblem:
+    def unregularized(self) -> LocalProblem:
         """Problem at this point with singular directions free.
 
         No self-reference is cached: it would delay the release of matrices.
@@ -407,7 +407,7 @@ class LocalProblem:
         return released_problem
 
     @cached_property
-    def promise(self) -> float:
+    def predicted_decrease(self) -> float:
         """Predicted decrease of the linear model's cost within one unit of the search, with singular directions free.
 
         The data do not determine a further decrease along singular directions.  It is infinite if numbers overflow, so
@@ -505,7 +505,7 @@ class LocalProblem:
                 arrow_matrix = self._arrow(is_tied)
                 border_rows = LinearConstraints(rows.g, rows.G[:, arrow_matrix.border], rows.lower, rows.upper)
                 solution = solve(
-                    arrow_matrix.compressed(condensed.u), self._hold(is_tied), lower=limits[0], upper=limits[1],
+                    arrow_matrix.factor_chains(condensed.u), self._hold(is_tied), lower=limits[0], upper=limits[1],
                     rows=border_rows, damping=damping, bounds_active=guess, rows_active=guess_rows,
                 )  # fmt: skip
             dv = expand(condensed, solution.x)
@@ -552,7 +552,7 @@ class LocalProblem:
     @property
     def _is_theta_only(self) -> bool:
         """Whether theta is the only variable, with bounds only, and elimination is not worthwhile."""
-        return self.staged.layout.of_theta and not self._eliminates
+        return self.staged.layout.is_theta_only and not self._eliminates
 
     def _of_theta(
         self,
@@ -620,7 +620,7 @@ class LocalProblem:
             is_in_border[path_rows.starts[i] : path_rows.starts[i + 1]] = True
         tail_start = int(path_rows.starts[-1])
         is_local = np.zeros(path_rows.tail.shape[0], dtype=np.bool_)
-        is_local[path_rows.tail.row[arrow_matrix.place[path_rows.tail.column] < 0]] = True
+        is_local[path_rows.tail.row[arrow_matrix.border_positions[path_rows.tail.column] < 0]] = True
         is_in_border[tail_start:] = ~is_local
         return self._path[is_in_border[self._path]]
 
@@ -741,7 +741,7 @@ def local_problem(
 ) -> LocalProblem:
     """Return the problem linearized at a point in the form that suits it; arguments as of `LocalProblem`."""
     layout = staged.layout
-    form = DenseProblem if layout.of_theta and layout.n_theta <= MAX_DENSE_LOCAL_UNKNOWNS else LocalProblem
+    form = DenseProblem if layout.is_theta_only and layout.n_theta <= MAX_DENSE_LOCAL_UNKNOWNS else LocalProblem
     return form(staged, linearization, warm=warm, regularisation=regularisation)
 
 

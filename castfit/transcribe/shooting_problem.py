@@ -244,7 +244,7 @@ class ShootingProblem(TranscribedProblem):
 
     def _make_dense(self) -> DenseSingleShooting | None:
         is_unsupported = self._nodes or self._backward or self.eliminated.size
-        is_unsupported = is_unsupported or self.layout.correlated or Linearization not in self.capabilities
+        is_unsupported = is_unsupported or self.layout.has_correlated_errors or Linearization not in self.capabilities
         if is_unsupported or any(group.integrator.method not in STEPPED for group in self.groups):
             return None
         plan = self._arrange(self._naturals(self.start))
@@ -669,7 +669,7 @@ class ShootingProblem(TranscribedProblem):
         gradient[: self.layout.n_theta] = factor[-1] * (evaluation.prior_jacobian.T @ evaluation.prior)
         if not failures:
             point_derivatives: list[tuple[Array, Array]] = []
-            inverse = self.layout.of_rows(1.0 / evaluation.sigma)
+            inverse = self.layout.expand_to_rows(1.0 / evaluation.sigma)
             for i, (chain, natural) in enumerate(zip(sweep.integration_plan.chains, naturals, strict=True)):
                 p, dp = _at_points(chain, natural.p, natural.e), _at_points(chain, natural.dp, natural.de)
                 times, layout_chain = chain.staging.times, self.layout.chains[i]

@@ -61,7 +61,7 @@ class TranscribedProblem(StagedProblem):
     def _set_problem(self, problem: CompiledProblem, layout: Layout, signal: tuple[Array, ...], theta: Array) -> None:
         """Set the attributes that follow from the problem; eliminated quantities without data stay at theta."""
         layout = _with_whitening(problem, layout)
-        if layout.correlated:  # second derivatives across stages are missing
+        if layout.has_correlated_errors:  # second derivatives across stages are missing
             self.capabilities = tuple(kind for kind in self.capabilities if kind is not HessianBlocks)
         self.problem, self.layout, self.signal = problem, layout, signal
         self.least_sigma, self._max_sigma = sigma_limits(problem, layout, signal)
@@ -129,7 +129,7 @@ class TranscribedProblem(StagedProblem):
             *(Failure("constraint", 0, "not_finite", f"'{name}' cannot be computed") for name in bad),
             *([Failure("prior", 0, "not_finite", prior.failure)] if prior.failure else []),
         ]
-        if layout.correlated:
+        if layout.has_correlated_errors:
             values = [
                 replace(chain_values, r=c.whitened(chain_values.r))
                 for c, chain_values in zip(layout.chains, values, strict=True)
@@ -273,13 +273,13 @@ def profile_sigma(layout: Layout, values: tuple[ChainValues, ...], floor: Array,
     surplus = sum(chain_values.excess for chain_values in values)
     if layout.n_groups == 0:
         return ProfiledSigma(values, np.empty(0), surplus, surplus)
-    group, places = layout.grouped
+    group, places = layout.group_rows
     r = np.concatenate([chain_values.r[positions] for chain_values, positions in zip(values, places, strict=True)])
     with np.errstate(all="ignore"):  # wild trial points overflow
         sigma, excess = likeliest_sigma(r, group, layout, floor, ceiling)
         standard = tuple(
             replace(chain_values, r=chain_values.r * inverse)
-            for chain_values, inverse in zip(values, layout.of_rows(1.0 / sigma), strict=True)
+            for chain_values, inverse in zip(values, layout.expand_to_rows(1.0 / sigma), strict=True)
         )
     return ProfiledSigma(standard, sigma, excess + surplus, surplus)
 
@@ -305,7 +305,9 @@ def standardize_derivatives(layout: Layout, jacobians: tuple[Jacobians, ...], si
     if layout.n_groups == 0:
         return jacobians
     with np.errstate(all="ignore"):
-        inverse = [factor if np.ndim(factor) == 0 else factor[..., None] for factor in layout.of_rows(1.0 / sigma)]
+        inverse = [
+            factor if np.ndim(factor) == 0 else factor[..., None] for factor in layout.expand_to_rows(1.0 / sigma)
+        ]
         return tuple(
             replace(j, R_s=j.R_s * scale, R_w=j.R_w * scale, R_q=j.R_q * scale)
             for j, scale in zip(jacobians, inverse, strict=True)

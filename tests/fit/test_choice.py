@@ -42,7 +42,7 @@ def plenty(monkeypatch):
 @pytest.mark.parametrize("measured", [False, True])
 @pytest.mark.parametrize("size", [SMALL, LARGE, MANY], ids=["small", "large", "many"])
 def test_single_shooting_comes_first_unless_it_is_dearer_by_the_table(size, measured):
-    prospect = replace(size, measured=measured)
+    prospect = replace(size, is_fully_measured=measured)
     costs = predict_costs(prospect)
     selection = choose_from_features(prospect)
     ratio = costs["collocation"].seconds / costs["single"].seconds
@@ -59,22 +59,22 @@ def test_single_shooting_comes_first_unless_it_is_dearer_by_the_table(size, meas
 def test_what_follows_is_the_cheapest_that_data_can_start_and_is_not_waited_for_where_it_is_cheap():
     hidden_selection, measured_selection = (
         choose_from_features(SMALL),
-        choose_from_features(replace(SMALL, measured=True)),
+        choose_from_features(replace(SMALL, is_fully_measured=True)),
     )
     assert isinstance(hidden_selection.fallback, cf.Collocation)
     assert isinstance(hidden_selection.solver, EarlyStoppingDescent)
     assert hidden_selection.returns_to_fallback
-    costs = predict_costs(replace(SMALL, measured=True))
+    costs = predict_costs(replace(SMALL, is_fully_measured=True))
     assert costs["multiple"].seconds < 3 * costs["single"].seconds
     assert isinstance(measured_selection.fallback, cf.MultipleShooting)
     assert isinstance(measured_selection.solver, EarlyStoppingDescent)
     assert measured_selection.solver.patience[0] < hidden_selection.solver.patience[0]
     assert not measured_selection.returns_to_fallback
-    costly_selection = choose_from_features(replace(LARGE, measured=True))
+    costly_selection = choose_from_features(replace(LARGE, is_fully_measured=True))
     assert isinstance(costly_selection.solver, EarlyStoppingDescent)
     assert costly_selection.solver.patience == hidden_selection.solver.patience
     assert costly_selection.returns_to_fallback
-    costs = predict_costs(replace(LARGE, measured=True))
+    costs = predict_costs(replace(LARGE, is_fully_measured=True))
     cheapest = cf.MultipleShooting if costs["multiple"].seconds < costs["collocation"].seconds else cf.Collocation
     assert isinstance(costly_selection.fallback, cheapest)
 
@@ -86,14 +86,14 @@ def test_nothing_follows_that_has_no_price(times, monkeypatch):
     monkeypatch.setattr(
         choice, "predict_costs", lambda _: {"single": PredictedCost(1.0, 1.0), "collocation": PredictedCost(times, 1.0)}
     )
-    assert isinstance(choose_from_features(replace(SMALL, measured=True)).fallback, cf.Collocation)
+    assert isinstance(choose_from_features(replace(SMALL, is_fully_measured=True)).fallback, cf.Collocation)
 
 
 def test_stiffness_speaks_for_single_shooting_only():
     """So the model is looked at only where collocation would come first."""
     for measured in (False, True):
-        nonstiff_costs = predict_costs(replace(SMALL, measured=measured))
-        stiff_costs = predict_costs(replace(SMALL, measured=measured, stiff=True))
+        nonstiff_costs = predict_costs(replace(SMALL, is_fully_measured=measured))
+        stiff_costs = predict_costs(replace(SMALL, is_fully_measured=measured, is_stiff=True))
         assert (
             stiff_costs["collocation"].seconds / stiff_costs["single"].seconds
             > nonstiff_costs["collocation"].seconds / nonstiff_costs["single"].seconds
@@ -111,7 +111,7 @@ def test_stiffness_is_the_fastest_decay_within_the_longest_element():
         assert (
             CostFeatures.from_problem(compiled_problem, compiled_problem.guess, staged)
             .with_stiffness(compiled_problem, staged)
-            .stiff
+            .is_stiff
             == stiff
         )
 
@@ -122,14 +122,14 @@ def test_prices_are_features_times_the_table():
     iterations = table["iterations"]["collocation"][SMALL.kind]
     assert costs["collocation"].seconds == pytest.approx(iterations * np.dot(table["seconds"]["collocation"], time))
     assert costs["collocation"].memory == pytest.approx(np.dot(table["bytes"]["collocation"], memory))
-    kinds = {replace(SMALL, measured=m, stiff=s).kind for m in (True, False) for s in (True, False)}
+    kinds = {replace(SMALL, is_fully_measured=m, is_stiff=s).kind for m in (True, False) for s in (True, False)}
     assert all(kinds == set(of_kind) for of_kind in table["iterations"].values())
 
 
 def test_dense_blocks_are_dear_where_there_are_many_states():
     few, many = predict_costs(SMALL), predict_costs(LARGE)
     assert many["collocation"].seconds / few["collocation"].seconds > 100
-    assert isinstance(choose_from_features(replace(LARGE, measured=True)).transcription, cf.SingleShooting)
+    assert isinstance(choose_from_features(replace(LARGE, is_fully_measured=True)).transcription, cf.SingleShooting)
 
 
 def test_collocation_comes_first_where_the_start_leads_nowhere():
@@ -148,11 +148,11 @@ def test_what_is_chosen_although_it_is_dearer_is_said_to_be_so_and_why():
     sentence = choose_from_features(SMALL, straight=False).sentence
     assert re.search(r"converges more often .*; single shooting would take about 0\.\d+ times as long", sentence)
     assert "converges more often" not in choose_from_features(SMALL).sentence
-    assert "converges more often" not in choose_from_features(replace(SMALL, described=True), straight=False).sentence
+    assert "converges more often" not in choose_from_features(replace(SMALL, fits_data=True), straight=False).sentence
 
 
 def test_where_the_start_describes_the_data_the_price_decides():
-    described_prospect = replace(SMALL, described=True)
+    described_prospect = replace(SMALL, fits_data=True)
     for options in ({"states": True}, {"straight": False}):
         assert isinstance(choose_from_features(SMALL, **options).transcription, cf.Collocation)
         assert isinstance(choose_from_features(described_prospect, **options).transcription, cf.SingleShooting)
@@ -164,7 +164,7 @@ def test_where_the_start_describes_the_data_the_price_decides():
 @pytest.mark.parametrize("bound", [False, True])
 def test_one_of_many_starts_takes_no_long_time_for_what_collocation_alone_can_use(bound):
     """1,000 experiments of two states from random starts: collocation took 18 s and more, single shooting 3 to 4."""
-    many = replace(MANY, n_x=2, n_q=3, products=1, entries=4, method="explicit", measured=True)
+    many = replace(MANY, n_x=2, n_q=3, products=1, entries=4, method="explicit", is_fully_measured=True)
     costs = predict_costs(many)
     assert costs["single"].seconds < costs["collocation"].seconds < 15 * costs["single"].seconds
     assert isinstance(choose_from_features(many, straight=False, bound=bound).transcription, cf.SingleShooting)
@@ -186,7 +186,7 @@ def test_a_soft_start_is_not_left_for_coarser_elements():
 def test_what_needs_more_memory_than_there_is_is_not_tried(monkeypatch):
     needed_memory = predict_costs(SMALL)["collocation"].memory
     monkeypatch.setattr(choice, "available_memory", lambda: 0.9 * needed_memory)
-    selection = choose_from_features(replace(SMALL, measured=True))
+    selection = choose_from_features(replace(SMALL, is_fully_measured=True))
     assert isinstance(selection.transcription, cf.SingleShooting)
     assert selection.fallback is None
     assert "without trying collocation: it needs about" in selection.sentence
@@ -281,7 +281,7 @@ def test_what_was_matched_is_where_multiple_shooting_begins(monkeypatch):
 
 
 def test_parameters_are_not_matched_where_that_takes_as_long_as_integrating():
-    measured = replace(SMALL, measured=True)
+    measured = replace(SMALL, is_fully_measured=True)
     assert choose_from_features(measured).solver.twice
     assert not choose_from_features(
         replace(measured, elements=10 * measured.steps, points=10 * measured.steps)

@@ -112,10 +112,12 @@ def test_what_is_not_stiff_is_verified_by_the_formulas_of_adams_and_what_is_by_b
 
 @pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
 def test_what_the_formulas_of_adams_do_not_confirm_bdf_decides(monkeypatch):
-    doubts = verified_by(monkeypatch, lambda method, result: replace(result, reproduced=method == "cvodes"))
+    doubts = verified_by(monkeypatch, lambda method, result: replace(result, is_reproduced=method == "cvodes"))
     assert cf.fit(lotka_volterra(), "single").success
     assert doubts == ["adams", "cvodes"]
-    denied = verified_by(monkeypatch, lambda method, result: replace(result, reproduced=False, sentence="It is not."))
+    denied = verified_by(
+        monkeypatch, lambda method, result: replace(result, is_reproduced=False, sentence="It is not.")
+    )
     assert cf.fit(lotka_volterra(), "single", retry=False).status is Status.INACCURATE
     assert denied[:2] == ["adams", "cvodes"]
 
@@ -142,7 +144,7 @@ def test_a_jump_of_the_initial_state_is_found_however_small(gap):
     evaluation = staged.evaluate(np.concatenate([problem.guess, states]))
     assert evaluation.cost < 1e-12
     verification = verify(problem.posed, staged, evaluation, transcription.integrator, transcription.accuracy)
-    assert not verification.reproduced
+    assert not verification.is_reproduced
     assert verification.chi2 == pytest.approx(1.0)
     assert f"x jumps by {gap:.2g} at t = 0" in verification.sentence
 
@@ -232,14 +234,14 @@ def test_pieces_of_many_elements_are_enough_and_gaps_between_them_are_found():
     verification = verify(
         problem, staged, staged.evaluate(solution.v), transcription.integrator, transcription.accuracy
     )
-    assert verification.reproduced
+    assert verification.is_reproduced
     assert verification.defects[0].shape == (chain.n_stages, 2)
     assert 0 < np.count_nonzero(verification.defects[0].any(axis=1)) <= 11
     jump = solution.v.copy()
     jump[chain.nodes[70:]] *= 1.001  # far from any datum: the next piece does not begin where this one ends
     jump[chain.inner[70:]] *= 1.001
     jump_verification = verify(problem, staged, staged.evaluate(jump), transcription.integrator, transcription.accuracy)
-    assert not jump_verification.reproduced
+    assert not jump_verification.is_reproduced
     assert (
         "x1 jumps by" in jump_verification.sentence
         or "x2 jumps by" in jump_verification.sentence
@@ -258,7 +260,7 @@ def test_what_sundials_cannot_integrate_is_verified_by_the_method_of_the_search(
     for method, reproduced in (("auto", True), ("cvodes", False)):
         staged = cf.SingleShooting(cf.IntegratorOptions()).transcribe(problem, problem.guess)
         verification = verify(problem, staged, staged.evaluate(staged.start), cf.IntegratorOptions(method=method), 1e-9)
-        assert verification.reproduced == reproduced
+        assert verification.is_reproduced == reproduced
 
 
 def test_a_trajectory_begins_exactly_at_a_fixed_start():

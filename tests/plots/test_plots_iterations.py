@@ -182,7 +182,7 @@ def test_softened_problems_are_shaded():
     problem = decay()
     transcription = cf.MultipleShooting(3)
     states = course(problem, transcription, homotopy="always")
-    soft = [state.iteration for state in states if state.soft]
+    soft = [state.iteration for state in states if state.is_relaxed]
     assert soft
     figure = plots.iterations(states, problem, transcription)
     _, curves = panels(figure)

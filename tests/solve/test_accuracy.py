@@ -80,8 +80,8 @@ def test_no_point_is_differentiated_at_both_accuracies(name):
 
 def test_costs_of_a_search_are_not_remembered_beyond_it():
     memory = {"cost 0": 1.0, "cost 1": 2.0, "lowest": 1.0, "since": 3.0, "radius": 0.25}
-    assert TrustRegion().carried(memory) == {"radius": 0.25}
-    assert NaturalLevel().carried({"omega": 2.0}) == {"omega": 2.0}
+    assert TrustRegion().memory_after_accuracy_change(memory) == {"radius": 0.25}
+    assert NaturalLevel().memory_after_accuracy_change({"omega": 2.0}) == {"omega": 2.0}
 
 
 def test_full_accuracy_is_kept_throughout_where_it_is_asked_for():
@@ -113,10 +113,10 @@ def test_the_best_point_is_valued_at_full_accuracy():
     """What a coarse search calls better than everything is not, if it is so by its errors only."""
     ledger = CountingProblem(Biased())
     ledger.evaluate(np.array([1.9]))
-    assert ledger.search.evaluate(np.array([1.5])).cost < ledger.evaluate(np.array([1.9])).cost
+    assert ledger.low_accuracy.evaluate(np.array([1.5])).cost < ledger.evaluate(np.array([1.9])).cost
     assert ledger.best is not None
     assert ledger.best[0] == 1.9
-    ledger.search.evaluate(np.array([1.99]))
+    ledger.low_accuracy.evaluate(np.array([1.99]))
     assert ledger.best[0] == 1.99
 
 

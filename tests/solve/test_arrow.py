@@ -135,9 +135,9 @@ def test_factors_of_own_unknowns_are_those_of_the_information_matrix():
     rng = np.random.default_rng(2)
     layout, linearization = random_problem(rng, stages=(3, 4, 2), n_r=4, shared=3, local=2, n_s=1)
     condensed = condense(layout, linearization)
-    compressed_arrow = arrows.arrow(condensed.rows, np.ones(condensed.n_x)).compressed(condensed.u)
+    compressed_arrow = arrows.arrow(condensed.rows, np.ones(condensed.n_x)).factor_chains(condensed.u)
     zero = [np.zeros(batch.local_unknowns.shape) for batch in compressed_arrow.arrow.batches]
-    factors = compressed_arrow.factored([np.zeros(values.shape, dtype=np.int8) for values in zero], zero, zero)
+    factors = compressed_arrow.eliminate([np.zeros(values.shape, dtype=np.int8) for values in zero], zero, zero)
     H, gradient = condensed.E.T @ condensed.E, condensed.E.T @ condensed.u
     for part in factors.parts:
         for n, own_indices in enumerate(part.batch.local_unknowns):

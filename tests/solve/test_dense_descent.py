@@ -21,7 +21,7 @@ def test_it_ends_where_the_gradient_is_small(name: str) -> None:
     draws = np.random.default_rng(1).normal(scene.searched.guess, 0.2, (8, scene.searched.guess.size))
     start = min(np.clip([scene.searched.guess, *draws], scene.staged.lower, scene.staged.upper), key=scene.cost)
     descent = minimize_in_trust_region(scene.staged, start, TrustRegion(), 200, 60.0)
-    assert descent.promise < 1e-3
+    assert descent.predicted_decrease < 1e-3
     assert descent.cost <= scene.cost(start)
     assert descent.cost == pytest.approx(scene.cost(descent.theta), abs=1e-6 * (1.0 + abs(descent.cost)))
     for j in range(start.size):  # no step of one coordinate is lower

@@ -139,13 +139,13 @@ def test_accepted_steps_lower_the_value_within_the_bounds(name):
     for _ in range(6):
         step = soft.step(ledger, ledger.linearize(evaluation.v), mu)
         values.append(soft.value(evaluation))
-        if step.to is None:
+        if step.new_point is None:
             break
-        assert step.value == soft.value(step.to) < values[-1]
+        assert step.value == soft.value(step.new_point) < values[-1]
         assert np.isclose(step.decrease, 1 - step.value / values[-1])
-        assert (step.to.v >= staged.lower).all()
-        assert (step.to.v <= staged.upper).all()
-        evaluation, mu = step.to, step.damping
+        assert (step.new_point.v >= staged.lower).all()
+        assert (step.new_point.v <= staged.upper).all()
+        evaluation, mu = step.new_point, step.damping
     assert values[-1] < 0.5 * values[0]
 
 
@@ -156,15 +156,15 @@ def test_points_that_cannot_be_evaluated_are_never_accepted(sensitivities_only):
     staged = Faulty(toy, lambda v: bool(v[0] > 2.0), sensitivities_only=sensitivities_only)
     ledger, soft = CountingProblem(staged), RelaxedProblem(toy, STATION, 1.0)
     step = soft.step(ledger, ledger.linearize(np.zeros(1)), 1e-3)
-    assert 0.5 < step.to.v[0] <= 2.0
-    assert step.held_back > 0.1
+    assert 0.5 < step.new_point.v[0] <= 2.0
+    assert step.used_damping > 0.1
     assert ledger.failures["step_size"] > 0
 
 
 def test_a_point_that_nothing_improves_is_kept():
     toy = Formula(lambda q: q - 3.0, lambda q: np.eye(1), [3.0])
     step = RelaxedProblem(toy, STATION, 1.0).step(CountingProblem(toy), toy.linearize(toy.start), 1e-3)
-    assert step.to is None
+    assert step.new_point is None
     assert step.decrease == 0.0
 
 
@@ -172,7 +172,7 @@ def test_variables_leave_their_bounds_only_inwards():
     toy = Formula(lambda q: q - np.array([3.0, -3.0]), lambda q: np.eye(2), [1.0, 1.0])
     toy.lower, toy.upper = np.array([1.0, 1.0]), np.array([10.0, 10.0])
     step = RelaxedProblem(toy, STATION, 1.0).step(CountingProblem(toy), toy.linearize(toy.start), 1e-9)
-    assert np.allclose(step.to.v, [3.0, 1.0])
+    assert np.allclose(step.new_point.v, [3.0, 1.0])
 
 
 def test_value_is_infinite_where_a_stage_failed():

@@ -92,14 +92,14 @@ def test_coarse_evaluations_are_entered_in_the_same_book():
     toy = line()
     toy.low_accuracy = line
     ledger = CountingProblem(toy)
-    ledger.coarse.evaluate(np.array([2.0]))
-    ledger.coarse.linearize(np.array([2.0]))
+    ledger.explicit_low_accuracy.evaluate(np.array([2.0]))
+    ledger.explicit_low_accuracy.linearize(np.array([2.0]))
     ledger.evaluate(np.array([1.0]))
     assert ledger.evaluations == {"values": 2, "jacobians": 1}
     assert ledger.best == 2.0
-    assert CountingProblem(line()).coarse.staged is not None
+    assert CountingProblem(line()).explicit_low_accuracy.staged is not None
     same = CountingProblem(line())
-    assert same.coarse is same
+    assert same.explicit_low_accuracy is same
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

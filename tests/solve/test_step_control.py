@@ -66,7 +66,7 @@ def test_estimate_of_the_curvature_and_the_corrected_damping():
     step = NaturalLevel().advance(search(parabola()))
     assert np.isclose(step.report["omega"], 1.0)
     assert np.isclose(step.damping, 0.25)
-    assert np.allclose(step.to.v, 0.0)
+    assert np.allclose(step.new_point.v, 0.0)
     # Simplified correction at q = 0: 35 / r'(1) = 3.5.
     assert np.isclose(step.report["level"], 3.5**2)
     assert step.memory == {"omega": step.report["omega"]}
@@ -124,7 +124,7 @@ def test_accepted_steps_lower_the_natural_level_as_promised(staged):
         assert step.report["level"] <= (length * (1 - lam + 0.5 * lam**2 * omega * length)) ** 2 * (1 + 1e-9)
         if lam > 0.01:
             assert step.report["level"] < length**2
-        v, memory = step.to.v, step.memory
+        v, memory = step.new_point.v, step.memory
 
 
 def test_a_step_of_inner_variables_alone_is_taken():
@@ -134,7 +134,7 @@ def test_a_step_of_inner_variables_alone_is_taken():
     assert line_search.norm(line_search.step.dv) == 0.0
     step = NaturalLevel().advance(line_search)
     assert step.damping == 1.0
-    assert step.to.v == 2.0
+    assert step.new_point.v == 2.0
 
 
 # ------------------------------------------------------------------------------------------------- exact penalty
@@ -164,11 +164,11 @@ def test_line_search_lowers_the_penalty_by_part_of_the_promise(staged):
         step = ExactPenalty().advance(line_search)
         promise = merit(line_search.evaluation) - line_search.evaluation.excess - line_search.step.predicted
         assert promise >= 0
-        assert step.report["level"] == merit(step.to)
-        assert merit(step.to) <= merit(line_search.evaluation) - 1e-4 * step.damping * promise + 1e-9 * merit(
+        assert step.report["level"] == merit(step.new_point)
+        assert merit(step.new_point) <= merit(line_search.evaluation) - 1e-4 * step.damping * promise + 1e-9 * merit(
             line_search.evaluation
         )
-        v = step.to.v
+        v = step.new_point.v
 
 
 def test_violations_count_gaps_inner_equations_and_path_constraints():
@@ -193,17 +193,17 @@ def test_levenberg_marquardt_lowers_the_penalty_and_adapts(staged):
         merit = penalty(line_search, margin=2.0)
         step = LevenbergMarquardt().advance(line_search)
         mu = step.report["mu"]
-        assert step.report["level"] == merit(step.to) <= merit(line_search.evaluation) * (1 + 1e-9)
+        assert step.report["level"] == merit(step.new_point) <= merit(line_search.evaluation) * (1 + 1e-9)
         assert mu >= memory.get("mu", 1e-3)
         assert mu / 3 * (1 - 1e-9) <= step.memory["mu"] <= 2 * mu
         assert step.damping == 1 / (1 + mu)
-        v, memory = step.to.v, step.memory
+        v, memory = step.new_point.v, step.memory
 
 
 def test_gain_of_one_divides_mu_by_three():
     toy = Formula(lambda q: q - np.array([3.0, 5.0]), lambda q: np.eye(2), [0.0, 0.0])
     step = LevenbergMarquardt(initial_mu=1e-3).advance(search(toy))
-    assert np.allclose(step.to.v, np.array([3.0, 5.0]) / 1.001)
+    assert np.allclose(step.new_point.v, np.array([3.0, 5.0]) / 1.001)
     assert np.isclose(step.memory["mu"], 1e-3 / 3)
 
 
@@ -212,7 +212,7 @@ def test_changes_below_the_integration_error_are_accepted(control):
     """The promise drowns in rounding, and the trial is worse by far more than that."""
     toy = Formula(lambda q: np.array([1.0 + 1e-11 * (q[0] != 0), 1e-9 * (q[0] + 3)]), lambda q: [[0.0], [1e-9]], [0.0])
     step = control.advance(search(toy))
-    assert np.isclose(step.to.v[0], -3.0, rtol=1e-2)
+    assert np.isclose(step.new_point.v[0], -3.0, rtol=1e-2)
 
 
 # ------------------------------------------------------------------------------------------------------- Hemker
@@ -226,8 +226,8 @@ def test_hemker_shortens_steepest_descent_by_his_factor():
     assert end_cost > start_cost
     step = Hemker().advance(line_search)
     assert np.isclose(step.damping, start_cost / (start_cost + end_cost))
-    assert np.allclose(step.to.v, toy.start + step.damping * line_search.step.dv)
-    assert step.to.cost < start_cost
+    assert np.allclose(step.new_point.v, toy.start + step.damping * line_search.step.dv)
+    assert step.new_point.cost < start_cost
 
 
 def test_hemker_descends_along_the_gradient_within_bounds():
@@ -242,8 +242,8 @@ def test_hemker_descends_along_the_gradient_within_bounds():
     J, r = toy.jacobian(toy.start), toy.residuals(toy.start)
     gradient = np.array([*(J.T @ r)[:2], 0.0])
     step = Hemker().advance(line_search)
-    assert step.to.cost < line_search.evaluation.cost
-    change = step.to.v - toy.start
+    assert step.new_point.cost < line_search.evaluation.cost
+    change = step.new_point.v - toy.start
     length = (gradient @ gradient) / np.sum((J @ gradient) ** 2)
     assert np.allclose(change, -step.damping * length * gradient)
 

@@ -198,7 +198,7 @@ def test_matrices_do_not_wait_for_the_garbage_collector(regularisation):
     gc.disable()
     try:
         local = LocalProblem(Affine(layout, linearization), linearization, regularisation=regularisation)
-        assert local.compute_trust_region_step(1.0).decrease == local.promise
+        assert local.compute_trust_region_step(1.0).decrease == local.predicted_decrease
         reference = weakref.ref(local)
         del local
         assert reference() is None
@@ -246,8 +246,8 @@ def test_overflow_is_noticed():
     layout, linearization = random_problem(np.random.default_rng(7), n_prior=8)
     staged = Affine(layout, linearization)
     local = LocalProblem(staged, linearization)
-    assert local.finite
+    assert local.is_finite
     values = tuple(replace(v, x=np.full_like(v.x, 1e307)) for v in linearization.values)
     assert local.correction(replace(staged.evaluate(staged.start), values=values)) is None
     j = tuple(replace(j, R_q=np.full_like(j.R_q, np.inf)) for j in linearization.jacobians)
-    assert not LocalProblem(staged, replace(linearization, jacobians=j)).finite
+    assert not LocalProblem(staged, replace(linearization, jacobians=j)).is_finite

@@ -229,7 +229,7 @@ def test_dense_problem_steps_equal_condensed_steps(name: str, room: float) -> No
         for part in ("dv", "predicted", "decrease", "bound_multipliers", "residuals", "feasible"):
             np.testing.assert_allclose(getattr(one, part), getattr(other, part), rtol=1e-8, atol=1e-12, err_msg=part)
         assert (one.active.variables == other.active.variables).all()
-    assert few.promise == pytest.approx(condensed.promise, rel=1e-9)
+    assert few.predicted_decrease == pytest.approx(condensed.predicted_decrease, rel=1e-9)
     assert few.condition == pytest.approx(condensed.condition, rel=1e-9)
     np.testing.assert_allclose(few.gradient, condensed.gradient, rtol=1e-9)
 

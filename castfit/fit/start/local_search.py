@@ -69,9 +69,9 @@ class DescentResult:
     theta: Array
     cost: float
     work: float
-    at_looks: tuple[float, float] = (np.nan, np.nan)
-    dropped: bool = False
-    optimum: bool = False
+    look_costs: tuple[float, float] = (np.nan, np.nan)
+    is_dropped: bool = False
+    is_optimum: bool = False
 
 
 FULL_ACCURACY_COST_FACTOR = 4.0
@@ -129,7 +129,7 @@ def minimize_locally(
     with `accurate`, full accuracy is used from the start.  The result is `dropped` if more rounds may pay.
     """
     deadline = time.time() + seconds
-    staged = scene.accurate if accurate else scene.staged
+    staged = scene.accurate_problem if accurate else scene.staged
     patient_rule = _PATIENT_RULE if accurate else TrustRegion()
     rule = patient_rule if step_control == "box" else step_control
     theta, cost, work, is_settled, is_optimum = start, np.inf, 0.0, False, False
@@ -137,14 +137,14 @@ def minimize_locally(
         look = None if hope == np.inf else _ConvergenceForecast(hope)
         descent = _solve(staged, theta, MAX_FINAL_ITERATIONS, deadline - time.time(), look, rule=rule, min_decrease=0.0)
         theta, previous_cost, cost = descent.theta, cost, descent.cost
-        work += descent.work * (_VALLEY_COST_FACTOR if staged is scene.accurate else 1.0)
-        is_optimum = descent.optimum
+        work += descent.work * (_VALLEY_COST_FACTOR if staged is scene.accurate_problem else 1.0)
+        is_optimum = descent.is_optimum
         is_settled = is_optimum or not cost < previous_cost - _MIN_ROUND_GAIN_LOG_L
         if is_optimum or not cost < best or time.time() >= deadline:
             break
-        if is_settled and staged is not scene.accurate:
+        if is_settled and staged is not scene.accurate_problem:
             staged, rule, is_settled, cost = (
-                scene.accurate,
+                scene.accurate_problem,
                 _PATIENT_RULE if step_control == "box" else rule,
                 False,
                 np.inf,
@@ -156,7 +156,7 @@ def minimize_locally(
         not cost <= start_cost + _OPTIMUM_PREDICTED_DECREASE
     ):  # a decrease at full accuracy need not be one at search accuracy
         theta, cost, is_optimum = start, start_cost, False
-    return DescentResult(theta, cost, work, dropped=not is_settled, optimum=is_optimum)
+    return DescentResult(theta, cost, work, is_dropped=not is_settled, is_optimum=is_optimum)
 
 
 class _ConvergenceForecast:
@@ -238,7 +238,9 @@ def _solve(
             staged, start, rule, iterations, seconds, min_decrease=min_decrease, look=look
         )
         work = work_in_simulations(outcome.evaluations, outcome.theta.size)
-        return DescentResult(outcome.theta, outcome.cost, work, optimum=outcome.promise <= _OPTIMUM_PREDICTED_DECREASE)
+        return DescentResult(
+            outcome.theta, outcome.cost, work, is_optimum=outcome.predicted_decrease <= _OPTIMUM_PREDICTED_DECREASE
+        )
 
     def look_at_iteration(iteration: Iteration) -> bool:
         return look is not None and look(iteration.iteration, iteration.cost)
@@ -249,4 +251,4 @@ def _solve(
     solution = solver.solve(restarted_problem, SolveControl(max(seconds, 1e-3), look_at_iteration))
     work = work_in_simulations(solution.evaluations, solution.v.size)
     cost = staged.evaluate(solution.v).cost
-    return DescentResult(solution.v, cost, work, optimum=solution.status.success)
+    return DescentResult(solution.v, cost, work, is_optimum=solution.status.success)

@@ -60,12 +60,12 @@ def match_gradients(problem: CompiledProblem, theta: Array, states: States, inte
             if not evaluation.ok:
                 break
             best_theta = matching_problem.layout.theta(evaluation.v).copy()
-            if not soft.goes_on(ledger, evaluation.v):
+            if not soft.has_derivatives(ledger, evaluation.v):
                 break
             step = soft.step(ledger, evaluation, mu)
-            if step.to is None:
+            if step.new_point is None:
                 break
-            evaluation, mu = step.to, step.damping
+            evaluation, mu = step.new_point, step.damping
             best_theta = matching_problem.layout.theta(evaluation.v).copy()
             if step.decrease < _MIN_RELATIVE_DECREASE:
                 break
@@ -80,7 +80,7 @@ class MatchedEquations(RelaxedProblem):
         self._staged = staged
         self._cached_slopes: tuple[bytes, tuple[QuantitySlopes, ...]] = b"", ()
 
-    def goes_on(self, ledger: CountingProblem, v: Array) -> bool:
+    def has_derivatives(self, ledger: CountingProblem, v: Array) -> bool:
         """Check whether there are derivatives with respect to theta at v."""
         return all(slopes.is_finite for slopes in self._slopes(v))
 

@@ -71,7 +71,7 @@ class SearchProblem:
         return np.unique(np.concatenate([np.empty(0), *later_times]))
 
     @property
-    def places(self) -> list[int]:
+    def positions(self) -> list[int]:
         """Positions of the searched quantities among all quantities."""
         return [self.original_problem.names.index(name) for name in self.searched.names]
 
@@ -92,7 +92,7 @@ class SearchProblem:
         return self._shorter[end]
 
     @property
-    def accurate(self) -> ShootingProblem:
+    def accurate_problem(self) -> ShootingProblem:
         """Problem at an accuracy at which long valleys can be followed."""
         if self._accurate is None:
             self._accurate = self.staged.integrated_by(self._options(_ACCURATE_TOLERANCES))
@@ -103,16 +103,16 @@ class SearchProblem:
         return replace(self.transcription.integrator, relative_tolerance=relative, absolute_tolerance=absolute)
 
     @property
-    def finer(self) -> SearchProblem:
+    def full_accuracy(self) -> SearchProblem:
         """Search problem at full accuracy, for problems whose trajectories differ in shape at search accuracy."""
         if self._finer is None:
-            staged = self.staged.integrated_by(self.exactly.integrator)
+            staged = self.staged.integrated_by(self.exact_transcription.integrator)
             self._finer = replace(self, staged=staged, _shorter={}, _accurate=staged)
             self._finer._finer = self._finer
         return self._finer
 
     @property
-    def exactly(self) -> SingleShooting:
+    def exact_transcription(self) -> SingleShooting:
         """Single shooting at full accuracy, by the integration method of the search."""
         return SingleShooting(IntegratorOptions(search_options().method))
 
@@ -122,7 +122,7 @@ class SearchProblem:
 
     def exact_cost(self, theta: Array) -> float:
         """Return the cost at theta (n,) at full accuracy, infinite if the model cannot be integrated."""
-        return self.finer.cost(theta)
+        return self.full_accuracy.cost(theta)
 
 
 def evaluate_cost(staged: ShootingProblem, theta: Array) -> float:

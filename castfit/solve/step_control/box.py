@@ -52,7 +52,7 @@ class TrustRegion(StepControl):
         """Return the step within a radius of at least one unit: smaller predictions do not indicate an optimum."""
         return local.compute_trust_region_step(max(memory.get("radius", self.initial_radius), 1.0))
 
-    def carried(self, memory: Mapping[str, float]) -> Mapping[str, float]:
+    def memory_after_accuracy_change(self, memory: Mapping[str, float]) -> Mapping[str, float]:
         """Return the radius; costs are not compared with costs of another accuracy."""
         return {name: value for name, value in memory.items() if name == "radius"}
 

@@ -75,11 +75,11 @@ class StepOutcome:
     promise : expected decrease of the linear model by the next step, if known
     """
 
-    to: Evaluation | None
+    new_point: Evaluation | None
     damping: float
     memory: Mapping[str, float] = field(default_factory=dict[str, float])
     report: Mapping[str, float] = field(default_factory=dict[str, float])
-    promise: float = np.inf
+    predicted_decrease: float = np.inf
 
 
 class StepControl(ABC):
@@ -100,7 +100,7 @@ class StepControl(ABC):
     def advance(self, search: LineSearch) -> StepOutcome:
         """Choose the next point."""
 
-    def carried(self, memory: Mapping[str, float]) -> Mapping[str, float]:
+    def memory_after_accuracy_change(self, memory: Mapping[str, float]) -> Mapping[str, float]:
         """Return the memory that remains valid after a change of accuracy: by default all of it."""
         return memory
 

@@ -62,7 +62,7 @@ class ExactPenalty(StepControl):
 def penalty(search: LineSearch, *, margin: float) -> Callable[[Evaluation], float]:
     """Return the penalty function whose weights exceed the multipliers of the linearized problem."""
     layout = search.ledger.staged.layout
-    if layout.of_theta:  # there are no constraints
+    if layout.is_theta_only:  # there are no constraints
         return lambda evaluation: evaluation.cost if evaluation.ok else np.inf
     units = violation_units(layout, search.ledger.staged.scale)
     weights = [

@@ -598,12 +598,12 @@ def test_horizons_are_built_for_as_long_as_there_is_time(monkeypatch):
 def test_the_floor_of_a_valley_is_followed_in_several_rounds(monkeypatch):
     problem = chain()
     scene = search_problem_of(problem.posed)
-    start = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
+    start = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.positions]
     full_descent = minimize_locally(scene, start, np.inf)
-    assert not full_descent.dropped
+    assert not full_descent.is_dropped
     monkeypatch.setattr(local_search, "MAX_FINAL_ITERATIONS", 2)
     single_round = minimize_locally(scene, start, np.inf, best=-np.inf)  # not below the best: one round
-    assert single_round.dropped
+    assert single_round.is_dropped
     assert single_round.cost > full_descent.cost + 1.0
     rounds = minimize_locally(scene, start, np.inf)
     assert full_descent.cost - 1e-3 < rounds.cost < single_round.cost - 1.0
@@ -613,11 +613,11 @@ def test_the_floor_of_a_valley_is_followed_in_several_rounds(monkeypatch):
 def test_rounds_that_end_higher_at_the_accuracy_of_the_search_leave_their_start(monkeypatch, is_lost):
     problem = chain()
     scene = search_problem_of(problem.posed)
-    start = problem.theta_from({"k1": 0.4, "k2": 2.0, "scale": 3.0})[scene.places]
-    higher = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
+    start = problem.theta_from({"k1": 0.4, "k2": 2.0, "scale": 3.0})[scene.positions]
+    higher = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.positions]
     start_cost = scene.cost(start)
     assert scene.cost(higher) > start_cost
-    descent = local_search.DescentResult(higher, start_cost - 1.0, 5.0, optimum=True)
+    descent = local_search.DescentResult(higher, start_cost - 1.0, 5.0, is_optimum=True)
     monkeypatch.setattr(local_search, "_solve", lambda *a, **k: descent)
     if is_lost:  # the search cannot integrate there
         cost = scene.cost
@@ -625,7 +625,7 @@ def test_rounds_that_end_higher_at_the_accuracy_of_the_search_leave_their_start(
     end = minimize_locally(scene, start, np.inf)
     assert (end.theta == start).all()
     assert end.cost == start_cost
-    assert not end.optimum
+    assert not end.is_optimum
 
 
 def test_a_floor_that_is_lower_than_all_solutions_holds_but_is_none():
@@ -657,7 +657,7 @@ def test_a_floor_holds_where_sizes_of_errors_are_estimated_too(monkeypatch):
     problem = chain_with_spread()
     scene, region = search_problem_of(problem.posed), build_search_region(problem.posed, None)
     assert scene.searched is not scene.original_problem
-    start = problem.theta_from({"k1": 0.03, "k2": 8.0, "scale": 30.0, "spread": 0.5})[scene.places]
+    start = problem.theta_from({"k1": 0.03, "k2": 8.0, "scale": 30.0, "spread": 0.5})[scene.positions]
     monkeypatch.setattr(strategies, "_MAX_CONFIRMING_ITERATIONS", 1)
     end = make_candidate((problem, region), CandidateOrder(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
     assert end.result is not None
@@ -737,8 +737,8 @@ def test_the_best_point_is_doubted_by_exchanging_two_quantities():
     problem, reference = benchmark.problem, dict(benchmark.reference.parameters)
     scene, region = search_problem_of(problem.posed), build_search_region(problem.posed, None)
     mirrored = {**reference, "d1": reference["d2"], "d2": reference["d1"]}
-    mirror = minimize_locally(scene, problem.theta_from(mirrored)[scene.places], np.inf)
-    best = minimize_locally(scene, problem.theta_from(reference)[scene.places], np.inf)
+    mirror = minimize_locally(scene, problem.theta_from(mirrored)[scene.positions], np.inf)
+    best = minimize_locally(scene, problem.theta_from(reference)[scene.positions], np.inf)
     assert best.cost + 0.5 < mirror.cost < best.cost + 1.0
     order = CandidateOrder(EXCHANGED, 0, theta=tuple(mirror.theta.tolist()), best=mirror.cost)
     end = make_candidate((problem, region), order, np.inf, np.inf)
@@ -838,7 +838,7 @@ def test_a_round_is_given_up_where_it_would_not_come_down_to_what_is_hoped_for()
 
     problem = chain()
     scene = search_problem_of(problem.posed)
-    start = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
+    start = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.positions]
     full_descent = minimize_locally(scene, start, np.inf, rounds=1)
     hopeful = minimize_locally(scene, start, np.inf, rounds=1, hope=full_descent.cost)
     assert (hopeful.theta == full_descent.theta).all()

@@ -161,7 +161,9 @@ def screen_draws(problem: Posable, draws: DrawnStarts, count: int, deadline: flo
             if time.time() >= deadline:
                 best_starts.append(initial_start)
                 continue
-            k, _ = lowest_draw(search_problem, [problem.theta_from(start)[search_problem.places] for start in starts])
+            k, _ = lowest_draw(
+                search_problem, [problem.theta_from(start)[search_problem.positions] for start in starts]
+            )
             best_starts.append(starts[k])
     return replace(draws, initial_starts=tuple(best_starts))
 

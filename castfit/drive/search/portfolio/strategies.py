@@ -310,11 +310,13 @@ def _descend(
     step_control = order.step_control
     descent = descend(search_problem, theta, order.limits, end_time - time.time(), step_control=step_control)
     work += descent.work
-    end = CandidateOutcome(tuple(descent.theta.tolist()), descent.cost, descent.at_looks, work, dropped=descent.dropped)
+    end = CandidateOutcome(
+        tuple(descent.theta.tolist()), descent.cost, descent.look_costs, work, dropped=descent.is_dropped
+    )
     margin = NEAR_COST_TOL + _NEAR_COST_RTOL * abs(order.best) if np.isfinite(order.best) else np.inf
     if order.family >= 0:  # Returning to the same optimum is no evidence.
         margin = -SAME_COST_TOL
-    if descent.dropped or not np.isfinite(descent.cost) or descent.cost > order.best + margin:
+    if descent.is_dropped or not np.isfinite(descent.cost) or descent.cost > order.best + margin:
         return _confirm_cost(search_problem, end, order.best, end_time)
     hope = order.best + SAME_COST_TOL if descent.cost > order.best else np.inf
     continuation = minimize_locally(
@@ -322,7 +324,7 @@ def _descend(
     )
     end = replace(
         end, theta=tuple(continuation.theta.tolist()), cost=continuation.cost, work=work + continuation.work,
-        is_converged=not continuation.dropped,
+        is_converged=not continuation.is_dropped,
     )  # fmt: skip
     return _confirm_cost(search_problem, end, order.best, end_time)
 
@@ -350,17 +352,17 @@ def _confirm_cost(
 def _follow_valley(search_problem: SearchProblem, order: CandidateOrder, end_time: float) -> CandidateOutcome:
     """Follow a valley further."""
     continuation = minimize_locally(
-        search_problem.finer if order.finer else search_problem, np.array(order.theta), end_time - time.time(),
+        search_problem.full_accuracy if order.finer else search_problem, np.array(order.theta), end_time - time.time(),
         best=order.best - SAME_COST_TOL, rounds=_ROUNDS_PER_STRIDE, accurate=order.accurate,
         step_control=order.step_control,
     )  # fmt: skip
-    floor = not continuation.dropped and not continuation.optimum
+    floor = not continuation.is_dropped and not continuation.is_optimum
     work = continuation.work * (FULL_ACCURACY_COST_FACTOR if order.finer else 1.0)
     end = CandidateOutcome(
         tuple(continuation.theta.tolist()),
         continuation.cost,
         work=work,
-        is_converged=not continuation.dropped,
+        is_converged=not continuation.is_dropped,
         floor=floor,
     )
     if order.finer:
@@ -414,7 +416,7 @@ def _descend_from_exchange(
                 search_problem, descent.theta, end_time - time.time(), step_control=order.step_control
             )
             best = CandidateOutcome(
-                tuple(continuation.theta.tolist()), continuation.cost, is_converged=not continuation.dropped
+                tuple(continuation.theta.tolist()), continuation.cost, is_converged=not continuation.is_dropped
             )
             work += continuation.work
             break
@@ -437,7 +439,7 @@ def _confirm(
     )
     start, seconds_left = _collect_natural_values(problem, search_problem, theta), end_time - time.time()
     end = _build_outcome(
-        fit(problem, search_problem.exactly, solver, start=start, retry=False, max_time=seconds_left),
+        fit(problem, search_problem.exact_transcription, solver, start=start, retry=False, max_time=seconds_left),
         search_problem,
         end_time,
     )
@@ -453,7 +455,7 @@ def _build_outcome(result: Result, search_problem: SearchProblem, end_time: floa
     theta = np.array(
         [
             search_problem.original_problem.to_search(np.array(list(result.values.values())))[j]
-            for j in search_problem.places
+            for j in search_problem.positions
         ]
     )
     work = FULL_ACCURACY_COST_FACTOR * work_in_simulations(dict(result.evaluations), theta.size)

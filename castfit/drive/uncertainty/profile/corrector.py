@@ -86,7 +86,7 @@ def correct(ledger: CountingProblem, staged: StagedProblem, tolerance: float) ->
         if not linearization.ok:
             return None
         local = local_problem(staged, linearization, warm=active, regularisation=REGULARISATION_WEIGHT)
-        if not local.finite:
+        if not local.is_finite:
             return None
         step = local.direction()
         row_change = step.residuals - local.condensed.u
@@ -296,7 +296,7 @@ class CorrectorContext:
                 np.zeros(v.size),
             )
             rows = local.condensed.u
-        if not local.finite:
+        if not local.is_finite:
             return Status.LINEAR_ALGEBRA_FAILED
         step = local.direction()
         response = target.own_rows(step.residuals - rows, shifted_problem) / h
@@ -332,10 +332,10 @@ def misfit(compiled_problem: CompiledProblem, staged: StagedProblem, v: Array, t
     """
     evaluation = staged.evaluate(v)
     verification = verify(compiled_problem, staged, evaluation, transcription.integrator, transcription.accuracy)
-    if not verification.reproduced:
+    if not verification.is_reproduced:
         return np.inf
     masks = [chain.row_mask for chain in staged.layout.chains]
-    units = zip(staged.layout.of_rows(evaluation.sigma), masks, strict=True)
+    units = zip(staged.layout.expand_to_rows(evaluation.sigma), masks, strict=True)
     unit = np.concatenate(
         [*((sigma * np.ones(mask.shape))[mask] for sigma, mask in units), np.ones(evaluation.prior.size)]
     )

@@ -63,7 +63,7 @@ def whitening_transform(compiled_problem: CompiledProblem, result: Result) -> Po
     Raises InputError if an equation between quantities is not linear in theta.
     """
     staged: Any = SingleShooting(result.integrator).transcribe(compiled_problem, result.theta).explicit()
-    if not staged.layout.constrained:
+    if not staged.layout.has_constraints:
         return _by_covariance(compiled_problem, result)
     slopes = staged.linearize(result.theta).related_jacobian.reshape(-1, len(result.theta))
     relations = staged.layout.relations
