@@ -254,10 +254,10 @@ class CostFeatures:
             products=products,
             entries=entries,
             method=integrator.method,
-            measured=every_state_measured(problem),
-            stiff=n_z > 0,
+            is_fully_measured=every_state_measured(problem),
+            is_stiff=n_z > 0,
             is_simulated=is_simulated,
-            described=fits_data,
+            fits_data=fits_data,
         )
 
     def with_stiffness(self, problem: CompiledProblem, staged: ShootingProblem) -> CostFeatures:

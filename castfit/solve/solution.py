@@ -204,7 +204,7 @@ class CountingProblem:
     @property
     def best(self) -> Array | None:
         """Best point so far; a point of lower accuracy is evaluated again."""
-        search = self.__dict__.get("search", self)
+        search = self.__dict__.get("low_accuracy", self)
         if search is not self and search._best is not None:
             best_v, search._best, search._best_merit, search._entered = search._best, None, _WORST_MERIT, None
             with without_deadline():  # one evaluation, without which the search would be lost

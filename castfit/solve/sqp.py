@@ -243,7 +243,7 @@ def _progress(state: _SqpState, step: Step, gap: float) -> dict[str, Any]:
     )
     smallest_progress = (min(gap, least_gap), min(step.decrease, least_decrease))
     return {
-        "idle": state.n_idle_steps + 1 if is_near and not is_closer else 0,
+        "n_idle_steps": state.n_idle_steps + 1 if is_near and not is_closer else 0,
         "min_gap_and_decrease": smallest_progress,
     }
 

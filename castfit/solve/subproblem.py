@@ -401,7 +401,7 @@ class LocalProblem:
     @cached_property
     def _released(self) -> LocalProblem:
         released_problem = copy(self)
-        for name in ("_singular", "_spectrum", "_regularised_factors", "promise"):
+        for name in ("_singular", "_spectrum", "_regularised_factors", "predicted_decrease"):
             released_problem.__dict__.pop(name, None)
         released_problem._regularisation, released_problem._holds = 0.0, {}
         return released_problem

@@ -282,10 +282,10 @@ def test_what_was_matched_is_where_multiple_shooting_begins(monkeypatch):
 
 def test_parameters_are_not_matched_where_that_takes_as_long_as_integrating():
     measured = replace(SMALL, is_fully_measured=True)
-    assert choose_from_features(measured).solver.twice
+    assert choose_from_features(measured).solver.tries_second_start
     assert not choose_from_features(
         replace(measured, elements=10 * measured.steps, points=10 * measured.steps)
-    ).solver.twice
+    ).solver.tries_second_start
 
 
 def test_growing_horizons_are_left_where_data_are_not_described(monkeypatch):

@@ -16,11 +16,11 @@ class Finer(Refinement[str, str]):
     def prepare(self, question: str) -> str:
         return f"{question}{self.name}0"
 
-    def refined(self, answer: str) -> str | None:
+    def next_question(self, answer: str) -> str | None:
         self.rounds += 1
         return f"{self.question}{self.name}{self.rounds}" if self.rounds <= 2 else None
 
-    def concluded(self, answer: str) -> str:
+    def conclude(self, answer: str) -> str:
         return f"({answer})"
 
 

@@ -299,7 +299,7 @@ def test_a_search_tells_from_below_what_a_point_costs(sigma):
     problem = cf.Problem(decay_model(), experiment, parameters={"k": 2.0}).posed
     staged = cf.SingleShooting().transcribe(problem, problem.guess)
     exact = {k: staged.evaluate(np.array([k])).cost for k in (1.0, 1.3, 2.0, 5.0)}
-    lower_bounds = {k: strategies._least_cost(staged.low_accuracy(), np.array([k])) for k in exact}
+    lower_bounds = {k: strategies._cost_lower_bound(staged.low_accuracy(), np.array([k])) for k in exact}
     assert all(lower_bounds[k] <= exact[k] for k in exact)
     assert lower_bounds[5.0] > exact[1.0]
 

@@ -162,7 +162,7 @@ def test_control_c_in_a_block_returns_the_best_point(monkeypatch):
 
 def test_multistart_starts_from_decomposed_starts():
     run = cf.multistart(pathway(), starts=1, rng=5, start_strategy="decomposed")
-    assert "Started from 2 blocks" in run.starts[0].message
+    assert "Started from separate estimates of 2 blocks" in run.starts[0].message
     assert run.best.parameters == pytest.approx(TRUTH, rel=1e-5)
 
 
