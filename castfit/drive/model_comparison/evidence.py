@@ -262,10 +262,8 @@ def evidences(results: Mapping[str, Result], *, sampling: bool, draws: int, rng:
     """
     improper_by_model = {n: quantities_without_prior(_compile_problem(r)) for n, r in results.items()}
     improper_names = list(dict.fromkeys(q for names in improper_by_model.values() for q in names))
-    remedy = "so the evidence is undefined; set one of them"
-    raise_if_mistakes(
-        "evidence", [f"'{q}' has neither a prior nor two finite bounds, {remedy}" for q in improper_names]
-    )
+    raise_if_mistakes("evidence", [f"'{q}' has neither a prior nor two finite bounds, so the evidence is undefined; "
+                                   "set one of them" for q in improper_names])  # fmt: skip
     generator = np.random.default_rng(rng)
     evidence_by_model = {
         n: bridge(r, draws, generator, workers) if sampling else laplace(r) for n, r in results.items()

@@ -247,9 +247,8 @@ def _bound_quantities(larger: Result, values: Mapping[str, float]) -> dict[str, 
     errors = 1.0 / np.sqrt(np.maximum(information, np.finfo(float).tiny))
     errors = np.where(larger.log, 0.0, np.minimum(errors, np.abs(guess)))
     for name, (low, high), error in zip(larger.names, larger.bounds.tolist(), errors.tolist(), strict=True):
-        value = values[name]
-        sizes = abs(value), abs(low) if np.isfinite(low) else 0.0, abs(larger.values[name]), error
-        tolerance = _BOUND_RTOL * max(sizes)
+        value, size = values[name], max(abs(low) if np.isfinite(low) else 0.0, abs(larger.values[name]), error)
+        tolerance = _BOUND_RTOL * max(abs(value), size)
         if low < high and (value - low <= tolerance or high - value <= tolerance):
             sides[name] = 1 if value - low <= tolerance else -1
     return sides

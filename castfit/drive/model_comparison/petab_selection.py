@@ -86,9 +86,8 @@ def select(
         target.mkdir(parents=True, exist_ok=True)
     problem = SelectionProblem.of_file(Path(file), None if target is None else target / "summary.tsv")
     if problem.criterion not in CRITERIA:
-        choices = ", ".join(CRITERIA)
-        message = f"the criterion {problem.criterion} always prefers the largest model; choose one of {choices}"
-        raise_if_mistakes("petab.select", [message])
+        raise_if_mistakes("petab.select", [f"the criterion {problem.criterion} always prefers the largest model; "
+                                           f"choose one of {', '.join(CRITERIA)}"])  # fmt: skip
     varied = problem.varied
     space = Candidates({str(path): problem_of(path, varied) for path in problem.files}, total=problem.count)
     entries = {"criterion": problem.criterion, "method": problem.method}
@@ -131,12 +130,12 @@ def famos(space: Candidates, history: SearchHistoryView, criterion: str) -> Sear
             models = problem.proposed()
             candidates = {m.name: space.build_candidate(_chosen(m, ids)) for m in models}
             # FAMoS may return to an earlier model, which is not fitted again.
-            new = [(m, c) for m, c in zip(models, candidates.values(), strict=True) if not history.is_proposed(c.name)]
             yield [
                 CandidateProposal(
                     c, candidates[m.predecessor].name if m.predecessor in candidates else history.nearest(c)
                 )
-                for m, c in new
+                for m, c in zip(models, candidates.values(), strict=True)
+                if not history.is_proposed(c.name)
             ]
             calibrations: dict[str, Calibration] = {}
             for name, c in candidates.items():

@@ -154,9 +154,8 @@ def _undefined(space: Candidates, criterion: str) -> list[str]:
     n, min_estimated = sizes[0][0], min(k for _, k in sizes)
     if n > min_estimated + 1:
         return []
-    counts = f"{n} measurements, at least {min_estimated} quantities"
-    return [f"AICc needs at least two measurements more than estimated quantities: {counts}; "
-            "choose criterion='BIC' or 'AIC', or add data"]  # fmt: skip
+    return [f"AICc needs at least two measurements more than estimated quantities: {n} measurements, at least "
+            f"{min_estimated} quantities; choose criterion='BIC' or 'AIC', or add data"]  # fmt: skip
 
 
 def run_selection(

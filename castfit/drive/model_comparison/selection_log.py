@@ -128,9 +128,9 @@ class SelectionLog:
                 f"{names_text} had not reached the optimum (a nested model fits better) and was fitted again from the "
                 "nested model."
             )
-        consequence = "its optimum was not found, and its weight is too small"
         lines += [
-            f"'{name}' has a higher objective than {start}, which is nested in it: {consequence}."
+            f"'{name}' has a higher objective than {start}, which is nested in it: its optimum was not found, and its "
+            "weight is too small."
             for name, start in self.stuck.items()
         ]
         lines += [f"'{n}' was not fitted: {row.message}" for n, row in self.rows.items() if not row.success]

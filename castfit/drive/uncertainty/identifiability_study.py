@@ -111,8 +111,7 @@ class IdentifiabilityStudy(TabularReport):
             For names that are not estimated.
         """
         requested_names = [names] if isinstance(names, str) else list(names)
-        mistakes = unknown_names("'{}' is not estimated", map(str, requested_names), self.names)
-        raise_if_mistakes("collinearity", mistakes)
+        raise_if_mistakes("collinearity", unknown_names("'{}' is not estimated", map(str, requested_names), self.names))
         return collinearity(self.information, [self.names.index(n) for n in dict.fromkeys(requested_names)])
 
     @property

@@ -150,9 +150,8 @@ def _all_followed(
         if not isinstance(outcome, tuple):
             message, predicted_output = getattr(outcome, "message", outcome), targets[n].prediction
             assert predicted_output is not None
-            prediction_text = f"{predicted_output.output} at {predicted_output.time:g}"
-            raise InputError("predict", [f"the profile of {prediction_text} was not computed ({message}); "
-                                         "use bands='linear'"])  # fmt: skip
+            raise InputError("predict", [f"the profile of {predicted_output.output} at {predicted_output.time:g} was "
+                                         f"not computed ({message}); use bands='linear'"])  # fmt: skip
         branches_by_index[n] = outcome
         return None
 

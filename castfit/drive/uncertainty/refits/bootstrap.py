@@ -340,8 +340,10 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
 
     def __repr__(self) -> str:
         failed = len(self._failed)
-        names = shorten_repr(list(self.names))
-        return f"BootstrapResult({self.kind}: {len(self.solved)} samples of {names}, {failed} failed)"
+        return (
+            f"BootstrapResult({self.kind}: {len(self.solved)} samples of {shorten_repr(list(self.names))}, "
+            f"{failed} failed)"
+        )
 
 
 def _error(value: float) -> str:

@@ -194,14 +194,14 @@ class SampleResult(DrawsResult):
             finding = f"NOT converged: R-hat of {worst_name} is {self.r_hat[worst_name]:.3f}, above {_MAX_R_HAT}"
             return f"{finding}. Do not use these samples; {_LONGER}."
         if self.r_hat_of_walkers[slowest_name] > _MAX_WALKER_R_HAT:
-            walker_r_hat = self.r_hat_of_walkers[slowest_name]
-            finding = f"NOT converged: R-hat of single walkers is {walker_r_hat:.2f} for {slowest_name}"
             return (
-                f"{finding}, above {_MAX_WALKER_R_HAT}: walkers may still depend on their starting points; {_LONGER}."
+                f"NOT converged: R-hat of single walkers is {self.r_hat_of_walkers[slowest_name]:.2f} for "
+                f"{slowest_name}, above {_MAX_WALKER_R_HAT}: walkers may still depend on their starting points; {_LONGER}."
             )
-        size_text = f"{self.ess[least_effective]:.0f}, below {_MIN_EFFECTIVE_DRAWS}"
-        finding = f"the effective sample size of {least_effective} is only {size_text}"
-        return f"NOT converged: the chains agree, but {finding}; {_LONGER}."
+        return (
+            f"NOT converged: the chains agree, but the effective sample size of {least_effective} is only "
+            f"{self.ess[least_effective]:.0f}, below {_MIN_EFFECTIVE_DRAWS}; {_LONGER}."
+        )
 
     @accept_old_names(level="confidence_level")
     def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
