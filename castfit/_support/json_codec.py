@@ -1,7 +1,7 @@
 """Records as JSON: any dataclass of arrays, enumerations, tuples, sets, mappings and further dataclasses.
 
-`to_jsonable` takes it to what JSON can hold, field by field; `decode_object` and then `rebuild_value` undo that by the declared types.
-What says itself how it is written, as a `Result` with its number of a format, has the methods of `Serializable`.
+`to_jsonable` converts a value to JSON types field by field; `decode_object` and then `rebuild_value` undo that by the
+declared types.  Classes with a format number, such as `Result`, define `to_dict` and `from_dict` instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cache
 from inspect import get_annotations, unwrap
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Protocol, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
 
 import numpy as np
 
@@ -30,19 +30,6 @@ RENAMED_FIELDS = {
 """Per record class, the names that castfit 0.3 gave to fields in its files, and the present ones."""
 
 
-class Serializable(Protocol):
-    """A value that says itself how it is written."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object as a dictionary for JSON."""
-        ...
-
-    @classmethod
-    def from_dict(cls, entry: dict[str, Any]) -> Any:
-        """Undo `to_dict`."""
-        ...
-
-
 def to_jsonable(value: Any) -> Any:
     """Turn arrays, enumerations, dataclasses and floats that are not finite into dicts, lists, numbers and text."""
     if isinstance(value, np.ndarray):
@@ -51,8 +38,8 @@ def to_jsonable(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
-        if hasattr(value, "to_dict"):  # isinstance of a protocol is slow before Python 3.12
-            return cast("Serializable", value).to_dict()
+        if hasattr(value, "to_dict"):
+            return cast("Any", value).to_dict()
         return {f.name: to_jsonable(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): to_jsonable(x) for key, x in cast("Mapping[Any, Any]", value).items()}
@@ -104,7 +91,7 @@ def rebuild_value(kind: Any, entry: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(entry)
     if isinstance(kind, type) and hasattr(kind, "from_dict"):
-        return cast("type[Serializable]", kind).from_dict(entry)
+        return cast("Any", kind).from_dict(entry)
     if is_dataclass(kind):
         if not isinstance(entry, Mapping):
             raise TypeError(f"{entry!r} holds no fields")

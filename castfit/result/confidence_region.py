@@ -26,7 +26,7 @@ import numpy as np
 import scipy
 
 from castfit._support.public_names import public
-from castfit._support.renamed import renamed_attribute
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit._support.text_tables import TextTable, format_interval, format_to_error
@@ -99,6 +99,7 @@ class Axis:
         return self.sentence
 
 
+@with_old_names(level="confidence_level")
 @public("castfit")
 @add_brief_repr
 @dataclass(frozen=True, eq=False, repr=False)
@@ -187,7 +188,6 @@ class ConfidenceRegion:
     unbounded: Array
     root: Array
     undetermined: Array
-    level = renamed_attribute("level", "confidence_level")
 
     def intervals(self, kind: str = "independent") -> dict[str, tuple[float, float]]:
         """Return an interval for each quantity, natural scale.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.public_names import public
-from castfit._support.renamed import renamed_attribute
+from castfit._support.renamed import with_old_names
 from castfit._support.reprs import one_line
 from castfit._support.status import InputError
 from castfit._support.text_tables import format_interval, format_to_error
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+@with_old_names(level="confidence_level")
 @public("castfit")
 class Estimate(float):
     """An estimated value: a number like any other, which also knows how well it is known.
@@ -53,7 +54,6 @@ class Estimate(float):
     confidence_level: float
     verdict: str
     unit: str
-    level = renamed_attribute("level", "confidence_level")
 
     def __new__(
         cls,

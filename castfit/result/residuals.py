@@ -32,7 +32,6 @@ _OUTLIER_SD_HEAVY_TAILS = 3.0  # deviations of heavy tails from which a residual
 class Grade(str):
     """Grade of a residual test; it also equals its word of castfit 0.3, with a warning."""
 
-    __slots__ = ()
     __hash__ = str.__hash__
 
     def __eq__(self, other: object) -> bool:

@@ -15,7 +15,7 @@ from castfit._support.arguments import read_real, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuild_fields, rebuild_value
 from castfit._support.public_names import public
-from castfit._support.renamed import accept_old_names, renamed_attribute, with_old_names
+from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.status import InputError, suggest
 from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.views import views
@@ -68,7 +68,7 @@ class Side:
     sentence: str
 
 
-@with_old_names(others="nuisance")
+@with_old_names(levels="confidence_levels", others="nuisance")
 @public("castfit")
 @dataclass(frozen=True, eq=False)
 class Profile:
@@ -149,8 +149,6 @@ class Profile:
     def confidence_levels(self) -> tuple[float, ...]:
         """Confidence levels, ascending."""
         return tuple(float(level) for level in self.thresholds)
-
-    levels = renamed_attribute("levels", "confidence_levels")
 
     @accept_old_names(level="confidence_level")
     def threshold(self, confidence_level: float | None = None) -> float:
@@ -292,7 +290,7 @@ class Other:
     objective: float
 
 
-@with_old_names(by="statistic")
+@with_old_names(levels="confidence_levels", by="statistic")
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
@@ -367,8 +365,6 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
     def confidence_levels(self) -> tuple[float, ...]:
         """Confidence levels, ascending."""
         return next((p.confidence_levels for p in self.profiles.values()), ())
-
-    levels = renamed_attribute("levels", "confidence_levels")
 
     @accept_old_names(level="confidence_level")
     def limits(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:

@@ -28,7 +28,7 @@ from castfit._support.arguments import (
 )
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
-from castfit._support.renamed import accept_old_names, renamed_attribute
+from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit._support.text_tables import align_columns, format_to_error
 from castfit.drive.run.checkpoint import describe_method
@@ -102,6 +102,7 @@ def wilson(share: float, count: int, level: float) -> tuple[float, float]:
     return float(middle - reach), float(middle + reach)
 
 
+@with_old_names(level="confidence_level")
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class CoverageResult(RefitsResult):
@@ -140,7 +141,6 @@ class CoverageResult(RefitsResult):
     rows: tuple[Refit, ...]
     message: str
     time: float
-    level = renamed_attribute("level", "confidence_level")
 
     @cached_property
     def quantities(self) -> dict[str, Covered]:
