@@ -358,10 +358,6 @@ class EliminatedBatch:
         """Values of local unknowns, (N, o), if the border is zero."""
         return -(self.inverse @ self.c[:, :, None])[:, :, 0]
 
-    def recover_local_unknowns(self, border: Array) -> Array:
-        """Return the scaled local unknowns (N, o) that belong to a border (n_b,)."""
-        return self.offset + (self.response @ border[self.batch.border_entries][:, :, None])[:, :, 0]
-
 
 @dataclass(frozen=True)
 class ArrowFactors:
