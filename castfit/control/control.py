@@ -29,6 +29,7 @@ from castfit._support.arguments import (
 )
 from castfit._support.pickling import ProcessLocal
 from castfit._support.status import Status, raise_if_mistakes, suggest
+from castfit._support.ties import first_argmin
 from castfit._support.time_limit import with_deadline
 from castfit.control.grid import StageGrid
 from castfit.control.question import read_question
@@ -244,7 +245,8 @@ class ControlSolver(ProcessLocal):
                 if watch.cause is not None:
                     break
         plans = [build_plan(f, self, start_time) for f in solutions]
-        best = min(plans, key=lambda p: (not p.success, p.objective if np.isfinite(p.objective) else np.inf))
+        candidates = [p for p in plans if p.success] or plans
+        best = candidates[first_argmin([p.objective for p in candidates])]
         if len(plans) == 1:
             return best
         successful = [p for p in plans if p.success]

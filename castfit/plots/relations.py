@@ -12,6 +12,7 @@ import numpy as np
 from castfit._support.arguments import is_count, shorten_repr
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.ties import stable_order
 from castfit.plots._canvas import (
     Axes,
     confidence_ellipse,
@@ -202,8 +203,8 @@ def ellipses(
     raise_if_mistakes("plots.ellipses", mistakes)
     if names is None and len(selected_names) > _MAX_PAIRED_QUANTITIES:
         strongest = np.nanmax(np.where(np.eye(len(region.names)) > 0, 0.0, np.abs(region.correlation)), axis=1)
-        order = sorted(selected_names, key=lambda n: -strongest[region.names.index(n)])[:_MAX_PAIRED_QUANTITIES]
-        selected_names = [n for n in selected_names if n in order]
+        order = stable_order([strongest[region.names.index(n)] for n in selected_names], descending=True)
+        selected_names = [selected_names[i] for i in sorted(order[:_MAX_PAIRED_QUANTITIES])]
     if len(selected_names) < 2:
         return _nothing(new_figure(4.4, 2.2), "There are no pairs of quantities with standard errors.", path)
     return _pairs(result, region, selected_names, lines, path)

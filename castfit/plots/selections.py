@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.ties import stable_order
 from castfit.plots._canvas import add_title, escape_text, labels, legend, new_figure, save_or_show, tidy_panels
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
@@ -40,7 +41,8 @@ def selection(found: SelectionResult, path: str | Path | None = None) -> Figure:
     >>> found = cf.select(problem, choices={"k": [0, cf.estimated], "m": [0, cf.estimated]})
     >>> figure = cf.plots.selection(found)
     """
-    importance = dict(sorted(found.importance.items(), key=lambda each: -each[1])[:_MAX_BARS])
+    shares = [*found.importance.items()]
+    importance = dict(shares[i] for i in stable_order([share for _, share in shares], descending=True)[:_MAX_BARS])
     weights = {n: found.weights[n] for n in found.names[:_MAX_BARS]}
     figure = new_figure(10.0, 1.4 + 0.22 * max(len(importance), len(weights), 8))
     left, middle, right = tidy_panels(figure, 1, 3)[0]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.ties import stable_order
 from castfit.plots._canvas import add_title, escape_text, labels, legend_above, new_figure, save_or_show, tidy
 from castfit.plots._colours import BEHIND, BLUE, INK, RED, SOFT, STYLES
 from castfit.plots._grid import Grid
@@ -73,7 +74,7 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
     peaks = np.max(
         [np.max(np.abs(s), axis=(0, 1)) / max(float(np.abs(s).max()), 1e-300) for s in slopes_by_name.values()], 0
     )
-    chosen = sorted(np.argsort(-peaks, kind="stable")[:_MAX_LINES].tolist())
+    chosen = sorted(stable_order(peaks, descending=True)[:_MAX_LINES].tolist())
     cells = figure.add_gridspec(grid.rows, grid.columns)
     handles: dict[str, Any] = {}
     for panel in grid.panels:

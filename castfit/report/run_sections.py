@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit import plots
+from castfit._support.ties import first_argmin
 from castfit.drive.search.compare.result import objective_tolerance
 from castfit.plots._canvas import objective_symbol
 from castfit.plots.searches import curves
@@ -166,7 +167,7 @@ def comparison_lead(result: ComparisonResult, title: str, notes: str) -> ReportH
     """Return the head of a comparison's page."""
     tested_rows = [row for row in result.rows if row.starts]
     most_reliable = max(tested_rows, key=lambda row: (row.success_rate, -row.expected_time), default=None)
-    fastest = min(tested_rows, key=lambda row: row.expected_time, default=None)
+    fastest = tested_rows[first_argmin([row.expected_time for row in tested_rows])] if tested_rows else None
     verdict = result.message
     if most_reliable is not None and fastest is not None and most_reliable.correct:
         verdict = (

@@ -30,6 +30,7 @@ from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit._support.text_tables import TextTable, format_interval, format_to_error
+from castfit._support.ties import first_argmax, stable_order
 from castfit.result.covariance import quantile
 from castfit.result.identifiability import POOR_INTERVAL_FRACTION, REPORTED_CORRELATION
 from castfit.result.parameter_combinations import format_combination, mixture, rounded_direction, three_digits
@@ -299,9 +300,9 @@ class ConfidenceRegion:
         sentences += [f"{axis.sentence}." for axis in self.axes if np.isinf(axis.standard_error)]
         gains = np.nan_to_num(np.where(np.isfinite(self.gains), self.gains, 0.0))
         if gains.size > 1 and gains.max(initial=0.0) >= _MIN_REPORTED_GAIN:
-            j = int(np.argmax(gains))
+            j = first_argmax(gains)
             row = np.nan_to_num(np.where(np.arange(gains.size) == j, 0.0, self.correlation[j]))
-            i = int(np.argmax(np.abs(row)))
+            i = first_argmax(np.abs(row))
             error = abs(self.values[j]) * self.standard_errors[j] if self.log[j] else self.standard_errors[j]
             poor = error * quantile(0.95, self.dof) > POOR_INTERVAL_FRACTION * abs(
                 self.values[j]
@@ -318,7 +319,7 @@ class ConfidenceRegion:
         """List pairs of quantities by their correlation, the largest first."""
         rows, columns = np.triu_indices(len(self.names), 1)
         values = np.nan_to_num((self.correlation if correlation is None else correlation)[rows, columns])
-        order = np.argsort(-np.abs(values), kind="stable")
+        order = stable_order(np.abs(values), descending=True, scale=1.0)
         return [(int(rows[i]), int(columns[i]), float(values[i])) for i in order if abs(values[i]) >= min_correlation]
 
     @property
@@ -497,7 +498,7 @@ def _axes(
         linear = not logarithmic[clean != 0.0].any()  # Then the combination is a sum in the units of the quantities.
         h = rounded_direction(clean, error, magnitudes if linear else np.ones(n))
         if h is None:
-            g = h = clean * np.sign(clean[np.argmax(np.abs(clean))])
+            g = h = clean * np.sign(clean[first_argmax(np.abs(clean))])
             text, unit, known_to, relative = mixture(names, clean), 1.0, factor * axis_error, True
         else:
             g, (text, unit) = clean * np.sign(clean @ h), format_combination(names, h, logarithmic, magnitudes)
@@ -526,7 +527,7 @@ def _correlations_without_bounds(
         row = _unbounded(information, indices)[j, indices]
         row[indices == j] = 0.0
         if row.size > 1 and np.isfinite(row).all():
-            partner = int(np.argmax(np.abs(row)))
+            partner = first_argmax(np.abs(row))
             correlations[names[j]] = (names[int(indices[partner])], float(row[partner]))
     return correlations
 
@@ -566,7 +567,8 @@ def _number(value: float) -> str:
 
 
 def _weights(axis: Axis) -> str:
-    largest = sorted(axis.weights.items(), key=lambda pair: -abs(pair[1]))
+    weights = [*axis.weights.items()]
+    largest = [weights[i] for i in stable_order([abs(w) for _, w in weights], descending=True)]
     terms = [f"{w:+.2f} {n}" for n, w in largest if abs(w) >= 0.05][:6]
     return " ".join(terms) + (" ..." if sum(abs(w) >= 0.05 for w in axis.weights.values()) > 6 else "")
 

@@ -21,6 +21,7 @@ from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import InputError, suggest
 from castfit._support.text_tables import align_columns
+from castfit._support.ties import first_argmin
 from castfit.solve.staged import Linearization, StagedProblem
 from castfit.solve.subproblem import local_problem
 
@@ -198,7 +199,7 @@ def _collect_rows(
 
 def _build_held_constraint(rows: _ConstraintRows, objective_name: str) -> HeldConstraint:
     slack = np.minimum(rows.c - rows.lower, rows.upper - rows.c)
-    worst_row = int(np.argmin(slack))
+    worst_row = first_argmin(slack)
     equation, is_active = rows.lower == rows.upper, rows.sides != 0.0
     total = -2.0 * float(np.sum(rows.mu)) if equation else -2.0 * float(np.sum(rows.mu[is_active]))
     side = "equal" if equation else ""

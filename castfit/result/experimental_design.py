@@ -18,6 +18,7 @@ import numpy as np
 
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
+from castfit._support.ties import first_argmax
 from castfit.result.confidence_region import Axis, ConfidenceRegion, half_width
 from castfit.result.structural_identifiability import dense_times
 from castfit.simulate.output_sensitivities import OutputSensitivities, responses
@@ -119,7 +120,7 @@ def suggestions(
             squared_covariance, response_variance = (s @ Ch) ** 2, np.einsum("ij,jk,ik->i", s, C, s)
             gain = squared_covariance / (1.0 + response_variance)
             gain = np.where(np.isfinite(gain), gain, 0.0)
-            i = int(np.argmax(gain))
+            i = first_argmax(gain)
             remaining_variance = max(current_variance - float(gain[i]), 0.0)
             if (name in observed_names) not in best or remaining_variance < best[name in observed_names].variance:
                 time = np.inf if condition.is_steady_state else float(condition_responses.times[i])

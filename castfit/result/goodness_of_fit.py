@@ -30,6 +30,7 @@ import scipy
 from castfit._support.distribution_functions import chi2_cdf, chi2_tail
 from castfit._support.records import dataclass
 from castfit._support.reprs import join_limited, one_line
+from castfit._support.ties import first_argmax
 from castfit.result.residuals import NO_FINDING, SIGNIFICANT, ResidualSeries, grade
 from castfit.result.residuals import runs as signs
 
@@ -149,7 +150,7 @@ def _assess_by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_v
     """Judge by the distribution of chi2."""
     ratio = f"chi2/n = {chi2 / sum(s.residuals.size for s in series):.3g}"
     square_sums = [float(s.residuals @ s.residuals) for s in series]
-    worst_series = series[int(np.argmax(square_sums))]
+    worst_series = series[first_argmax(square_sums)]
     has_many_experiments = len({s.experiment for s in series}) > 1
     label = f"{worst_series.output} in {worst_series.experiment}" if has_many_experiments else worst_series.output
     advice = f"{label} contributes {100 * max(square_sums) / max(sum(square_sums), np.finfo(float).tiny):.0f} % of chi2"
@@ -183,7 +184,7 @@ def _assess_by_variance(unexplained: dict[str, float], n: dict[str, int], dof: i
         return True, (
             f"The measurements of {join_limited(unexplained)} are constant, so the explained variance is undefined."
         )
-    worst_output = max(finite_parts, key=lambda name: finite_parts[name])
+    worst_output = [*finite_parts][first_argmax([*finite_parts.values()])]
     worst_part = finite_parts[worst_output]
     remainder_text = unexplained_message(worst_output, worst_part)
     if worst_part > 1.0:

@@ -16,6 +16,7 @@ import numpy as np
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr, join_with_and, one_line
 from castfit._support.status import raise_if_mistakes, unknown_names
+from castfit._support.ties import first_argmax, stable_order
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.parameter_combinations import product, three_digits
 
@@ -166,7 +167,7 @@ def _strongest(correlation: Array) -> tuple[NDArray[np.intp], Array]:
         return matrix.strongest()
     finite_correlation = np.nan_to_num(correlation)
     np.fill_diagonal(finite_correlation, 0.0)
-    partners = np.argmax(np.abs(finite_correlation), axis=1) if finite_correlation.size else np.zeros(0, dtype=np.intp)
+    partners = np.array([first_argmax(row) for row in np.abs(finite_correlation)], dtype=np.intp)
     return partners, finite_correlation[np.arange(len(finite_correlation)), partners]
 
 
@@ -310,7 +311,9 @@ def _sum(names: Sequence[str], signs: Array) -> str:
 def _signed(weights: dict[str, float]) -> str:
     """Write a direction; of many weights the largest."""
     listed_names = (
-        weights if len(weights) <= _MAX_TERMS_LISTED else sorted(weights, key=lambda name: -abs(weights[name]))[:3]
+        weights
+        if len(weights) <= _MAX_TERMS_LISTED
+        else [[*weights][i] for i in stable_order(np.abs([*weights.values()]), descending=True)[:3]]
     )
     suffix = f" and {len(weights) - 3} others" if len(weights) > _MAX_TERMS_LISTED else ""
     return " ".join(f"{weights[name]:+.2f} {name}" for name in listed_names) + suffix

@@ -24,6 +24,7 @@ import numpy as np
 from castfit._support.distribution_functions import chi2_quantile, f_median
 from castfit._support.records import dataclass
 from castfit._support.renamed import with_old_names
+from castfit._support.ties import first_argmax, stable_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +92,7 @@ class Influence:
     @property
     def influential(self) -> NDArray[np.intp]:
         """The values beyond the limit, the most influential first."""
-        order = np.argsort(-np.nan_to_num(self.distance, posinf=np.inf), kind="stable")
+        order = stable_order(np.nan_to_num(self.distance, posinf=np.inf), descending=True)
         return order[self.distance[order] > self.limit]
 
 
@@ -130,7 +131,7 @@ def named_influential(
     named_values: list[InfluentialValue] = []
     for i in influences.influential.tolist():
         shifts = np.nan_to_num(influences.shifts[i], nan=0.0)
-        j = int(np.argmax(np.abs(shifts)))
+        j = first_argmax(np.abs(shifts))
         shift = float(shifts[j]) if influences.leverage[i] < _SOLE_DETERMINANT_LEVERAGE else np.nan
         key = (str(table["experiment"][i]), str(table["output"][i]), float(table["time"][i]))
         replicate = int(table["replicate"][i])

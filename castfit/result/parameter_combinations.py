@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.ties import stable_order
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -88,7 +90,7 @@ def _simpler(g: Array, weights: Array) -> Iterator[Array]:
 
 def mixture(names: Sequence[str], g: Array) -> str:
     """Describe a direction that has too many terms to be written."""
-    leading = [names[j] for j in np.argsort(-np.abs(g), kind="stable")[:2]]
+    leading = [names[j] for j in stable_order(np.abs(g), descending=True)[:2]]
     return f"a mixture of {np.count_nonzero(np.abs(g) > _DROPPED[-1])} quantities, {leading[0]} and {leading[1]} first"
 
 

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.distribution_functions import beta_cdf, log_normal_cdf, normal_quantile, t_quantile
+from castfit._support.ties import stable_order
 from castfit.result.residuals import MIN_TEST_RESIDUALS, UNTESTED, TestStatistic
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def outliers(r: Array, dof: float, error_probability: float, *, is_sigma_known: 
     if is_sigma_known:
         robust_sigma = float(np.median(np.abs(r))) / normal_quantile(0.75)
         return np.abs(r) > -normal_quantile(error_probability / (2 * n)) * max(1.0, robust_sigma)
-    order = np.argsort(-np.abs(r))
+    order = stable_order(np.abs(r), descending=True)
     squares, count = np.append(np.cumsum((r[order] ** 2)[::-1])[::-1], 0.0), 0
     for i in range(max(n // 5, 1)):
         remaining_dof = dof - i - 1  # without the i larger ones and this one

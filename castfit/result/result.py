@@ -31,6 +31,7 @@ from castfit._support.renamed import accept_old_names, warn_renamed, with_old_na
 from castfit._support.reprs import join_limited, one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
 from castfit._support.text_tables import align_columns, format_interval, format_to_error
+from castfit._support.ties import first_argmax
 from castfit._support.views import views
 from castfit._support.whole_files import write_atomically
 from castfit.densities.noise.correlation import CorrelationEstimates
@@ -1023,7 +1024,7 @@ def _verdict(result: Result) -> str:
     if np.isfinite(result.goodness.p_value):
         poor, or_else = f"chi2/n = {result.chi2 / result.n_data:.3g}", ", or sigma may be too small"
     elif unexplained:
-        worst = max(unexplained, key=lambda name: unexplained[name])
+        worst = [*unexplained][first_argmax([*unexplained.values()])]
         poor = unexplained_message(worst, unexplained[worst])
     else:
         poor = "the model does not fit the data"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.ties import first_argmin, stable_order
 from castfit.drive.design.interior_point import CandidatePool, DesignGoal, compute_tangent
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def round_efficiently(w: Array, total: int) -> Array:
     share, support = w / w.sum(), np.flatnonzero(w)
     counts = np.zeros_like(w)
     if total < support.size:
-        counts[support[np.argsort(-share[support])[:total]]] = 1.0
+        counts[support[stable_order(share[support], descending=True)[:total]]] = 1.0
         return counts
     counts[support] = np.ceil((total - 0.5 * support.size) * share[support])
     while counts.sum() < total:
@@ -146,7 +147,7 @@ class _Exchange:
         if has_equal_costs and w.sum() > 0 and not np.isfinite(pool.u).any():
             return round_efficiently(w, int(pool.b[0] / costs.max() + 1e-9))
         counts = np.zeros_like(w)
-        for i in np.argsort(-w, kind="stable")[: int(np.count_nonzero(w))]:
+        for i in stable_order(w, descending=True)[: int(np.count_nonzero(w))]:
             trial = counts.copy()
             trial[i] = np.floor(w[i] + 1e-6)
             if trial[i] and self._can_add(counts)[i] and pool.fits(trial):
@@ -205,7 +206,7 @@ class _Exchange:
             if not indices.size or not self.is_better(float(values.min()), current_value):
                 return counts
             counts = counts.copy()
-            counts[indices[np.argmin(values)]] += 1.0
+            counts[indices[first_argmin(values)]] += 1.0
 
     def improve_design(self, counts: Array, stop: Callable[[], bool]) -> Array:
         """Exchange measurements until no exchange improves the criterion."""
@@ -233,7 +234,7 @@ class _Exchange:
             trial[list(group)] -= 1.0
             indices, values = self._rank_entering(trial)
             trials = [trial] if self.pool.price.any() else []  # a measurement may leave without a successor
-            trials += [trial + (np.arange(trial.size) == indices[np.argmin(values)])] if indices.size else []
+            trials += [trial + (np.arange(trial.size) == indices[first_argmin(values)])] if indices.size else []
             for trial in map(self.fill_budget, trials):
                 trial_value, best_value = self.value(trial), value if best is None else best[1]
                 if self.is_better(trial_value, best_value):

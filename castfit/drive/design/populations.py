@@ -36,6 +36,7 @@ from scipy.interpolate import CubicSpline
 from castfit._support.arguments import shorten_repr
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes, suggest
+from castfit._support.ties import first_argmax
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.drive.design.candidate import with_fields
 from castfit.drive.design.exact import CandidatePositions
@@ -485,7 +486,7 @@ class _ScheduleCatalog:
             gains = np.einsum("ij,pij->p", G, self.compute_informations(g, trials)) if trials else np.zeros(1)
             if gains.max() <= value * (1.0 + _PRICE_RTOL):
                 break
-            schedule, value = tuple(sorted(trials[int(np.argmax(gains))])), float(gains.max())
+            schedule, value = tuple(sorted(trials[first_argmax(gains)])), float(gains.max())
         return schedule
 
 

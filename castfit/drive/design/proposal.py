@@ -16,6 +16,7 @@ from castfit._support.renamed import with_old_names
 from castfit._support.reprs import join_limited, join_with_and, one_line
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.text_tables import align_columns
+from castfit._support.ties import first_argmax
 from castfit._support.views import views
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.drive.design.criteria import standard_deviations
@@ -412,7 +413,8 @@ class Design:
 
     @property
     def _error_lines(self) -> list[str]:
-        best_name = max(self.simple_efficiency, key=self.simple_efficiency.__getitem__, default=None)
+        efficiencies = self.simple_efficiency
+        best_name = [*efficiencies][first_argmax([*efficiencies.values()])] if efficiencies else None
         headers = ["", "now", "after this", *([f"{_HEADS[best_name]}, same cost"] if best_name else [])]
         columns = (self.before, self.after, *([self.simple[best_name]] if best_name else []))
         absolute = self.information.absolute_names

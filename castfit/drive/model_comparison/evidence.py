@@ -25,6 +25,7 @@ from castfit._support.arrays import Array, Mask
 from castfit._support.public_names import public
 from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit._support.text_tables import TabularReport, TextTable
+from castfit._support.ties import stable_order
 from castfit.drive.uncertainty.sample.posterior import jacobian_signs, posterior
 from castfit.drive.uncertainty.sample.sample import sample
 from castfit.problem.compiled_problem import CompiledProblem
@@ -92,7 +93,8 @@ class EvidenceTable(TabularReport):
     @property
     def sheet(self) -> TextTable:
         """The table, the most probable model first."""
-        order = sorted(self.found, key=lambda n: (-np.nan_to_num(self.found[n].log, nan=-np.inf), n))
+        names = sorted(self.found)
+        order = [names[i] for i in stable_order([self.found[n].log for n in names], descending=True, scale=1.0)]
         weights = self.weights
         return TextTable.from_items(
             order,

@@ -15,6 +15,7 @@ from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import InputError, raise_if_mistakes, unknown_names
 from castfit._support.text_tables import TabularReport, TextTable
+from castfit._support.ties import first_argmin, stable_order
 from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, find_nested_point, likelihood_ratio
 from castfit.result.result import Result
 from castfit.result.same_data import data_mistakes
@@ -70,7 +71,8 @@ class ModelTable(TabularReport):
     @property
     def sheet(self) -> TextTable:
         """The table, the best model first."""
-        order = sorted(self.results, key=lambda name: self.delta.get(name, np.inf))
+        names = [*self.results]
+        order = [names[i] for i in stable_order([self.delta.get(name, np.inf) for name in names], scale=1.0)]
 
         def cells(name: str) -> tuple[str, ...]:
             result = self.results[name]
@@ -101,7 +103,7 @@ class ModelTable(TabularReport):
             )
         if not self.results[self.best].goodness.described:
             lines.append("The best model does not fit the data either.")
-        bic_best = min(self.delta, key=lambda n: self.results[n].bic)
+        bic_best = [*self.delta][first_argmin([self.results[n].bic for n in self.delta], scale=1.0)]
         if bic_best != self.best:
             lines.append(f"BIC, which penalises additional quantities more strongly, prefers {bic_best}.")
         infinite = [n for n in self.delta if np.isinf(self.results[n].aicc)]
@@ -179,7 +181,7 @@ def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTab
     delta = {n: float(a - min_aicc) if a != min_aicc else 0.0 for n, a in aicc_by_name.items()}
     shares = {n: float(np.exp(-0.5 * d)) for n, d in delta.items()}
     total_share = sum(shares.values())
-    best = min(delta, key=lambda n: delta[n], default="")
+    best = [*delta][first_argmin([*delta.values()], scale=1.0)] if delta else ""
     return ModelTable(
         results_by_name,
         delta,

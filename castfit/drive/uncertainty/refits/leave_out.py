@@ -24,6 +24,7 @@ from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.status import raise_if_mistakes
 from castfit._support.text_tables import align_columns, format_to_error
+from castfit._support.ties import first_argmax, stable_order
 from castfit.drive.run.run_result import build_columns
 from castfit.drive.uncertainty.inputs import solved_problem
 from castfit.drive.uncertainty.refits.run import (
@@ -172,7 +173,7 @@ class LeaveOutResult(RefitsResult):
     def _table(self) -> list[str]:
         max_shifts = [float(np.nan_to_num(max((abs(s[i]) for s in self.shifts.values()), default=0.0)))
                for i in range(len(self.rows))]  # fmt: skip
-        order = np.argsort(max_shifts, kind="stable")[::-1] if self.each == "value" else np.arange(len(max_shifts))
+        order = stable_order(max_shifts, descending=True) if self.each == "value" else np.arange(len(max_shifts))
         shown_indices: list[int] = order[:_MAX_SUMMARY_ROWS].tolist()
         names, hint_lines = select_table_names(self.names, "table")
         rows: list[tuple[str, ...]] = [("without", "status", *names)]
@@ -198,7 +199,7 @@ class LeaveOutResult(RefitsResult):
         for name, shift in self.shifts.items():
             if not np.isfinite(shift).any():
                 continue
-            i = int(np.nanargmax(np.abs(shift)))
+            i = first_argmax(np.abs(shift))
             if abs(shift[i]) >= _INFLUENCE_SHIFT_SE:
                 messages.append(
                     f"Removing {self.rows[i].name} changes {name} by {shift[i]:+.2g} standard errors: check these data."

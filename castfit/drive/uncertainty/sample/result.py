@@ -16,6 +16,7 @@ from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.status import Status
 from castfit._support.text_tables import align_columns, format_interval, format_to_error
+from castfit._support.ties import first_argmax, first_argmin
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.draws import DrawsResult
 from castfit.result.residuals import groups
@@ -184,8 +185,8 @@ class SampleResult(DrawsResult):
             return "Convergence cannot be assessed with a single chain; run at least two chains."
         if not np.isfinite(list(self.r_hat.values())).all():
             return f"Too few steps to assess convergence; {_LONGER}."
-        worst_name, slowest_name = (max(r, key=lambda n: r[n]) for r in (self.r_hat, self.r_hat_of_walkers))
-        least_effective = min(self.ess, key=lambda n: self.ess[n])
+        worst_name, slowest_name = ([*r][first_argmax([*r.values()])] for r in (self.r_hat, self.r_hat_of_walkers))
+        least_effective = [*self.ess][first_argmin([*self.ess.values()])]
         r_hat_text = f"largest R-hat {self.r_hat[worst_name]:.3f}"
         draws_text = f"smallest effective sample size {self.ess[least_effective]:.0f}"
         if self.converged:
