@@ -310,8 +310,8 @@ def _eliminate_symbolically(
     queue = list(zip(costs, range(n), strict=True))
     heapify(queue)
     while len(order) < n:
-        remaining = n - len(order)
-        if remaining >= _MIN_DENSE_ROWS and n_entries >= _MIN_DENSE_SHARE * remaining**2:
+        n_remaining = n - len(order)
+        if n_remaining >= _MIN_DENSE_ROWS and n_entries >= _MIN_DENSE_SHARE * n_remaining**2:
             break
         cost, k = heappop(queue)
         if k in eliminated_rows or cost != costs[k]:  # an outdated entry: the cost has changed since

@@ -622,25 +622,29 @@ class NumericSchedule:
         """Return the timetable with the rounds of state-triggered events inserted in order of time."""
         entries: list[tuple[float, int, list[TriggeredRound]]] = []  # time, the known entry with it or -1, rounds
         next_index, previous_time = 0, np.nan
-        for of in rounds:
-            while next_index < self.times.size and self.times[next_index] <= of.time:
+        for event_round in rounds:
+            while next_index < self.times.size and self.times[next_index] <= event_round.time:
                 previous_time = float(self.times[next_index])
                 entries.append((previous_time, next_index, []))
                 next_index += 1
-            if not follows(previous_time, of.time):
-                previous_time = of.time
+            if not follows(previous_time, event_round.time):
+                previous_time = event_round.time
                 entries.append((previous_time, -1, []))
-            entries[-1][2].append(of)
+            entries[-1][2].append(event_round)
         entries += [(float(self.times[k]), k, []) for k in range(next_index, self.times.size)]
         crossings: list[StageEndUpdate | None] = []
         after_flags, p, p_row = list[bool](), [self.p[0]], 0
-        for time, k, of in entries:
+        for time, k, entry_rounds in entries:
             known_crossing = None if k < 0 else self.crossings[k]
-            crossings.append(TriggeredStageUpdate((), known_crossing, tuple(of)) if of else known_crossing)
-            cause = (
-                of[0].is_measured_after if of and known_crossing is None else k >= 0 and bool(self.is_measured_after[k])
+            crossings.append(
+                TriggeredStageUpdate((), known_crossing, tuple(entry_rounds)) if entry_rounds else known_crossing
             )
-            after_flags.append(cause or any(r.is_measured_after for r in of if r.time == time))
+            cause = (
+                entry_rounds[0].is_measured_after
+                if entry_rounds and known_crossing is None
+                else k >= 0 and bool(self.is_measured_after[k])
+            )
+            after_flags.append(cause or any(r.is_measured_after for r in entry_rounds if r.time == time))
             p_row += k >= 0
             p.append(self.p[p_row])
         times = np.array([time for time, _, _ in entries])

@@ -90,8 +90,8 @@ class SteadyStateRows:
         failure = self.inner.failure(n, natural)
         steady_state = self.solver.solve(natural.p, natural.a)
         name = self.solver.states[int(self.states[row])]
-        why = failure or steady_state.reason
-        where = f"{_format_values(self.names, natural.p)}{f' ({why})' if why else ''}"
+        cause = failure or steady_state.reason
+        where = f"{_format_values(self.names, natural.p)}{f' ({cause})' if cause else ''}"
         return f"the steady state of '{name}' before the experiment", where
 
     def restrict(self, keep: Index, n: Array) -> SteadyStateRows:

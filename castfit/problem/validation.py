@@ -125,15 +125,17 @@ def _unknown_sigma_mistakes(statement: ProblemStatement) -> list[str]:
     ] + [f"the name '{name}' is that of an unknown sigma; rename the parameter" for name in clashing_names]
 
 
-def scale_mistakes(model: Model, given: Mapping[str, Parameter]) -> list[str]:
+def scale_mistakes(model: Model, parameters: Mapping[str, Parameter]) -> list[str]:
     """Find scales of outputs that are specified both in the model and in the problem's parameters."""
     mistakes: list[str] = []
     for scaling in {s.scale: s for s in model.scalings.values()}.values():
-        if scaling.says_more and scaling.scale in given:
+        if scaling.says_more and scaling.scale in parameters:
             mistakes.append(
                 f"'{scaling.scale}' is described by scaled(...) and in parameters={{...}}; leave one of them out"
             )
-        local = [n for n in scaling.parameters if n in given and not is_one_of(given[n].local, True, np.True_)]
+        local = [
+            n for n in scaling.parameters if n in parameters and not is_one_of(parameters[n].local, True, np.True_)
+        ]
         if scaling.per_experiment and local:
             mistakes.append(f"'{local[0]}' differs between experiments by scaled(per_experiment=True); add local=True")
     return mistakes
@@ -188,8 +190,8 @@ def _experiment_mistakes(statement: ProblemStatement, experiment: Experiment) ->
     neither = "sigma contains '{}', which is neither in the model nor among the problem's parameters"
     mistakes += unknown_names(neither, dict.fromkeys(noise_names(model, experiment)), parameters)
     mistakes += _find_circular_values(local_expressions)
-    known = (*model.own_states, *model.algebraic_states)
-    mistakes += unknown_names("initial names '{}', which is no state", initial, known)
+    state_names = (*model.own_states, *model.algebraic_states)
+    mistakes += unknown_names("initial names '{}', which is no state", initial, state_names)
     mistakes += _consistency_mistakes(model, experiment, initial)
     mistakes += [
         f"state '{n}' has no initial value; give a number, free(guess) or an expression"
@@ -220,8 +222,10 @@ def _experiment_mistakes(statement: ProblemStatement, experiment: Experiment) ->
     mistakes += _event_mistakes(statement, experiment, parameters)
     mistakes += [] if experiment.steady is None else _steady_mistakes(model, experiment, parameters)
     output_graphs = [model.outputs[n] for n in experiment.measured if n in model.outputs]
-    known = ca.depends_on(ca.vertcat(*output_graphs), model.system.p) if output_graphs and model.parameters else False
-    if end <= start and not known and all(e.end <= e.start for e in statement.experiments):
+    depends_on_parameters = (
+        ca.depends_on(ca.vertcat(*output_graphs), model.system.p) if output_graphs and model.parameters else False
+    )
+    if end <= start and not depends_on_parameters and all(e.end <= e.start for e in statement.experiments):
         mistakes.append(f"nothing is measured after the start {start:g}; estimation needs later times")
     return mistakes
 

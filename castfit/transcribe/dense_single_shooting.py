@@ -225,9 +225,9 @@ class DenseSingleShooting:
         self._costs: dict[bytes, float | None] = {}
 
     @classmethod
-    def from_shooting_data(cls, given: ShootingData) -> DenseSingleShooting | None:
+    def from_shooting_data(cls, shooting_data: ShootingData) -> DenseSingleShooting | None:
         """Return the evaluator; None if it does not apply, as with events, several pieces, or relations."""
-        problem, plan = given.compiled_problem, given.integration_plan
+        problem, plan = shooting_data.compiled_problem, shooting_data.integration_plan
         is_single_piece = len(plan.rounds) == 1 and all(
             chain.division.is_eventless and len(chain.pieces) == 1 for chain in plan.chains
         )
@@ -235,7 +235,7 @@ class DenseSingleShooting:
             return None
         covers_all_points = all(chain.pieces[0].points.size == chain.staging.times.size for chain in plan.chains)
         links = batch_links(problem.model, problem.conditions) if covers_all_points and problem.conditions else None
-        return None if links is None else cls(given, links)
+        return None if links is None else cls(shooting_data, links)
 
     def with_data(self, problem: CompiledProblem, chains: Sequence[Segments]) -> DenseSingleShooting:
         """Return the evaluator for other data at the same points; the last integration is reused."""

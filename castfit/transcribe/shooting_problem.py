@@ -124,9 +124,7 @@ _MIN_DEADLINE_SECONDS = 0.5  # expected seconds from which an operation is not b
 _GRAPHS: PerObjectCache[Model, ca.Function] = PerObjectCache()
 """The right-hand sides of each model, whose pattern determines the cost of an integration."""
 
-_COST_PER_DIRECTION = (
-    0.1  # assumed time of a direction relative to the states: small models take half of it, large ones twice
-)
+_COST_PER_DIRECTION = 0.1  # assumed time of a direction, relative to the states, without a record
 _Sort = tuple[str, bool, int, float]  # operation, with nodes or not, number of experiments, relative tolerance
 _OPERATION_SECONDS: PerObjectCache[Model, dict[_Sort, tuple[float, ...]]] = PerObjectCache()
 """Seconds that the last two linearizations and gradients of a model took, without and with nodes, by experiments."""

@@ -582,14 +582,14 @@ def test_a_folder_or_a_file_that_others_may_write_to_is_not_used(tmp_path, cache
 
 
 @pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root may give files away")
-@pytest.mark.parametrize("what", ["folder", "library"])
-def test_library_owned_by_another_user_is_not_loaded(tmp_path, cached, what):
-    planted = cached.parent if what == "folder" else cached
+@pytest.mark.parametrize("kind", ["folder", "library"])
+def test_library_owned_by_another_user_is_not_loaded(tmp_path, cached, kind):
+    planted = cached.parent if kind == "folder" else cached
     os.chown(planted, 12345, 12345)
     process = seventh(tmp_path)
     assert process.stdout == "7.0\n"
-    assert ("others own" in process.stderr) == (what == "folder")
-    assert (planted.stat().st_uid == 0) == (what == "library")
+    assert ("others own" in process.stderr) == (kind == "folder")
+    assert (planted.stat().st_uid == 0) == (kind == "library")
 
 
 @needs_compiler

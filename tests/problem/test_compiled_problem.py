@@ -51,9 +51,9 @@ def questions() -> dict[str, CompiledProblem]:
     }
 
 
-@pytest.mark.parametrize("which", list(questions()))
-def test_every_posed_problem_survives_pickling(which):
-    compiled_problem = questions()[which]
+@pytest.mark.parametrize("name", list(questions()))
+def test_every_posed_problem_survives_pickling(name):
+    compiled_problem = questions()[name]
     copy = pickle.loads(pickle.dumps(compiled_problem))
     same(compiled_problem, copy)
     same(
@@ -189,15 +189,15 @@ def chain_of_two() -> cf.Problem:
     return cf.Problem(model, data, parameters={"k": rate, "m": rate})
 
 
-@pytest.mark.parametrize("how", ["as it is", "logarithmic", "fixed", "narrower"])
-def test_decomposition_starts_a_compiled_problem(how):
+@pytest.mark.parametrize("kind", ["as it is", "logarithmic", "fixed", "narrower"])
+def test_decomposition_starts_a_compiled_problem(kind):
     compiled_problem = chain_of_two().posed
     changed = {
         "as it is": compiled_problem,
         "logarithmic": compiled_problem.with_quantities([replace(q, scale="log") for q in compiled_problem.quantities]),
         "fixed": compiled_problem.fix({"m": 1.0}),
         "narrower": compiled_problem.with_bounds(np.array([0.3, 0.8]), np.array([0.7, 2.0])),
-    }[how]
+    }[kind]
     result = cf.fit(changed, start=cf.Decomposed())
     assert result.success
     assert result.parameters["k"] == pytest.approx(0.5, rel=1e-5)

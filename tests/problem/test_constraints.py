@@ -67,7 +67,7 @@ def test_relations_are_taken_apart(relation, expression, lower, upper, name):
         difference = ca.Function("difference", [x, k1, k2], [constraint.expression - expression])
         assert abs(float(difference(0.3, 0.7, 1.9))) < 1e-15
     copy = pickle.loads(pickle.dumps(constraint))
-    for field in ("name", "times", "experiments", "of", "shown"):
+    for field in ("name", "times", "experiments", "of", "text"):
         assert getattr(copy, field) == getattr(constraint, field)
 
 
@@ -84,7 +84,7 @@ def test_constraint_chained_comparison_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("given", "phrases"),
+    ("constraints", "phrases"),
     [
         ([k1 + k2], ["constraints contains SX((k1+k2)); give Constraint(...), or a relation"]),
         ([k1 != 2], ["give one relation by <=, >= or =="]),
@@ -101,9 +101,9 @@ def test_constraint_chained_comparison_is_refused():
         ([cf.between(2, k1, np.inf), cf.between(-np.inf, k1, np.inf)], ["has no bound"]),
     ],
 )  # fmt: skip
-def test_mistakes_are_named(given, phrases):
+def test_mistakes_are_named(constraints, phrases):
     with refused(*phrases):
-        chain(given)
+        chain(constraints)
 
 
 def test_functions_refuse_what_they_cannot_use():
@@ -136,9 +136,9 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize(("held", "transcription"), crossed(HELD, ("single", "multiple", "collocation")))
-def test_every_method_holds_a_constraint_and_finds_the_same(held, transcription):
-    constraint, value = held
+@pytest.mark.parametrize(("case", "transcription"), crossed(HELD, ("single", "multiple", "collocation")))
+def test_every_method_holds_a_constraint_and_finds_the_same(case, transcription):
+    constraint, value = case
     reference = fitted(constraint)
     assert reference.chi2 > fitted().chi2 + 1e-3  # it does hold the estimate back
     for solver in ("gauss_newton", "ipopt"):
@@ -403,7 +403,7 @@ def test_conserved_sums():
 
 
 @pytest.mark.parametrize(
-    ("given", "phrase"),
+    ("constraints", "phrase"),
     [
         ([k1 <= 1, k1 >= 2], "the constraints 'k1 <= 1' and 'k1 >= 2' contradict each other"),
         ([k1 + k2 <= 1, k1 >= 0.7, k2 >= 0.7, k1 <= 5], "'k1+k2 <= 1', 'k1 >= 0.7' and 'k2 >= 0.7' contradict"),
@@ -412,11 +412,11 @@ def test_conserved_sums():
         ([k1 * cf.exp(k2) <= -0.1], "cannot hold"),
     ],
 )
-def test_contradictions_are_found_before_solving(given, phrase):
+def test_contradictions_are_found_before_solving(constraints, phrase):
     with refused(phrase):
-        chain(given)
+        chain(constraints)
     with pytest.raises(cf.InputError, match=r"contradict|cannot hold"):
-        chain().posed.with_constraints(given)
+        chain().posed.with_constraints(constraints)
 
 
 @pytest.mark.parametrize(

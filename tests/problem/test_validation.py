@@ -118,8 +118,8 @@ def test_a_problem_with_nothing_to_estimate_is_evaluated(transcription, solver):
     assert cf.simulate(problem)["experiment 1"]["x"] == pytest.approx(np.exp(-0.5 * np.arange(5)))
 
 
-@pytest.mark.parametrize("what", ["incremental", "multistart", "scatter_search", "compare"])
-def test_drivers_say_that_nothing_is_estimated(what):
+@pytest.mark.parametrize("driver", ["incremental", "multistart", "scatter_search", "compare"])
+def test_drivers_say_that_nothing_is_estimated(driver):
     problem = decay_problem(parameters={"k": Parameter(0.5, fixed=True)})
     drivers = {
         "incremental": cf.incremental,
@@ -128,7 +128,7 @@ def test_drivers_say_that_nothing_is_estimated(what):
         "compare": lambda p: cf.compare(p, ["single"], starts=2, rng=0),
     }
     with refused("nothing is estimated"):
-        drivers[what](problem)
+        drivers[driver](problem)
 
 
 @pytest.mark.parametrize("horizon", [None, "a", {}, [1], np.nan, 1j])

@@ -248,12 +248,12 @@ def test_a_step_that_its_box_does_not_hold_is_that_of_the_active_set_method(name
         assert (quick.active.variables == exact.active.variables).all()
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("is_linearized", [True, False])
 @pytest.mark.parametrize("name", CASES)
-def test_integrated_by_equals_transcription_with_those_options(name: str, known: bool) -> None:
+def test_integrated_by_equals_transcription_with_those_options(name: str, is_linearized: bool) -> None:
     problem = CASES[name]()
     staged, finer = staged_of(problem), IntegratorOptions("esdirk", 1e-8, 1e-10)
-    if known:
+    if is_linearized:
         staged.linearize(staged.start)
     other, reference = (
         staged.integrated_by(finer),
