@@ -197,7 +197,8 @@ class SampleResult(DrawsResult):
         if self.r_hat_of_walkers[slowest_name] > _MAX_WALKER_R_HAT:
             return (
                 f"NOT converged: R-hat of single walkers is {self.r_hat_of_walkers[slowest_name]:.2f} for "
-                f"{slowest_name}, above {_MAX_WALKER_R_HAT}: walkers may still depend on their starting points; {_LONGER}."
+                f"{slowest_name}, above {_MAX_WALKER_R_HAT}: walkers may still depend on their starting points; "
+                f"{_LONGER}."
             )
         return (
             f"NOT converged: the chains agree, but the effective sample size of {least_effective} is only "
