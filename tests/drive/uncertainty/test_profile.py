@@ -558,7 +558,7 @@ def test_bands_in_parallel_are_those_of_one_process(banana_fit):
         np.testing.assert_array_equal(parallel_band[key], column)
     with refused("workers is 2; it has an effect only with bands='profile'"):
         banana_fit.predict(times, bands="linear", workers=2)
-    with refused("workers is 0; give a number of processes"):
+    with refused("workers is 0; pass a number of processes"):
         banana_fit.predict(times, bands="profile", workers=0)
 
 
