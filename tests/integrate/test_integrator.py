@@ -704,7 +704,7 @@ def test_missing_compiler_is_reported_once_and_by_the_doctor(no_compiler, capsys
         assert cf.fit(problem, "single", verbose=1).success
     assert capsys.readouterr().out.count(sentence) == 1
     check = cf.doctor(problem, starts=0)["stiffness"]
-    assert check.fine
+    assert check.ok
     assert check.sentence.endswith(sentence)
     mentioned.cache_clear()
 
