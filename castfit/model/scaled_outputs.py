@@ -100,7 +100,7 @@ def scaled(
     >>> experiment = cf.Experiment({"blot": [820, 540, 370, 270, 200, 160]}, time=[0, 1, 2, 3, 4, 5])
     >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
     >>> result["k"]
-    k = 0.48497 ± 0.0087, 95 % interval [0.45731, 0.51264] (well determined)
+    k = 0.48497 ± 0.0087, 95 % interval [0.4573, 0.5126] (well determined)
     >>> result["scale(blot)"]
     scale(blot) = 721.99 ± 5, 95 % interval [706.10, 737.88] (well determined)
     """

@@ -158,13 +158,13 @@ class ConfidenceRegion:
     >>> region = result.confidence_region()
     >>> print(region)
     95 % confidence region (linear): 2 directions, radius 2.79 standard errors
-            value  std. error  95 %, by itself         all together            others at their estimates
-    ----------------------------------------------------------------------------------------------------
+            value  std. error  95 %, by itself         all together            others fixed at their estimates
+    ----------------------------------------------------------------------------------------------------------
     k1  4.577e-06     1.6e-07  [4.235e-06, 4.919e-06]  [4.139e-06, 5.015e-06]  [4.247e-06, 4.907e-06]
     k2  0.0002796     5.5e-05  [0.0001606, 0.0003987]  [0.0001273, 0.0004319]  [0.0001647, 0.0003945]
     <BLANKLINE>
-    combination  known to  half-axis  direction, in relative changes
-    ----------------------------------------------------------------
+    combination  known to  half-axis  direction (relative changes)
+    --------------------------------------------------------------
     k1/k2**0.1      5.7 %     0.0717  +0.99 k1 -0.12 k2
     k2               43 %      0.548  +0.99 k2 +0.12 k1
     """

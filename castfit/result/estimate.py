@@ -45,7 +45,7 @@ class Estimate(float):
     >>> result = cf.fit(problem)
     >>> estimate = result["k1"]
     >>> estimate
-    k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (if the model were right: well determined)
+    k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (assuming that the model is correct: well determined)
     """
 
     name: str

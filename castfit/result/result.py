@@ -226,7 +226,7 @@ class Result:
     >>> result
     Result(converged: -2 log L = 45.973, k1 = 4.577e-06, k2 = 0.0002796; single shooting)
     >>> result["k1"]
-    k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (if the model were right: well determined)
+    k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (assuming that the model is correct: well determined)
     >>> {name: float(f"{error:.2g}") for name, error in result.standard_errors.items()}
     {'k1': 1.6e-07, 'k2': 5.5e-05}
     >>> later = result.predict([50.0, 100.0])["experiment 1"]

@@ -87,7 +87,7 @@ class Checkup(TabularReport):
     >>> found = cf.doctor(problem, starts=0)
     >>> found.ok
     False
-    >>> found["redundant parameters"].fine
+    >>> found["redundant parameters"].ok
     False
     """
 
@@ -185,7 +185,7 @@ def doctor(
     >>> import castfit as cf
     >>> problem = cf.problems.load("bellman").problem
     >>> found = cf.doctor(problem, starts=0)
-    >>> found.ok, found["residuals"].fine
+    >>> found.ok, found["residuals"].ok
     (False, False)
     >>> print(found["redundant parameters"])
     fine  redundant parameters: none (rank 2 of 2 at random parameter values).
