@@ -40,15 +40,15 @@ _INTEGRATION_ERROR_FACTOR = 1e4
 
 
 def build_result(
-    problem: Posable, found: Attempt, run: FitRun, *, message: str, time: float, confidence_level: float
+    problem: Posable, attempt: Attempt, run: FitRun, *, message: str, time: float, confidence_level: float
 ) -> Result:
     """Build the result from the last search of a run, also for fits that failed.
 
     problem : problem of the user; the problem of the run, which was solved, may differ from it
     """
-    compiled_problem, staged, solution, evaluation = run.problem, found.staged, found.solution, found.linear
-    transcription = found.transcription
-    solver = found.staging.solver or run.solver
+    compiled_problem, staged, solution, evaluation = run.problem, attempt.staged, attempt.solution, attempt.linear
+    transcription = attempt.transcription
+    solver = attempt.staging.solver or run.solver
     solver = DESCENT_SOLVER if solver is PROBE_SOLVER else solver  # the limit on iterations is not part of the result
     v, status, active = solution.v, solution.status, solution.active
     layout, quantities = staged.layout, problem.quantities
@@ -62,7 +62,7 @@ def build_result(
     roughness_cost = sum(term.rows(natural)[2] for term in compiled_problem.smoothness_penalties)
     bound_sides = {layout.describe(int(i)): "lower" if active[i] < 0 else "upper" for i in np.flatnonzero(active)}
 
-    fit_statistics, unknown_reason = _uncertainty(compiled_problem, found)
+    fit_statistics, unknown_reason = _uncertainty(compiled_problem, attempt)
     constraints = ConstraintTable()
     if (
         (compiled_problem.path or compiled_problem.relations or compiled_problem.implied_relations)
@@ -121,7 +121,7 @@ def build_result(
         )
     goodness_of_fit = _goodness(
         compiled_problem,
-        found,
+        attempt,
         residual_statistics,
         chi2 - 2.0 * includes_priors * compiled_problem.priors(theta).straight_cost,
         dof,

@@ -130,14 +130,16 @@ class CorrelatedErrors(RefinedFit):
 
 
 def estimate_correlation(
-    posed: CompiledProblem, labels: tuple[str, ...], joint: tuple[str, ...], residuals: _Residuals,
-    before: CorrelationEstimates | None,
+    compiled_problem: CompiledProblem, labels: tuple[str, ...], joint: tuple[str, ...], residuals: _Residuals,
+    previous: CorrelationEstimates | None,
 ) -> CorrelationEstimates:  # fmt: skip
     """Estimate the correlations from residuals (n,), in units of the data's weights, per experiment."""
-    times, errors = dict(before.times) if before else {}, dict[str, float]()
+    times, errors = dict(previous.times) if previous else {}, dict[str, float]()
     for label in labels:
-        times[label], errors[label] = _likeliest_time(posed, label, times, residuals)
-    rows: list[list[float]] = _joint_covariance(posed, joint, residuals.r, before).tolist() if joint else []
+        times[label], errors[label] = _likeliest_time(compiled_problem, label, times, residuals)
+    rows: list[list[float]] = (
+        _joint_covariance(compiled_problem, joint, residuals.r, previous).tolist() if joint else []
+    )
     return CorrelationEstimates(times, joint, tuple(tuple(row) for row in rows), errors)
 
 

@@ -41,7 +41,7 @@ def plenty(monkeypatch):
 
 @pytest.mark.parametrize("measured", [False, True])
 @pytest.mark.parametrize("size", [SMALL, LARGE, MANY], ids=["small", "large", "many"])
-def test_single_shooting_comes_first_unless_it_is_dearer_by_the_table(size, measured):
+def test_single_shooting_is_chosen_unless_predicted_to_be_slower(size, measured):
     prospect = replace(size, is_fully_measured=measured)
     costs = predict_costs(prospect)
     selection = choose_from_features(prospect)
@@ -56,7 +56,7 @@ def test_single_shooting_comes_first_unless_it_is_dearer_by_the_table(size, meas
     assert (selection.fallback is None) == (not single)
 
 
-def test_what_follows_is_the_cheapest_that_data_can_start_and_is_not_waited_for_where_it_is_cheap():
+def test_fallback_is_the_cheapest_applicable_and_used_early_if_cheap():
     hidden_selection, measured_selection = (
         choose_from_features(SMALL),
         choose_from_features(replace(SMALL, is_fully_measured=True)),
@@ -80,7 +80,7 @@ def test_what_follows_is_the_cheapest_that_data_can_start_and_is_not_waited_for_
 
 
 @pytest.mark.parametrize("times", [1.0, 2.0, 20.0])
-def test_nothing_follows_that_has_no_price(times, monkeypatch):
+def test_fallback_excludes_transcriptions_without_measured_cost(times, monkeypatch):
     """Costs of multiple shooting were measured with integrations that are compiled."""
     assert "multiple" not in predict_costs(replace(SMALL, method="cvodes"))
     monkeypatch.setattr(
@@ -144,14 +144,14 @@ def test_collocation_comes_first_where_the_start_leads_nowhere():
     )  # more than 15 times as dear
 
 
-def test_what_is_chosen_although_it_is_dearer_is_said_to_be_so_and_why():
+def test_message_explains_the_choice_of_a_slower_transcription():
     sentence = choose_from_features(SMALL, straight=False).sentence
     assert re.search(r"converges more often .*; single shooting would take about 0\.\d+ times as long", sentence)
     assert "converges more often" not in choose_from_features(SMALL).sentence
     assert "converges more often" not in choose_from_features(replace(SMALL, fits_data=True), straight=False).sentence
 
 
-def test_where_the_start_describes_the_data_the_price_decides():
+def test_choice_depends_on_cost_only_if_the_start_fits_the_data():
     described_prospect = replace(SMALL, fits_data=True)
     for options in ({"states": True}, {"straight": False}):
         assert isinstance(choose_from_features(SMALL, **options).transcription, cf.Collocation)
@@ -183,7 +183,7 @@ def test_a_soft_start_is_not_left_for_coarser_elements():
     assert benchmark.reference.is_reached(result.chi2)
 
 
-def test_what_needs_more_memory_than_there_is_is_not_tried(monkeypatch):
+def test_choice_excludes_transcriptions_that_need_too_much_memory(monkeypatch):
     needed_memory = predict_costs(SMALL)["collocation"].memory
     monkeypatch.setattr(choice, "available_memory", lambda: 0.9 * needed_memory)
     selection = choose_from_features(replace(SMALL, is_fully_measured=True))
@@ -196,7 +196,7 @@ def test_what_needs_more_memory_than_there_is_is_not_tried(monkeypatch):
     assert result.transcription == "single shooting"
 
 
-def test_rescues_begin_with_the_cheapest(monkeypatch):
+def test_fallback_strategies_start_with_the_cheapest(monkeypatch):
     problem = lotka_volterra().posed
     run = FitRun(problem, cf.GaussNewton(), np.inf, None, lambda _: None)
 
@@ -217,7 +217,7 @@ def test_rescues_begin_with_the_cheapest(monkeypatch):
     assert "states from simulation" not in ordered(0.01, 0.01)[:-1]
 
 
-def test_the_choice_is_said_once_and_its_result_is_that_of_the_name():
+def test_message_reports_the_choice_once_and_the_result_equals_the_named_one():
     problem = sizes.reaction(20)[0]
     result = cf.fit(problem)
     assert str(result).count("Single shooting was chosen: collocation would take about ") == 1
@@ -226,7 +226,7 @@ def test_the_choice_is_said_once_and_its_result_is_that_of_the_name():
     assert result.chi2 == pytest.approx(collocation_result.chi2, rel=1e-6)
 
 
-def test_where_single_shooting_finds_nothing_collocation_follows():
+def test_collocation_follows_if_single_shooting_finds_no_solution():
     problem, start = sizes.CASES["goodwin"]()
     result = cf.fit(problem, start=start)
     assert result.success
@@ -261,7 +261,7 @@ def test_parameters_matched_to_the_data_are_a_shorter_way_to_the_same():
     assert result.chi2 == pytest.approx(MICHALIK, rel=1e-4)
 
 
-def test_what_was_matched_is_where_multiple_shooting_begins(monkeypatch):
+def test_multiple_shooting_fallback_starts_at_matched_parameters(monkeypatch):
     problem, start = sizes.CASES["all states Hastings-Powell"]()
     start_thetas, matched = [], []
     transcribe, match = cf.MultipleShooting.transcribe, matching.match_gradients
@@ -288,7 +288,7 @@ def test_parameters_are_not_matched_where_that_takes_as_long_as_integrating():
     ).solver.tries_second_start
 
 
-def test_growing_horizons_are_left_where_data_are_not_described(monkeypatch):
+def test_growing_horizons_stop_if_a_horizon_does_not_fit(monkeypatch):
     problem, start = sizes.CASES["goodwin"]()
     horizons, solve = [], local_search._solve
     monkeypatch.setattr(
@@ -307,7 +307,7 @@ def test_a_callback_stops_a_probe_too():
     assert result.strategies == ("the start",)
 
 
-def test_where_far_more_happens_than_was_measured_single_shooting_goes_down_to_the_end():
+def test_single_shooting_descends_to_the_end_with_sparse_data():
     problem, start = sizes.CASES["values 10"]()
     result = cf.fit(problem, start=start)
     assert result.is_adequate
@@ -316,7 +316,7 @@ def test_where_far_more_happens_than_was_measured_single_shooting_goes_down_to_t
     assert result.iterations > PROBE_SOLVER.max_iter
 
 
-def test_a_start_at_which_nothing_responds_is_left_by_the_default_too():
+def test_default_fit_leaves_a_start_without_sensitivity():
     problem, start = sizes.CASES["alpha_pinene"]()
     result = cf.fit(problem, start=start)
     assert result.success
@@ -368,4 +368,4 @@ def test_ratios_of_sizes_are_those_of_the_best_transcription():
     fits = [one("default", 10.05, 2.0, 300.0), one("single", 10.0, 1.0, 100.0), one("multiple", 12.0, 0.1, 50.0)]
     assert sizes.ratios(fits) == (2.0, 3.0)
     assert sizes.ratios([one("default", 13.0, 2.0, 300.0), *fits[1:]]) == (np.inf, np.inf)
-    assert "default: within" in sizes.shown([fits])[-1]
+    assert "default: within" in sizes.build_tables([fits])[-1]

@@ -104,12 +104,12 @@ def test_wrong_starts_are_refused():
         cf.fit(lotka_volterra(), start=[1, 2])  # type: ignore[arg-type]
 
 
-def test_every_misuse_is_listed_at_once():
+def test_fit_lists_all_mistakes_at_once():
     with refused(
         "problem is 3; give a Problem",
         "callback is 1; give a function of one Iteration",
         "transcription is <class 'castfit.SingleShooting'>; give SingleShooting()",
-        "solver is 'ipop': did you mean 'ipopt'? (valid: gauss_newton, box, ipopt, sqp); or give GaussNewton(), "
+        "solver is 'ipop': did you mean 'ipopt'? (valid: gauss_newton, box, trust_region, ipopt, sqp); or give GaussNewton(), "
         "Ipopt() or Sqp()",
         "confidence_level is 95; it must be between 0 and 1",
         "max_time is '1 min'; give a positive number of seconds",
@@ -205,7 +205,7 @@ def test_multiple_shooting_of_an_unstable_system():
     assert result.parameters["p"] == pytest.approx(np.pi, rel=1e-6)
 
 
-def test_rounding_is_judged_where_a_fit_claims_success():
+def test_verify_solution_rejects_a_point_dominated_by_rounding():
     problem = unstable()
     staged = cf.SingleShooting(IntegratorOptions(max_steps=100_000)).transcribe(problem, np.array([np.pi]))
     claimed_solution = cf.Ipopt().solve(staged, SolveControl())
@@ -221,7 +221,7 @@ def test_rounding_is_judged_where_a_fit_claims_success():
     assert verify_solution(staged, at_optimum)[0].status is Status.CONVERGED
 
 
-def test_no_point_where_the_fit_still_improves_passes_for_a_solution():
+def test_verify_solution_rejects_a_nonstationary_point():
     good = decay_problem()
     staged = cf.SingleShooting().transcribe(good, good.guess)
     claimed_solution = replace(cf.Ipopt().solve(staged, SolveControl()), v=good.guess, status=Status.CONVERGED)
@@ -246,7 +246,7 @@ class NeverFine:
         return self.transcribe(problem, v)
 
 
-def test_refinement_ends():
+def test_mesh_refinement_ends_after_the_limit():
     result = cf.fit(decay_problem(), NeverFine(), cf.Ipopt())
     assert result.status is Status.ACCEPTABLE
     assert (
@@ -263,7 +263,7 @@ def test_absolute_sigma_follows_the_data_unless_said_otherwise():
         cf.fit(lotka_volterra(), absolute_sigma=True)
 
 
-def test_what_is_wrong_with_a_loss_is_told_beside_other_mistakes():
+def test_fit_lists_loss_mistakes_with_other_mistakes():
     with refused("f_scale is that of a robust loss; give loss='huber' or another", "max_time is -1"):
         cf.fit(decay_problem(), f_scale=2.0, max_time=-1)
     with refused("loss is 'hubr'; choose 'linear', 'huber'", "give True or False"):
@@ -348,7 +348,7 @@ def doses(size: float, **noise) -> cf.Problem:
     return cf.Problem(model, experiments, parameters=rates)
 
 
-def test_what_is_but_a_start_is_no_failure():
+def test_message_of_a_likelihood_fit_does_not_report_its_start_as_failed():
     """Least squares before a likelihood end early, on purpose: that was called a failure, and other ways were tried."""
     result = cf.fit(doses(1.0, noise=cf.StudentT(sigma=cf.unknown())))
     assert result.success

@@ -45,9 +45,9 @@ def hired():
         yield distributed.workers()
 
 
-@pytest.mark.parametrize("how", [cf.SingleShooting(CVODES), cf.MultipleShooting(2, integrator=CVODES)])
-def test_processes_change_no_number(hired, how):
-    one, two = (cf.fit(animals(), how, workers=workers) for workers in (1, 2))
+@pytest.mark.parametrize("transcription", [cf.SingleShooting(CVODES), cf.MultipleShooting(2, integrator=CVODES)])
+def test_processes_change_no_number(hired, transcription):
+    one, two = (cf.fit(animals(), transcription, workers=workers) for workers in (1, 2))
     assert one.success
     assert bits(one) == bits(two)
     assert hired.pool._staff

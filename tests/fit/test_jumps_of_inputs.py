@@ -20,7 +20,7 @@ def circuit(*, algebraic: bool = False) -> cf.Model:
     return cf.Model({x: i - k * x}, parameters=[k, r], inputs=[i], initial={x: 1}, outputs={"v": x - r * i})
 
 
-def seen(side: str) -> np.ndarray:
+def voltage_measured(side: str) -> np.ndarray:
     """The voltage at the times of the log, by the solution of the linear equation."""
     x = [1.0]
     for current in LOGGED[:-1]:
@@ -51,29 +51,29 @@ def test_simulations_see_what_is_measured(side: str, algebraic: bool) -> None:
     dense = np.linspace(0.0, 20.0, 61)  # from one output to the next, and in one go
     for times in (TIMES, dense):
         v = cf.simulate(circuit(algebraic=algebraic), TRUTH, times, inputs={"i": current})["v"]
-        assert v[np.isin(times, TIMES)] == pytest.approx(seen(side), abs=1e-5)
+        assert v[np.isin(times, TIMES)] == pytest.approx(voltage_measured(side), abs=1e-5)
 
 
 @pytest.mark.parametrize("algebraic", [False, True])
 @pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
 def test_a_log_is_fitted_as_it_was_measured(transcription: str, algebraic: bool) -> None:
-    fitted_problem = problem("after", seen("after"), algebraic=algebraic)
+    fitted_problem = problem("after", voltage_measured("after"), algebraic=algebraic)
     result = cf.fit(fitted_problem, transcription)
     assert result.success
     assert {n: result[n].value for n in TRUTH} == pytest.approx(TRUTH, rel=1e-4)
-    assert result.predict()["experiment 1"]["v"] == pytest.approx(seen("after"), abs=1e-4)
+    assert result.predict()["experiment 1"]["v"] == pytest.approx(voltage_measured("after"), abs=1e-4)
 
 
 def test_predictions_are_those_of_the_residuals() -> None:
     rng = np.random.default_rng(3)
-    result = cf.fit(problem("before", seen("before") + 0.1 * rng.standard_normal(TIMES.size)))
+    result = cf.fit(problem("before", voltage_measured("before") + 0.1 * rng.standard_normal(TIMES.size)))
     assert result.predict()["experiment 1"]["v"] == pytest.approx(result.residual_table()["prediction"], abs=1e-5)
 
 
 @pytest.mark.parametrize("transcription", ["single", "collocation"])
 def test_elements_that_move_with_an_estimated_time_see_it_too(transcription: str) -> None:
     x, late = cf.symbols("x late")
-    dropped = seen("after") - 2.0 * np.where(TIMES > 7.4, np.exp(-TRUTH["k"] * (TIMES - 7.4)), 0.0)
+    dropped = voltage_measured("after") - 2.0 * np.where(TIMES > 7.4, np.exp(-TRUTH["k"] * (TIMES - 7.4)), 0.0)
     guess = cf.Parameter(7.7, bounds=(6.0, 9.0))
     result = cf.fit(problem("after", dropped, events=(cf.Event(late, {x: x - 2.0}),), late=guess), transcription)
     assert {n: result[n].value for n in (*TRUTH, "late")} == pytest.approx({**TRUTH, "late": 7.4}, rel=1e-4)
@@ -82,7 +82,7 @@ def test_elements_that_move_with_an_estimated_time_see_it_too(transcription: str
 def test_both_sides_at_one_time_are_refused_where_algebraic_states_jump() -> None:
     x = cf.symbols("x")
     with pytest.raises(cf.InputError, match="at t = 5 one event or jump is measured 'before' and another 'after'"):
-        problem("after", seen("after"), algebraic=True, events=(cf.Event(5.0, {x: x + 1}),))
+        problem("after", voltage_measured("after"), algebraic=True, events=(cf.Event(5.0, {x: x + 1}),))
 
 
 def test_an_unknown_side_is_refused() -> None:
@@ -90,22 +90,22 @@ def test_an_unknown_side_is_refused() -> None:
         cf.Input.piecewise_constant([0, 1], [0, 1], measured="later")
 
 
-def test_residuals_that_follow_jumps_are_named_and_others_are_not() -> None:
+def test_diagnostics_name_residuals_that_correlate_with_jumps() -> None:
     rng = np.random.default_rng(5)
     noise = 0.02 * rng.standard_normal(TIMES.size)
-    wrong_diagnostics = cf.fit(problem("before", seen("after") + noise, sigma=0.02), "single").diagnostics
+    wrong_diagnostics = cf.fit(problem("before", voltage_measured("after") + noise, sigma=0.02), "single").diagnostics
     assert wrong_diagnostics.has_findings
     assert "residuals of v correlate with the jumps of the input 'i'" in wrong_diagnostics.sentence
     assert "measured before it. If they were measured after it" in wrong_diagnostics.sentence
     assert "measured='after'" in wrong_diagnostics.sentence
-    other_diagnostics = cf.fit(problem("after", seen("before") + noise, sigma=0.02), "single").diagnostics
+    other_diagnostics = cf.fit(problem("after", voltage_measured("before") + noise, sigma=0.02), "single").diagnostics
     assert "measured='before'" in other_diagnostics.at_jumps
-    right_diagnostics = cf.fit(problem("after", seen("after") + noise, sigma=0.02), "single").diagnostics
+    right_diagnostics = cf.fit(problem("after", voltage_measured("after") + noise, sigma=0.02), "single").diagnostics
     assert right_diagnostics.at_jumps == ""
 
 
 def test_a_model_that_errs_in_what_the_input_does_is_not_blamed_on_its_jumps() -> None:
-    errs = problem("before", seen("before") + 0.3 * np.append(LOGGED[0], LOGGED[:-1]) ** 2, sigma=0.02)
+    errs = problem("before", voltage_measured("before") + 0.3 * np.append(LOGGED[0], LOGGED[:-1]) ** 2, sigma=0.02)
     assert cf.fit(errs, "single").diagnostics.at_jumps == ""
-    drifts = problem("before", seen("before") + 0.05 * TIMES, sigma=0.02)
+    drifts = problem("before", voltage_measured("before") + 0.05 * TIMES, sigma=0.02)
     assert cf.fit(drifts, "single").diagnostics.at_jumps == ""

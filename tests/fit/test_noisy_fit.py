@@ -210,7 +210,7 @@ def test_sigma_that_wants_to_vanish_is_said_to_be_at_its_bound():
     assert result["s"].interval[0] < 1.0 < result["s"].interval[1]
 
 
-def test_innovations_of_the_wrong_model_are_said_not_to_be_white():
+def test_innovations_of_a_wrong_model_are_reported_as_not_white():
     rng = np.random.default_rng(2)
     t = np.arange(80.0)
     values = 10 + 3 * np.sin(2 * np.pi * t / 12) + 0.2 * rng.normal(size=80)  # a wave, no random walk
@@ -222,7 +222,7 @@ def test_innovations_of_the_wrong_model_are_said_not_to_be_white():
     assert "no evidence against white noise" in cf.fit(walk()).white
 
 
-def test_refinement_stands_still_and_says_by_how_much():
+def test_stage_refinement_converges_and_reports_the_last_change():
     case = van_der_pol()
     times, _, values = case.simulated(np.random.default_rng(3))
     result = cf.fit(case.problem(times[:41], values[:41]))
@@ -234,7 +234,7 @@ def test_refinement_stands_still_and_says_by_how_much():
     assert -finer.evaluate(result.y, None).value == pytest.approx(result.log_likelihood, abs=1e-2)
 
 
-def test_a_result_is_saved_pickled_and_begun_from(tmp_path):
+def test_path_result_is_saved_pickled_and_used_as_a_start(tmp_path):
     problem = walk()
     result = cf.fit(problem)
     result.save(tmp_path / "walk.json")
@@ -285,7 +285,7 @@ def test_arguments_that_do_not_apply_are_refused(options, words):
         cf.fit(walk(), **options)
 
 
-def test_problems_that_cannot_be_are_refused():
+def test_fit_refuses_unsupported_problems_with_process_noise():
     x, w, s, t0 = cf.symbols("x w s t0")
     data: dict[str, Any] = {"data": {"x": [1.0, 2.0, 3.0]}, "time": [1.0, 2.0, 3.0], "sigma": 0.1, "start": 0}
     model = cf.Model({x: -x + s * w}, parameters=[s], noises=[w], initial={x: 1.0})
@@ -323,7 +323,7 @@ def test_problems_that_cannot_be_are_refused():
         (lambda x, w: {x: -x + w}, {"twice": True}, "'w' is declared twice, as noise and as noise"),
     ],
 )
-def test_noises_that_cannot_be_are_refused(ode, options, words):
+def test_model_refuses_unsupported_noises(ode, options, words):
     x, z, w = cf.symbols("x z w")
     arguments: dict[str, Any] = {"noises": [w, w] if "twice" in options else [w]}
     if "outputs" in options:
@@ -383,7 +383,7 @@ def test_models_with_noise_are_pickled_and_simulated_without_it():
     np.testing.assert_allclose(simulation["x"], 1.0)
 
 
-def test_the_picture_has_a_band_for_each_output(tmp_path):
+def test_path_plot_has_a_band_for_each_output(tmp_path):
     result = cf.fit(walk())
     figure = result.plot(tmp_path / "walk.png")
     assert len(figure.axes) == 2
@@ -401,7 +401,7 @@ def test_the_picture_has_a_band_for_each_output(tmp_path):
         result.path("x", confidence_level=2.0)
 
 
-def test_what_rests_on_laplaces_approximation_says_so():
+def test_message_warns_of_an_untested_laplace_approximation():
     x, w = cf.symbols("x w")
     times = np.arange(1, 13) * 0.5
     values = np.random.default_rng(0).standard_normal(12)

@@ -32,7 +32,7 @@ class Inner(Finer):
     name = "b"
 
 
-def test_each_is_solved_with_all_inner_ones():
+def test_solve_with_refinements_nests_inner_refinements():
     questions: list[str] = []
 
     def solve(question: str) -> str:
@@ -43,5 +43,5 @@ def test_each_is_solved_with_all_inner_ones():
     assert questions == [f"qa{i}b{j}" for i in range(3) for j in range(3)]
 
 
-def test_without_any_there_is_one_solve():
+def test_solve_with_refinements_without_refinements_solves_once():
     assert solve_with_refinements("q", [], str.upper) == "Q"

@@ -65,7 +65,7 @@ def test_compiled_fits_leave_no_files_open():
     assert run(COMPILED) == ["0"]
 
 
-def test_no_linearization_is_begun_that_would_outlast_the_limit(clock, monkeypatch):
+def test_fit_starts_no_linearization_that_exceeds_the_time_limit(clock, monkeypatch):
     began, real = [], ShootingProblem._linearize
 
     def slow(staged, *arguments):

@@ -60,7 +60,7 @@ def epidemic() -> cf.Problem:
 
 
 @pytest.mark.parametrize("method", ["multiple", "collocation"])
-def test_nothing_else_is_prepared_where_the_first_search_succeeds(method, monkeypatch):
+def test_fit_prepares_no_fallback_if_the_first_search_succeeds(method, monkeypatch):
     """Ever longer horizons take many times as long as the fit."""
     prepared = []
     grow = local_search.grow_horizons
@@ -112,7 +112,7 @@ def test_collocation_recovers_from_a_poor_start():
     assert "attempt 1 found this result" in result.message
 
 
-def test_what_the_chosen_transcription_found_is_not_solved_again_by_another_one(monkeypatch):
+def test_fit_does_not_solve_again_after_the_chosen_transcription_succeeds(monkeypatch):
     """With 300 states this took 5.5 GB and minutes: collocation was to be followed only if nothing else helps."""
     x, (k, m) = cf.symbols(f"x{i}" for i in range(16)), cf.symbols("k m")
     flows = {x[0]: -k * x[0], **{b: k * a - (m if b is x[-1] else k) * b for a, b in pairwise(x)}}
@@ -137,7 +137,7 @@ def test_multiple_shooting_from_a_poor_start_recovers():
     assert "found this result" in result.message
 
 
-def test_tries_end_with_the_time_and_with_the_callback(monkeypatch, clock):
+def test_fallbacks_end_with_the_time_limit_and_the_callback(monkeypatch, clock):
     def slow(self, *arguments, integrate=ShootingProblem._integrate):
         clock.sleep(1.0)
         return integrate(self, *arguments)
@@ -161,14 +161,14 @@ def undescribed() -> cf.Problem:
     return cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 0.5})
 
 
-def test_what_was_found_again_is_said_and_ends_the_search():
+def test_fit_stops_and_reports_a_confirmed_optimum():
     result = cf.fit(undescribed(), cf.MultipleShooting(4))
     assert "Confirmed by states from simulation." in result.message
     assert result.strategies == ("the start", "states from simulation")
     assert not result.goodness.described
 
 
-def test_what_was_tried_in_vain_is_said(monkeypatch):
+def test_message_lists_strategies_that_found_nothing_better(monkeypatch):
     monkeypatch.setattr(Attempt, "agrees_with", lambda self, other: False)
     result = cf.fit(undescribed(), cf.MultipleShooting(4))
     assert "Other strategies found nothing better: " in result.message
@@ -176,7 +176,7 @@ def test_what_was_tried_in_vain_is_said(monkeypatch):
     assert not result.goodness.described
 
 
-def test_a_search_that_was_given_up_goes_on_where_another_one_ends_in_a_poor_optimum():
+def test_stopped_search_resumes_if_the_fallback_finds_a_poor_optimum():
     """Sigma is a tenth of the noise: nothing describes such data, and two ways to one optimum are enough."""
     x, y, k, m = cf.symbols("x y k m")
     model = cf.Model({x: -k * x, y: k * x - m * y}, parameters=[k, m], initial={x: 1.0, y: 0.0})
@@ -199,15 +199,15 @@ def test_every_failure_says_what_to_do(status):
     assert any(word in f"{status.message} {status.advice}" for word in words)
 
 
-@pytest.mark.parametrize("again", ["single", "multiple", "collocation"])
-@pytest.mark.parametrize("first", ["single", "multiple", "collocation"])
-def test_a_converged_result_is_a_start_with_its_whole_trajectory(first, again):
+@pytest.mark.parametrize("second_transcription", ["single", "multiple", "collocation"])
+@pytest.mark.parametrize("first_transcription", ["single", "multiple", "collocation"])
+def test_a_converged_result_is_a_start_with_its_whole_trajectory(first_transcription, second_transcription):
     problem = brusselator(1)
-    result = cf.fit(problem, first)
-    restarted = cf.fit(problem, again, start=result, retry=False)
+    result = cf.fit(problem, first_transcription)
+    restarted = cf.fit(problem, second_transcription, start=result, retry=False)
     assert restarted.success
     assert restarted.chi2 == pytest.approx(result.chi2, rel=1e-5)
-    refining = again == "collocation" and first != again
+    refining = second_transcription == "collocation" and first_transcription != second_transcription
     assert restarted.iterations <= (15 if refining else 2)
 
 
@@ -292,7 +292,7 @@ class CutOff(Astray):
 
 
 @pytest.mark.parametrize("sigma", [0.05, None])
-def test_a_search_tells_from_below_what_a_point_costs(sigma):
+def test_low_accuracy_search_gives_a_lower_bound_of_the_cost(sigma):
     """Wherever an experiment is: near the optimum, and where the model is far off, which is told to be above it."""
     data = {"x": np.array([0.62, 0.35, 0.24, 0.11])}
     experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2], initial={"x": 0.9}, sigma=sigma)
@@ -394,7 +394,7 @@ def test_large_noise_of_unknown_size_is_no_reason_to_try_again():
     assert result.strategies == ("the start",)
 
 
-def test_what_the_model_misses_is_tried_again_once_where_that_ends_in_the_same_optimum():
+def test_fit_tries_one_strategy_if_it_confirms_an_optimum_of_a_wrong_model():
     """A wave on the decay: neighbouring residuals are alike, and another optimum might explain them."""
     result = cf.fit(noisy(0.05, 0.8))
     assert result.success
@@ -412,8 +412,8 @@ def no_such_animals(**noise) -> cf.Problem:
     return cf.Problem(model, data, parameters={"a": 1.0, "b": 0.5, "c": 0.3, "d": 0.8})
 
 
-@pytest.mark.parametrize("last", [8, 20])
-def test_what_is_stopped_on_the_way_is_told_by_the_lowest_point_of_the_model_itself(last):
+@pytest.mark.parametrize("last_call", [8, 20])
+def test_stopped_fit_returns_the_lowest_point_of_the_integrated_model(last_call):
     """A first search is given up, the next one, whose states have gaps, is stopped: the first one came lower.
 
     The start was given, four times as high, or chi2 of pieces.
@@ -424,7 +424,7 @@ def test_what_is_stopped_on_the_way_is_told_by_the_lowest_point_of_the_model_its
 
     def stop(iteration: cf.Iteration) -> bool:
         joined.extend([iteration.objective] * (iteration.infeasibility == 0.0))
-        return next(count) == last
+        return next(count) == last_call
 
     result = cf.fit(problem, callback=stop)
     assert result.status is Status.STOPPED_BY_CALLBACK
@@ -441,7 +441,7 @@ def test_what_is_stopped_on_the_way_is_told_by_the_lowest_point_of_the_model_its
     )
 
 
-def test_a_likelihood_that_is_stopped_late_is_told_no_higher_than_early():
+def test_likelihood_stopped_later_is_not_worse():
     def stopped_after(n: int) -> cf.Result:
         remaining = iter(range(n))
         return cf.fit(
@@ -454,7 +454,7 @@ def test_a_likelihood_that_is_stopped_late_is_told_no_higher_than_early():
     assert late_result.neg2loglik <= early_result.neg2loglik + 1e-6
 
 
-def test_an_optimum_that_cannot_be_followed_from_its_beginning_is_handed_back():
+def test_unstable_optimum_of_single_shooting_returns_to_collocation():
     """Single shooting found it, and errors grow by e^20 on the way: collocation, which was asked for, ends there."""
     problem = cf.problems.load("notorious", mu=20).problem
     result = cf.fit(problem, "collocation", start={"p": 100.0})

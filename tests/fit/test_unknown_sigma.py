@@ -135,7 +135,7 @@ def test_the_hessian_of_ipopt_sees_what_the_profiled_sigma_takes_from_the_curvat
     assert result.iterations <= result_without_prior.iterations + 12
 
 
-def test_a_fit_says_when_the_floor_of_sigma_holds():
+def test_fit_reports_an_active_floor_of_sigma():
     """x' = 0 from a free value: the model is exact without any integration error."""
     x, k = cf.symbols("x k")
     model = cf.Model({x: 0 * k}, parameters=[k], outputs={"y": x + k})

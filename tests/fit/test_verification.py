@@ -67,7 +67,7 @@ def test_too_few_elements_are_no_solution_where_sigmas_are_unknown_either(names)
     assert f"instead of {rough.neg2loglik:.6g} in the search" in rough.message
 
 
-def test_what_few_elements_cost_is_in_the_numerical_error():
+def test_numerical_error_with_few_elements_covers_the_discretisation_error():
     problem = steep_decay()
     exact = cf.fit(problem, cf.Collocation())
     coarse = cf.fit(problem, cf.Collocation(degree=2, elements=10))
@@ -101,7 +101,7 @@ def verified_by(monkeypatch, answers=lambda method, result: result) -> list[str]
 
 
 @pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
-def test_what_is_not_stiff_is_verified_by_the_formulas_of_adams_and_what_is_by_bdf(monkeypatch):
+def test_verification_uses_adams_for_nonstiff_and_bdf_for_stiff_models(monkeypatch):
     methods = verified_by(monkeypatch)
     assert cf.fit(lotka_volterra(), "single").success
     assert methods == ["adams"]
@@ -111,7 +111,7 @@ def test_what_is_not_stiff_is_verified_by_the_formulas_of_adams_and_what_is_by_b
 
 
 @pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
-def test_what_the_formulas_of_adams_do_not_confirm_bdf_decides(monkeypatch):
+def test_verification_falls_back_to_bdf_if_adams_does_not_confirm(monkeypatch):
     doubts = verified_by(monkeypatch, lambda method, result: replace(result, is_reproduced=method == "cvodes"))
     assert cf.fit(lotka_volterra(), "single").success
     assert doubts == ["adams", "cvodes"]
@@ -250,7 +250,7 @@ def test_pieces_of_many_elements_are_enough_and_gaps_between_them_are_found():
 
 
 @pytest.mark.skipif(bool(missing_integrator_reason()), reason="ESDIRK is compiled")
-def test_what_sundials_cannot_integrate_is_verified_by_the_method_of_the_search():
+def test_verification_uses_the_method_of_the_search_if_sundials_fails():
     """With x following y at a rate of e^38, CVODES and its rescuer give up at once."""
     x, y, fast = cf.symbols("x y fast")
     times = np.linspace(0.5, 4, 8)
@@ -270,22 +270,22 @@ def test_a_trajectory_begins_exactly_at_a_fixed_start():
     times = np.linspace(1.0, 16.0, 30)
     values = 1.3 * np.asarray(cf.simulate(model, {"k": 1.0}, times)["x"])
     problem = cf.Problem(model, cf.Experiment({"x": values}, times, sigma=0.01), parameters={"k": 0.9})
-    result = cf.fit(problem, cf.MultipleShooting(1), Moved(1e-9), retry=False)
+    result = cf.fit(problem, cf.MultipleShooting(1), IpoptWithShiftedStart(1e-9), retry=False)
     assert result.trajectories["experiment 1"].states[0, 0] == -1e-6
     simulated = np.asarray(cf.simulate(model, result.parameters, times)["x"])
     assert result.chi2 == pytest.approx(np.sum(((simulated - values) / 0.01) ** 2), rel=1e-6)
 
 
 @dataclass(frozen=True)
-class Moved:
+class IpoptWithShiftedStart:
     """IPOPT that leaves a fixed start by a little, as tolerances allow."""
 
-    by: float
+    shift: float
     label: str = "moved"
 
     def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         """Move the first node."""
         solution = cf.Ipopt().solve(staged, control, warm=warm)
         v = solution.v.copy()
-        v[staged.layout.chains[0].nodes[0]] += self.by
+        v[staged.layout.chains[0].nodes[0]] += self.shift
         return replace(solution, v=v)

@@ -41,7 +41,7 @@ def test_the_answer_is_that_of_full_accuracy(transcription, rule):
 
 
 @pytest.mark.parametrize("transcription", [multiple, single], ids=["multiple", "single"])
-def test_points_are_valued_and_judged_at_one_accuracy(transcription):
+def test_search_compares_points_at_one_accuracy(transcription):
     staged, states = states_of(transcription)
     rough = [state for state in states if state.is_low_accuracy]
     close = [state for state in states if not state.is_low_accuracy]
@@ -89,7 +89,7 @@ def test_full_accuracy_is_kept_throughout_where_it_is_asked_for():
     assert not any(state.is_low_accuracy for state in states)
 
 
-def test_what_is_already_coarse_is_not_made_finer():
+def test_search_has_no_low_accuracy_phase_if_the_user_tolerance_is_low():
     rough = cf.IntegratorOptions(relative_tolerance=1e-3, absolute_tolerance=1e-5)
     _, states = states_of(replace(multiple, integrator=rough))
     assert not any(state.is_low_accuracy for state in states)
@@ -109,7 +109,7 @@ class Biased(Formula):
         return Biased(1.0)
 
 
-def test_the_best_point_is_valued_at_full_accuracy():
+def test_best_point_is_evaluated_at_full_accuracy():
     """What a coarse search calls better than everything is not, if it is so by its errors only."""
     ledger = CountingProblem(Biased())
     ledger.evaluate(np.array([1.9]))

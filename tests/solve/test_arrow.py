@@ -96,7 +96,7 @@ def test_nodes_and_path_constraints_at_bounds_tie_their_chains(seed, equal):
 
 
 @pytest.mark.parametrize("where", ["shared", "own", "between"])
-def test_singular_directions_are_held_at_the_step_of_least_norm(where):
+def test_singular_directions_are_fixed_at_the_minimum_norm_step(where):
     rng = np.random.default_rng(5)
     layout, linearization = random_problem(rng, stages=(3, 4, 2), n_r=4, shared=3, local=2, n_s=0, padding=False)
     for chain, j in zip(layout.chains, linearization.jacobians, strict=True):
@@ -155,7 +155,7 @@ def test_factors_of_own_unknowns_are_those_of_the_information_matrix():
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
-def test_systems_of_many_chains_are_solved_chain_by_chain(seed, across):
+def test_solve_arrow_agrees_with_a_dense_solve(seed, across):
     rng = np.random.default_rng(seed)
     n, columns, blocks = 2 + 5 * 3, [], []
     matrix = np.zeros((n, n))

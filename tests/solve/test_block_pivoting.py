@@ -47,7 +47,7 @@ def test_no_other_point_of_the_box_is_lower(start: str | None, seed: int, n: int
     assert (gradient[moving & (x > lower)] <= slack[moving & (x > lower)]).all()  # nor downwards
 
 
-def test_it_agrees_with_bounded_least_squares() -> None:
+def test_minimize_in_box_agrees_with_bounded_least_squares() -> None:
     for seed in range(20):
         E, u, lower, upper = question(seed, 12, 1.0)
         lower = np.where(lower == upper, lower - 1e-3, lower)

@@ -267,7 +267,7 @@ def test_contradictions_beside_undetermined_directions_do_not_cycle(seed, n):
 
 
 @given(seeds, st.integers(2, 6))
-def test_what_only_rounding_would_determine_is_undetermined(seed, n):
+def test_bounded_lsq_treats_directions_at_rounding_level_as_undetermined(seed, n):
     """E sees nothing but what the equalities fix already; the one direction left is not data."""
     rng = np.random.default_rng(seed)
     units = 10 ** rng.uniform(-3, 3, n)

@@ -104,7 +104,7 @@ def test_a_lower_point_on_the_way_is_gone_back_to():
             assert result.cost <= min(h["cost"] for h in result.history) + 1e-6 * max(abs(result.cost), 1.0)
 
 
-def test_dead_parameters_lock_no_live_one():
+def test_insensitive_parameters_do_not_block_other_parameters():
     """As of a model whose rates have died at the start, so that two columns hold nothing but rounding errors."""
 
     def residuals(q):
@@ -121,7 +121,7 @@ def test_dead_parameters_lock_no_live_one():
         assert np.allclose(solution.v[[0, 3]], [3.0, -1.0], atol=1e-4)
 
 
-def test_homotopies_are_refused():
+def test_box_refuses_homotopies():
     with pytest.raises(cf.InputError, match=r"which Gauss-Newton \(box\) does not support"):
         cf.GaussNewton(TrustRegion(), homotopy="always")
 
@@ -227,7 +227,7 @@ def test_slopes_that_no_cost_shows_are_gone_at_a_solution(seed, method):
     assert not honest(problem, result)
 
 
-def test_what_ends_beside_a_bound_is_put_on_it():
+def test_solution_near_a_bound_is_moved_onto_it():
     """Judged anew: the cost falls towards the bound, by next to nothing."""
     toy = Formula(lambda q: np.array([q[0] - 2.0, q[1]]), lambda q: np.eye(2), np.zeros(2))
     toy.lower, toy.upper = np.full(2, -1.0), np.ones(2)
@@ -273,7 +273,7 @@ def test_multiple_shooting_and_collocation_reach_the_same_end():
     assert ends[0].chi2 == pytest.approx(ends[2].chi2, rel=1e-3)
 
 
-def test_a_claim_is_withdrawn_whatever_method_made_it():
+def test_fit_withdraws_convergence_at_a_nonstationary_point():
     """A solver that says it has converged when it has not is not believed."""
 
     class Boaster:

@@ -15,7 +15,7 @@ from castfit.solve.step_control import TrustRegion
 
 
 @pytest.mark.parametrize("name", ["bellman", "lotka_volterra_log", "cascade"])
-def test_it_ends_where_the_gradient_is_small(name: str) -> None:
+def test_dense_descent_ends_at_a_small_gradient(name: str) -> None:
     scene = search_problem_of(cf.problems.load(name).problem.posed)
     assert supports_dense_descent(scene.staged)
     draws = np.random.default_rng(1).normal(scene.searched.guess, 0.2, (8, scene.searched.guess.size))
@@ -31,7 +31,7 @@ def test_it_ends_where_the_gradient_is_small(name: str) -> None:
             assert scene.cost(theta) >= descent.cost - 1e-3
 
 
-def test_it_is_asked_before_every_step_and_counts_what_it_does() -> None:
+def test_dense_descent_calls_look_before_every_step_and_counts_evaluations() -> None:
     scene = search_problem_of(cf.problems.load("lotka_volterra_log").problem.posed)
     iterations: list[tuple[int, float]] = []
 

@@ -48,7 +48,7 @@ def unstable(
     rng: np.random.Generator,
     *,
     components: tuple[int, ...] = (0, 1),
-    every: int = 1,
+    stride: int = 1,
     units: tuple[float, float] = (1.0, 1.0),
 ) -> tuple[Layout, Linearization, np.ndarray]:
     """Linearize x'' = rate(t)^2 x + p-dependent forcing on [0, 1] (decay where rate < 0), states (x, x') in `units`.
@@ -57,7 +57,7 @@ def unstable(
     """
     K, n_q = stages, 3
     mask = np.zeros((K, len(components)), dtype=bool)
-    mask[::every] = True
+    mask[::stride] = True
     none = np.empty((K, 0))
     spec = Specification("e", np.arange(n_q), 2, 0, mask, none, none, np.linspace(0, 1, K + 1), ("x", "v"))
     layout = build_layout(("p", "x0", "v0"), (spec,))
@@ -189,7 +189,7 @@ def test_adjoint_is_the_transpose(conditions, n_s, p, seed, gain):
         (28.0, 20, {}),  # growth e^28 = 1e12
         (28.0, 13, {"units": (1e-5, 1e3)}),
         (60.0, 20, {}),  # e^60 = 1e26
-        (60.0, 33, {"components": (0,), "every": 4}),
+        (60.0, 33, {"components": (0,), "stride": 4}),
         (60.0, 7, {}),  # e^8.6 in one stage
     ],
 )

@@ -197,7 +197,7 @@ def test_without_regularisation_an_undetermined_model_ends_orderly(transcription
 
 
 @pytest.mark.parametrize("transcription", [MultipleShooting(), SingleShooting()])
-def test_starts_from_which_shooting_feels_nothing(transcription):
+def test_fit_recovers_from_starts_without_sensitivity(transcription):
     """Rate constants of 0.5: all reactions are over before the first measurement."""
     benchmark = problems.load("alpha_pinene")
     result = cf.fit(benchmark.problem, transcription)
@@ -422,13 +422,13 @@ def test_contradictory_bounds_are_infeasible():
 # ---------------------------------------------------------------------------------------------------- interruptions
 
 
-def stopped(staged_problem, **control):
+def solve_with_control(staged_problem, **control):
     return cf.GaussNewton().solve(staged_problem, SolveControl(**control))
 
 
 def test_callback_sees_every_iterate_and_stops():
     staged_problem, iterations = staged(lotka_volterra()), []
-    solved = stopped(
+    solved = solve_with_control(
         staged_problem, callback=lambda progress: (iterations.append(progress), progress.iteration == 2)[1]
     )
     assert solved.status is Status.STOPPED_BY_CALLBACK
@@ -470,7 +470,7 @@ def test_a_second_control_c_raises():
 
     previous_handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        stopped(staged(lotka_volterra()), callback=twice)
+        solve_with_control(staged(lotka_volterra()), callback=twice)
     assert signal.getsignal(signal.SIGINT) is previous_handler
 
 
@@ -480,7 +480,7 @@ def test_an_exception_in_the_callback_reaches_the_caller():
 
     previous_handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(ArithmeticError, match="mine"):
-        stopped(staged(lotka_volterra()), callback=fails)
+        solve_with_control(staged(lotka_volterra()), callback=fails)
     assert signal.getsignal(signal.SIGINT) is previous_handler
 
 
@@ -491,7 +491,7 @@ def test_time_limit_holds_everywhere(clock, homotopy):
     solved = cf.GaussNewton(homotopy=homotopy).solve(staged_problem, control)
     assert solved.status is Status.MAX_TIME
     assert solved.iterations == 3
-    assert stopped(staged_problem, max_time=-1.0).iterations == 0
+    assert solve_with_control(staged_problem, max_time=-1.0).iterations == 0
 
 
 def test_iteration_limit_returns_the_best_point():
@@ -569,7 +569,7 @@ def test_same_result_each_time():
     assert first_result.iterations == second_result.iterations
 
 
-def test_nothing_is_printed(capfd):
+def test_gauss_newton_prints_nothing(capfd):
     cf.fit(lotka_volterra(), MultipleShooting(5))
     assert capfd.readouterr() == ("", "")
 

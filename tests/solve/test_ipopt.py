@@ -309,7 +309,7 @@ def test_free_initial_states_and_priors():
     assert abs(solve(transcribed(pulled)).v[0]) < 1e-5
 
 
-def test_nothing_to_estimate_is_solved():
+def test_ipopt_solves_a_problem_without_quantities():
     fixed = decay_problem(parameters={"k": Parameter(0.5, fixed=True)})
     for transcription in (SingleShooting(), MultipleShooting(3)):
         staged = transcribed(fixed, transcription)
@@ -581,7 +581,7 @@ def test_a_warm_start_needs_fewer_iterations():
     assert Ipopt().solve(staged, SolveControl(), warm=True).iterations < cold.iterations
 
 
-def test_silence(capfd):
+def test_sqp_prints_nothing(capfd):
     print("before")  # noqa: T201
     staged = transcribed(lotka_volterra(LOTKA_VOLTERRA_POLE), MultipleShooting(3))
     solve(staged, options={"print_level": 5})

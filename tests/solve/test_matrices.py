@@ -13,7 +13,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @given(seeds, st.integers(0, 1200), st.integers(0, 6))
-def test_what_a_step_changes_is_kept(seed, m, n):
+def test_tall_factors_keep_the_change_of_the_square_by_a_step(seed, m, n):
     rng = np.random.default_rng(seed)
     E, u, x = rng.standard_normal((m, n)), rng.standard_normal(m), rng.standard_normal(n)
     matrix = TallFactors(E)

@@ -24,7 +24,7 @@ seeds = st.integers(0, 2**32 - 1)
 STATION = RelaxationLevel(0.3, 2.0)
 
 
-def drawn(problem, seed) -> StagedProblem:
+def random_affine_problem(problem, seed) -> StagedProblem:
     """A random affine problem with random magnitudes of variables and data."""
     staged, rng = Affine(*problem), np.random.default_rng(seed)
     staged.scale = rng.uniform(0.3, 3.0, staged.layout.n_v)
@@ -54,7 +54,7 @@ def weighted(staged, station, noise):
 
 @given(problems(n_c=0), seeds, st.floats(1e-6, 1.0), st.floats(0.0, 0.7), st.floats(0.1, 2.0))
 def test_step_solves_the_dense_normal_equations_with_held_variables(problem, seed, mu, share, noise):
-    staged = drawn(problem, seed)
+    staged = random_affine_problem(problem, seed)
     is_fixed = np.random.default_rng(seed).random(staged.layout.n_v) < share
     residual, jacobian = weighted(staged, STATION, noise)
     soft = RelaxedProblem(staged, STATION, noise)
@@ -75,7 +75,7 @@ def test_step_solves_the_dense_normal_equations_with_held_variables(problem, see
 
 
 def test_matrix_that_is_not_finite_gives_no_step():
-    staged = drawn(random_problem(np.random.default_rng(0)), 0)
+    staged = random_affine_problem(random_problem(np.random.default_rng(0)), 0)
     j = staged.linearization.jacobians[0]
     broken = (replace(j, R_s=np.full_like(j.R_s, np.nan)), *staged.linearization.jacobians[1:])
     normal = RelaxedProblem(staged, STATION, 1.0).equations(replace(staged.linearization, jacobians=broken))

@@ -191,12 +191,12 @@ def test_a_start_that_cannot_be_integrated():
     assert "t = 3.3" in result.message
 
 
-def test_silence(capfd):
+def test_sqp_prints_nothing(capfd):
     cf.fit(lotka_volterra(POLE), SCALAR, cf.Sqp())
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_does_not_go_together_is_refused_before_solving():
+def test_unsupported_solver_and_matching_are_refused_before_solving():
     with refused("matching='scalar' gives one vanishing gradient per interval, which GaussNewton does not support"):
         cf.fit(decay_problem(), SCALAR, cf.GaussNewton())
     with refused("which GaussNewton does not support; use Sqp()"):

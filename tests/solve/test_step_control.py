@@ -314,7 +314,7 @@ def test_norm_measures_theta_and_nodes_in_their_units():
     assert not np.isin(inner, outer(collocated.layout)).any()
 
 
-def test_names_lead_to_the_rules():
+def test_step_control_names_select_their_classes():
     assert {name: type(rule()).__name__ for name, rule in STEP_CONTROLS.items()} == {
         "natural_level": "NaturalLevel",
         "exact_penalty": "ExactPenalty",

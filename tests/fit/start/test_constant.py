@@ -76,7 +76,7 @@ def test_coordinates_there_and_back(z, unit):
 
 
 @pytest.mark.parametrize("name", HARD)
-def test_which_states_stay_positive(name):
+def test_positive_states_are_detected(name):
     assert positive_states(problems.load(name).problem.posed).tolist() == [POSITIVE.get(name, True)] * len(
         problems.load(name).problem.model.states
     )
@@ -90,23 +90,23 @@ def test_a_state_that_follows_a_signed_one_is_signed():
 
 
 @pytest.mark.parametrize(
-    ("name", "far", "transcription"),
+    ("name", "distant_start", "transcription"),
     [
         ("lorenz", {"s": 100.0, "r": 3.0, "b": 0.1}, "collocation"),
         ("fitzhugh_nagumo", {"a": 0.05, "b": 1.0, "c": 10.0, "gain": 10.0}, "collocation"),
         ("lotka_volterra_log", {"a": 0.1, "b": 0.1, "c": 1.0, "d": 3.0}, "single"),
     ],
 )
-def test_a_start_decades_away_reaches_the_reference(name, far, transcription):
+def test_a_start_decades_away_reaches_the_reference(name, distant_start, transcription):
     benchmark = problems.load(name)
-    result = cf.fit(benchmark.problem, transcription, start=cf.SoftStart(far), retry=False)
+    result = cf.fit(benchmark.problem, transcription, start=cf.SoftStart(distant_start), retry=False)
     assert result.success
     assert benchmark.reference.is_reached(result.chi2)
     assert benchmark.reference.is_matched(result.values)
     assert "Started from constant states with relaxed equations" in result.message
 
 
-def test_nothing_depends_on_the_units_of_states_and_time():
+def test_soft_start_does_not_depend_on_the_units_of_states_and_time():
     """The state is not measured but for its logarithm in a fixed unit; time is what the data are given in."""
     theta = np.log([0.1, 0.1, 1.0, 3.0])
     reference = soft_start(prey().posed, theta, cf.IntegratorOptions(), stations=SHORT_RAMP)

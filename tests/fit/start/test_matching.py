@@ -66,14 +66,14 @@ def test_rate_of_a_substance_that_is_never_there_is_felt_by_nodes_from_data_only
 
 @pytest.mark.parametrize("transcription", [SINGLE, MULTIPLE, COLLOCATION])
 @pytest.mark.parametrize("unit", [1.0, 1e-12, 1e9])
-def test_what_is_felt_does_not_depend_on_units(transcription, unit):
+def test_insensitive_quantities_do_not_depend_on_units(transcription, unit):
     problem = chain_problem(np.arange(1.0, 5.0), unit)
     options = replace(OPTIONS, absolute_tolerance=1e-11 * unit)
     assert felt_nothing_of(replace(transcription, integrator=options), problem) == ()
 
 
 @pytest.mark.parametrize("sigma", [1e-8, 1e6])
-def test_what_is_felt_does_not_depend_on_the_noise(sigma):
+def test_insensitive_quantities_do_not_depend_on_the_noise(sigma):
     """x is measured, y is not: in multiple shooting the rate of y shows only in the gaps of y."""
     x, y, k, m = cf.symbols("x y k m")
     model = cf.Model({x: -k * x, y: m * x}, parameters=[k, m], initial={x: 1.0, y: 0.0})
@@ -86,7 +86,7 @@ def test_what_is_felt_does_not_depend_on_the_noise(sigma):
     assert felt_nothing_of(SINGLE, problem) == ()
 
 
-def test_what_has_a_prior_is_felt():
+def test_insensitive_quantities_exclude_quantities_with_a_prior():
     guess = {"k2": cf.Parameter(2000.0, prior=cf.Normal(2000.0, 500.0))}
     times = np.arange(1.0, 5.0)
     assert felt_nothing_of(SINGLE, chain_problem(times, k1=1000.0, k2=2000.0)) == ("k1", "k2")
@@ -209,7 +209,7 @@ def test_fit_starts_by_matching_on_demand():
         cf.fit(benchmark.problem, start="match")
 
 
-def test_fit_says_that_it_started_elsewhere():
+def test_fit_reports_a_changed_start():
     benchmark = problems.load("gasoil")
     result = cf.fit(benchmark.problem, SINGLE, start=benchmark.starts["cops"])
     assert result.status is Status.CONVERGED

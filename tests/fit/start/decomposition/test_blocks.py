@@ -70,7 +70,7 @@ def test_a_parameter_in_an_initial_value_joins_too(where):
     assert states(cf.Problem(model, experiment, parameters={"a": 1.0, "b": 1.0})) == [("w", "x")]
 
 
-def test_what_is_not_measured_joins_the_equations_that_contain_it():
+def test_find_blocks_merges_equations_that_share_an_unmeasured_state():
     assert states(chain(measured=("w", "x"))) == [("w",), ("x", "y")]
 
 

@@ -83,7 +83,7 @@ def test_a_given_start_is_one_of_those_that_every_block_tries(monkeypatch):
     assert any(theta == pytest.approx(np.log([1e-5, 0.2])) for theta in tried_points)
 
 
-def test_what_no_block_estimates_stays_where_it_was():
+def test_decomposed_start_keeps_quantities_outside_all_blocks():
     problem = pathway()
     scaled = cf.symbols("s")
     model = cf.Model(
