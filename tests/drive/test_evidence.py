@@ -127,7 +127,7 @@ def test_evidence_of_improper_or_constrained_model_raises_or_is_nan() -> None:
     selection = cf.select(problem, "single", choices={"b": [0, cf.estimated]})
     with refused("'b' has neither a prior nor two finite bounds"):
         selection.evidence()
-    with refused("draws is 3; give at least 100", "'c' is not a fitted candidate"):
+    with refused("draws is 3; expected at least 100", "'c' is not a fitted candidate"):
         selection.evidence(sampling=True, draws=3, candidates=["c"])
     bound = problem.replace(parameters={"a": cf.Parameter(0.1, bounds=(-9, 9)), "b": cf.Parameter(0, bounds=(-1, 0))})
     bounded_evidence = cf.select(bound, "single", choices={"b": [0, cf.estimated]}).evidence()

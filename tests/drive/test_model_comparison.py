@@ -276,9 +276,9 @@ def test_misuse_is_refused() -> None:
         cf.compare_models([line])
     with refused("results is Result("):
         cf.compare_models(line)  # pyright: ignore[reportArgumentType]
-    with refused("'b' is 3; give the result of a fit"):
+    with refused("'b' is 3; expected the result of a fit"):
         cf.compare_models({"a": line, "b": 3})  # pyright: ignore[reportArgumentType]
-    with refused("smaller is 3; give the result of a fit"):
+    with refused("smaller is 3; expected the result of a fit"):
         cf.likelihood_ratio(3, line)  # pyright: ignore[reportArgumentType]
     with refused("pass the model with fewer quantities first"):
         cf.likelihood_ratio(fitted("abc"), line)

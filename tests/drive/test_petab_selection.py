@@ -91,7 +91,7 @@ def test_a_model_that_estimates_nothing_is_evaluated() -> None:
 def test_petab_select_with_mistakes_in_files_raises(tmp_path: Path) -> None:
     with refused("there is no file"):
         cf.petab.select(tmp_path / "nothing.yaml")
-    with refused("the file is 3; give a path"):
+    with refused("the file is 3; expected a path"):
         cf.petab.select(3)  # type: ignore[arg-type]
     path = tmp_path / "wrong.yaml"
     path.write_text("criterion: AIC\nmethod: somehow\nmodel_space_files: [none.tsv]\n")

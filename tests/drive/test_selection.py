@@ -246,7 +246,7 @@ def test_select_lists_failed_candidate_without_rank() -> None:
         (lambda: {"a": four_terms(1), "b": with_one_value_changed()}, {}, "of 'a' in 'experiment 1' differ between"),
         (lambda: {"a": four_terms(1), "b": four_terms(1)}, {}, "'a' and 'b' are the same model; remove one"),
         (lambda: {"a": four_terms(1)}, {}, "fewer than two problems"),
-        (lambda: {"a": four_terms(1), "b": 3}, {}, "'b' is 3; give a Problem"),
+        (lambda: {"a": four_terms(1), "b": 3}, {}, "'b' is 3; expected a Problem"),
         (four_terms, {}, "set choices="),
         (four_terms, {"choices": {"k7": [0, cf.estimated]}}, "choices has the unknown parameter 'k7': did you mean"),
         (four_terms, {"choices": {"k2": [0, 0]}}, "the same alternative twice"),

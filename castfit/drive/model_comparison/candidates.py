@@ -155,7 +155,7 @@ def read(argument: Any, choices: Any) -> Candidates:
     )
     problems = read_mapping("problems", argument, mistakes)
     mistakes += [
-        f"'{n}' is {shorten_repr(p)}; give a Problem" for n, p in problems.items() if not isinstance(p, Problem)
+        f"'{n}' is {shorten_repr(p)}; expected a Problem" for n, p in problems.items() if not isinstance(p, Problem)
     ]
     if not mistakes:
         mistakes += [f"'{n}': {m}" for n, p in problems.items() for m in kind_mistakes(p, may_be_fixed=True)]
@@ -198,7 +198,7 @@ def _of_choices(problem: Problem, choices: Any) -> Candidates:
             mistakes.append(f"choices of '{name}' contain {shown_value}; expected finite numbers and cf.estimated")
         elif len({repr(r) for r in values}) < max(len(values), 2):
             fault = "the same alternative twice" if len(values) > 1 else "one alternative"
-            mistakes.append(f"choices of '{name}' have {fault}; give different ones, such as [0, cf.estimated]")
+            mistakes.append(f"choices of '{name}' have {fault}; pass different ones, such as [0, cf.estimated]")
         else:
             fixed_values = [r for r in values if isinstance(r, float)]
             alternatives_by_name[name] = (*fixed_values, *([estimated] if estimated in values else []))

@@ -126,7 +126,7 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
     """
     results_by_role: dict[str, Any] = {"smaller": smaller, "larger": larger}
     mistakes = [
-        f"{n} is {describe_rejected(r, 'give the result of a fit')}"
+        f"{n} is {describe_rejected(r, 'expected the result of a fit')}"
         for n, r in results_by_role.items()
         if not isinstance(r, Result)
     ]

@@ -163,9 +163,9 @@ def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTab
         sequence = None if isinstance(argument, Result) else read_sequence(argument)
         results_by_name = {f"model {i}": r for i, r in enumerate(sequence or [], start=1)}
         if sequence is None:
-            mistakes.append(f"results is {shorten_repr(argument)}; give several results, by name or in a list")
+            mistakes.append(f"results is {shorten_repr(argument)}; expected several results, by name or in a list")
     mistakes += [
-        f"'{n}' is {describe_rejected(r, 'give the result of a fit')}"
+        f"'{n}' is {describe_rejected(r, 'expected the result of a fit')}"
         for n, r in results_by_name.items()
         if not isinstance(r, Result)
     ]

@@ -79,7 +79,9 @@ def select(
         "single" if default else transcription, "box" if default else solver, mistakes
     )
     paths: dict[str, Any] = {"the file": file, "folder": "." if folder is None else folder}
-    mistakes += [f"{n} is {shorten_repr(v)}; give a path" for n, v in paths.items() if not isinstance(v, (str, Path))]
+    mistakes += [
+        f"{n} is {shorten_repr(v)}; expected a path" for n, v in paths.items() if not isinstance(v, (str, Path))
+    ]
     raise_if_mistakes("petab.select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])
     target = None if folder is None else Path(folder)
     if target is not None:

@@ -377,8 +377,8 @@ class SelectionResult(SearchResult):
             If a quantity has neither a prior nor two finite bounds, because the evidence is then undefined.
         """
         mistakes = option_mistakes(
-            ("sampling", sampling, is_one_of(sampling, True, False), "give True or False"),
-            ("draws", draws, draws is None or is_count(draws, 100), "give at least 100"),
+            ("sampling", sampling, is_one_of(sampling, True, False), "expected True or False"),
+            ("draws", draws, draws is None or is_count(draws, 100), "expected at least 100"),
         )
         candidate_names = list(self.names) if candidates is None else [str(n) for n in candidates]
         mistakes += [

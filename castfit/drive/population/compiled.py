@@ -216,8 +216,8 @@ def compile_population(problem: Any, population: Any) -> CompiledPopulation:
     Raises InputError with all inconsistencies between problem and population.
     """
     kinds = (
-        ("problem", problem, isinstance(problem, Problem), "give a Problem"),
-        ("population", population, isinstance(population, Population), "give a Population"),
+        ("problem", problem, isinstance(problem, Problem), "expected a Problem"),
+        ("population", population, isinstance(population, Population), "expected a Population"),
     )
     raise_if_mistakes(_WHERE, option_mistakes(*kinds))
     raise_if_mistakes(_WHERE, [*_problem_mistakes(problem, population), *_population_mistakes(problem, population)])
@@ -371,7 +371,7 @@ def _compile_problem(problem: Problem, population: Population) -> CompiledProble
             else _guess(problem, name, Individual())
         )
         if _scale(individual) == "log" and not guess > 0.0:
-            remedy = "give a positive one, or distribution='normal'"
+            remedy = "pass a positive one, or distribution='normal'"
             raise_if_mistakes(_WHERE, [f"the guess of the log-normal '{name}' is {guess:g}; {remedy}"])
         parameters[name] = Parameter(guess, scale=_scale(individual), local=True)
     return problem.replace(experiments=_with_sigmas(problem), parameters=parameters).posed

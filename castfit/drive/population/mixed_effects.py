@@ -157,10 +157,10 @@ def mixed_effects(
         *run.mistakes(),
         *run.file_mistakes(),
         *option_mistakes(
-            ("max_iter", max_iter, is_count(max_iter, 0), "give a number of iterations, 0 or more"),
+            ("max_iter", max_iter, is_count(max_iter, 0), "expected a number of iterations, 0 or more"),
             level_rule(confidence_level, level),
             ("integrator", integrator, integrator_value is None or isinstance(integrator_value, IntegratorOptions),
-             "give IntegratorOptions(...)"),
+             "expected IntegratorOptions(...)"),
         ),
         *flag_mistakes(standard_errors=standard_errors),
     ]  # fmt: skip
@@ -374,7 +374,7 @@ def _start(question: CompiledPopulation, start: Any) -> SearchIterate:
         positive = j >= k or question.log[j]
         if number is None or not np.isfinite(number) or (positive and number <= 0.0):
             mistakes.append(
-                f"start of '{name}' is {shorten_repr(value)}; give a {'positive ' if positive else ''}number"
+                f"start of '{name}' is {shorten_repr(value)}; expected a {'positive ' if positive else ''}number"
             )
             continue
         y[j] = np.log(number) if positive else number

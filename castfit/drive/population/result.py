@@ -403,7 +403,7 @@ class MixedEffectsResult(RunResult):
         if individuals is None:
             requested_names = list(self.question.individuals)
         individual_names = self.question.individuals
-        mistakes = [] if requested_names else [f"individuals is {shorten_repr(individuals)}; give names"]
+        mistakes = [] if requested_names else [f"individuals is {shorten_repr(individuals)}; expected names"]
         mistakes += [
             f"'{n}' is no individual: {suggest(str(n), individual_names[:20])}"
             for n in requested_names or ()

@@ -140,7 +140,7 @@ class Population:
         mistakes: list[str] = []
         individuals = read_mapping("individual", individual, mistakes)
         mistakes += [
-            f"'{n}' is {shorten_repr(v)}; give Individual(...)"
+            f"'{n}' is {shorten_repr(v)}; expected Individual(...)"
             for n, v in individuals.items()
             if not isinstance(v, Individual)
         ]
@@ -218,7 +218,7 @@ def _groups(value: Any, names: tuple[str, ...], mistakes: list[str]) -> tuple[tu
     if is_one_of(value, True, False):
         return (names,) if value and len(names) > 1 else ()
     outer = read_sequence(value)
-    remedy = "give True, or groups of names such as [('CL', 'V')]"
+    remedy = "expected True, or groups of names such as [('CL', 'V')]"
     if outer is None:
         mistakes.append(f"correlated is {shorten_repr(value)}; {remedy}")
         return ()

@@ -213,8 +213,10 @@ def identifiability(
     start_time, limit = time.perf_counter(), read_real(max_time)
     source: Any = problem
     mistakes = rng_mistakes(rng)
-    mistakes += option_mistakes(("max_time", max_time, limit is not None and limit > 0.0, "give a number of seconds"))
-    mistakes += problem_mistakes(source, "give a Result or a Problem")
+    mistakes += option_mistakes(
+        ("max_time", max_time, limit is not None and limit > 0.0, "expected a number of seconds")
+    )
+    mistakes += problem_mistakes(source, "expected a Result or a Problem")
     raise_if_mistakes("identifiability", mistakes)
     assert limit is not None
     if isinstance(source, Result):

@@ -12,7 +12,7 @@ from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import kind_mistakes
 from castfit.result.result import Result
 
-UNKNOWN_MODEL = "a loaded result does not know its model; use result.with_problem(problem) first"
+UNKNOWN_MODEL = "the loaded result has no model; call result.with_problem(problem) first"
 
 
 def solved_problem(where: str, result: Any, mistakes: list[str]) -> CompiledProblem:
@@ -21,12 +21,12 @@ def solved_problem(where: str, result: Any, mistakes: list[str]) -> CompiledProb
     Raises InputError, with the mistakes found so far, if the result is not a solution or has no problem.
     """
     if not isinstance(result, Result):
-        raise_if_mistakes(where, [f"result is {describe_rejected(result, 'give the result of a fit')}", *mistakes])
+        raise_if_mistakes(where, [f"result is {describe_rejected(result, 'expected the result of a fit')}", *mistakes])
     problem = result.problem
     if problem is None:
         raise_if_mistakes(where, [UNKNOWN_MODEL, *mistakes])
     if not result.success:
-        raise_if_mistakes(where, [f"the fit did not succeed ({result.status.value}); begin at a solution", *mistakes])
+        raise_if_mistakes(where, [f"result is not a solution ({result.status.value}); pass a converged fit", *mistakes])
     assert problem is not None
     raise_if_mistakes(where, [*kind_mistakes(problem), *mistakes] if not result.names else [])
     return problem.posed.with_absolute_sigma(absolute_sigma=result.absolute_sigma)

@@ -148,7 +148,9 @@ def prior_influence(
     """
     argument: Any = result
     if not isinstance(argument, Result):
-        raise_if_mistakes("prior_influence", [f"result is {describe_rejected(argument, 'give the result of a fit')}"])
+        raise_if_mistakes(
+            "prior_influence", [f"result is {describe_rejected(argument, 'expected the result of a fit')}"]
+        )
     problem = result.problem
     if problem is None:
         raise_if_mistakes("prior_influence", [UNKNOWN_MODEL])

@@ -190,7 +190,7 @@ def test_doctor_with_invalid_arguments_lists_all_mistakes(tmp_path: Any) -> None
     with refused("start is 4; give a mapping", "transcription is 'sngle'"):
         cf.doctor(decay_problem(), "sngle", start=4)  # pyright: ignore[reportArgumentType]
     cf.fit(decay_problem()).save(tmp_path / "fit.json")
-    with refused("a loaded result does not know its model"):
+    with refused("the loaded result has no model"):
         cf.doctor(cf.Result.load(tmp_path / "fit.json"))
 
 

@@ -269,7 +269,7 @@ def test_bootstrap_with_several_mistakes_lists_all(tmp_path):
         "fit_max_time",
     ):
         cf.bootstrap(result, "boot", samples=0, rng=-1, transcription="bad", resume=True, workers=0, fit_max_time=-1.0)
-    with refused("give the result of a fit"):
+    with refused("expected the result of a fit"):
         cf.bootstrap(decay_problem())
     with refused("starts is -1"):
         cf.bootstrap(result, starts=-1)
@@ -279,7 +279,7 @@ def test_bootstrap_with_several_mistakes_lists_all(tmp_path):
         cf.bootstrap(result, limits={"k": (0.1, 1.0)})
     failed = cf.fit(decay_problem(), SINGLE, cf.GaussNewton(max_iter=0))
     assert not failed.success
-    with refused("begin at a solution"):
+    with refused("result is not a solution"):
         cf.bootstrap(failed)
     result.save(tmp_path / "r.json")
     with refused("with_problem"):

@@ -235,11 +235,11 @@ def test_many_quantities_are_chosen_one_by_one() -> None:
 
 
 def test_misuse_is_refused(tmp_path: Any) -> None:
-    with refused("rng is -1", "max_time is 0", "the first argument is 3; give a Result or a Problem"):
+    with refused("rng is -1", "max_time is 0", "the first argument is 3; expected a Result or a Problem"):
         cf.identifiability(3, rng=-1, max_time=0)  # pyright: ignore[reportArgumentType]
     result = cf.fit(washout(T[1:]))
     result.save(tmp_path / "fit.json")
-    with refused("a loaded result does not know its model"):
+    with refused("the loaded result has no model"):
         cf.identifiability(cf.Result.load(tmp_path / "fit.json"))
     with refused("'k3' is not estimated"):
         product_study().collinearity(["a", "k3"][1:])

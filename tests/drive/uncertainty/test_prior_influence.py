@@ -78,8 +78,8 @@ def test_prior_influence_without_priors_or_problem_raises(tmp_path):
     result = cf.fit(line(k=1.0))
     with refused("the problem has no priors"):
         cf.prior_influence(result)
-    with refused("give the result of a fit"):
+    with refused("expected the result of a fit"):
         cf.prior_influence(3)  # type: ignore[arg-type]
     cf.fit(line(k=cf.Parameter(1.0, prior=Normal(1.0, 0.1)))).save(tmp_path / "fit.json")
-    with refused("use result.with_problem(problem) first"):
+    with refused("call result.with_problem(problem) first"):
         cf.prior_influence(cf.Result.load(tmp_path / "fit.json"))

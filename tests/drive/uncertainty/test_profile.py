@@ -327,7 +327,7 @@ def test_misuse_is_refused(banana_fit):
         cf.profile(banana_fit, ["kk"], confidence_levels=1.5, limits="f")
     with refused("'k3'", "'k +'"):
         cf.profile(banana_fit, ["k / k3", "k +"])
-    with refused("give the Result of a fit"):
+    with refused("expected the Result of a fit"):
         cf.profile(banana())  # pyright: ignore[reportArgumentType]
     with refused("twice"):
         cf.profile(banana_fit, ["k", "k"])

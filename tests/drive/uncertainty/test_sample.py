@@ -263,7 +263,7 @@ def test_sample_with_wrong_arguments_raises(monkeypatch):
     result = cf.fit(decay_problem(), SINGLE)
     with refused("draws is 0", "chains is 0", "tune is -1", "walkers is 3", "rng", "workers"):
         cf.sample(result, draws=0, chains=0, tune=-1, walkers=3, rng=-1, workers=0)
-    with refused("give the result of a fit"):
+    with refused("expected the result of a fit"):
         cf.sample(3)
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with refused("pip install 'castfit[sampling]'"):

@@ -187,7 +187,7 @@ def contours(
     mistakes = run.file_mistakes() + run.mistakes()
     requested_transcription, chosen_solver = parts_along(transcription, solver, result, mistakes)
     found_levels = read_levels(confidence_levels, mistakes)
-    mistakes += option_mistakes(("slices", slices, is_count(slices, 4, 1000), "give an integer from 4 to 1000"))
+    mistakes += option_mistakes(("slices", slices, is_count(slices, 4, 1000), "expected an integer from 4 to 1000"))
     problem = owner(result, mistakes)
     raise_if_mistakes("contours", mistakes if problem is None else [])
     assert problem is not None
@@ -200,10 +200,10 @@ def contours(
     )
     if len(targets) == 2 and targets[0].name == targets[1].name:
         mistakes.append(f"first and second are both '{targets[0].name}'; pass two different quantities")
-    mistakes += [f"{t.name} is a prediction; give two quantities or expressions" for t in targets
+    mistakes += [f"{t.name} is a prediction; expected a quantity or an expression" for t in targets
                  if isinstance(t, OfPrediction)]  # fmt: skip
     if not result.absolute_sigma and result.dof <= 0:
-        mistakes.append("no degrees of freedom are left to estimate the noise; give sigma")
+        mistakes.append("no degrees of freedom are left to estimate the noise; pass sigma")
     raise_if_mistakes("contours", mistakes)
     setting = ProfileSetting.from_result(result, compiled_problem, requested_transcription, chosen_solver, targets)
     tops = {level: _threshold(level, result) for level in found_levels}

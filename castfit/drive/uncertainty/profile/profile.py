@@ -170,7 +170,7 @@ def profile(
     reach_factor = read_real(reach)
     mistakes += option_mistakes(
         ("limits", limits, is_valid_limits := is_one_of(limits, "auto", "chi2", "F"), "choose 'auto', 'chi2' or 'F'"),
-        ("reach", reach, reach_factor is not None and 1.0 < reach_factor < np.inf, "give a factor above 1"),
+        ("reach", reach, reach_factor is not None and 1.0 < reach_factor < np.inf, "expected a factor above 1"),
     )
     levels = read_levels(confidence_levels, mistakes)
     problem = owner(result, mistakes)

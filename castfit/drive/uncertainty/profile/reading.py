@@ -36,7 +36,7 @@ _NO_INDEX = -1  # for names that no quantity has, or several
 def owner(result: Any, mistakes: list[str]) -> Posable | None:
     """Return the problem of a result that can be profiled."""
     if not isinstance(result, Result):
-        mistakes.append(f"result is {describe_rejected(result, 'give the Result of a fit')}")
+        mistakes.append(f"result is {describe_rejected(result, 'expected the Result of a fit')}")
         return None
     if result.problem is None:
         mistakes.append("the loaded result has no model; call result.with_problem(problem) first")
@@ -53,13 +53,13 @@ def read_levels(levels: Any, mistakes: list[str]) -> tuple[float, ...]:
     values = [levels] if read_real(levels) is not None else (read_sequence(levels) or [])
     numbers = [read_real(level) for level in values]
     if not numbers or any(n is None or not 0.0 < n < 1.0 for n in numbers):
-        mistakes.append(f"confidence_levels is {shorten_repr(levels)}; give numbers between 0 and 1, such as 0.95")
+        mistakes.append(f"confidence_levels is {shorten_repr(levels)}; expected numbers between 0 and 1, such as 0.95")
         return (0.95,)
     return tuple(sorted({n for n in numbers if n is not None}))
 
 
 def read_targets(
-    result: Result, compiled_problem: CompiledProblem, names: Any, mistakes: list[str], holds: str = "names holds"
+    result: Result, compiled_problem: CompiledProblem, names: Any, mistakes: list[str], holds: str = "names contains"
 ) -> tuple[Target, ...]:
     """Return the targets to profile. Append input errors to `mistakes`; `holds` names the argument in them.
 
@@ -77,7 +77,7 @@ def read_targets(
         listed = read_sequence(names)
         if listed is None or not listed:
             mistakes.append(
-                f"names is {shorten_repr(names)}; give names of quantities, expressions, or a mapping to them"
+                f"names is {shorten_repr(names)}; expected names of quantities, expressions, or a mapping to them"
             )
             return ()
         entries = [(_label(entry), entry) for entry in listed]
@@ -113,7 +113,7 @@ def _read(
     elif isinstance(entry, ca.SX) and entry.numel() == 1:
         graph = entry
     else:
-        mistakes.append(f"{holds} {shorten_repr(entry)}; give the name of a quantity or a scalar expression")
+        mistakes.append(f"{holds} {shorten_repr(entry)}; expected the name of a quantity or a scalar expression")
         return None
     part = _part(graph, compiled_problem, label, mistakes)
     return None if part is None else _of_expression(result, label, part, mistakes)
@@ -152,7 +152,7 @@ def _of_prediction(
         )
     time = read_real(entry.time)
     if time is None or not np.isfinite(time):
-        own_mistakes.append(f"{label}: the time is {shorten_repr(entry.time)}; give a number")
+        own_mistakes.append(f"{label}: the time is {shorten_repr(entry.time)}; expected a number")
     mistakes += own_mistakes
     if own_mistakes or time is None:
         return None

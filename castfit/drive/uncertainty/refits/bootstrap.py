@@ -192,7 +192,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
                 "jackknife",
                 jackknife,
                 jackknife_result is None or isinstance(jackknife_result, LeaveOutResult),
-                "give castfit.leave_out(...)",
+                "expected castfit.leave_out(...)",
             ),
         )
         if jackknife_result is not None and is_one_of(method, "percentile"):

@@ -285,7 +285,7 @@ def coverage(
         within_reason("samples", samples, 10**5),
         level_rule(confidence_level, confidence_level),
         ("intervals", intervals, is_one_of(intervals, *KINDS) or callable(intervals),
-         "choose 'linear' or 'profile', or give a function of a Result and a level"),
+         "choose 'linear' or 'profile', or pass a function of a Result and a level"),
         ("start", start, is_one_of(start, "truth", "guess"), "choose 'truth' or 'guess'"),
     )  # fmt: skip
     mistakes += seed_mistakes
@@ -349,9 +349,9 @@ def _theta(compiled_problem: CompiledProblem, truth: Any, mistakes: list[str]) -
             continue
         q = compiled_problem.quantities[compiled_problem.names.index(name)]
         if number is None or not np.isfinite(number) or not q.lower <= number <= q.upper:
-            mistakes.append(f"truth: '{name}' is {shorten_repr(value)}; give a number between its bounds")
+            mistakes.append(f"truth: '{name}' is {shorten_repr(value)}; expected a number between its bounds")
         elif q.scale == "log" and number <= 0.0:
-            mistakes.append(f"truth: '{name}' is {number:g}, but its scale is 'log'; give a positive number")
+            mistakes.append(f"truth: '{name}' is {number:g}, but its scale is 'log'; expected a positive number")
         else:
             theta[compiled_problem.names.index(name)] = number
     return compiled_problem.to_search(theta)

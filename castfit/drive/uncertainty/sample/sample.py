@@ -160,11 +160,11 @@ def sample(
     max_count = max(1000, 4 * len(compiled_problem.names))
     seed_mistakes = rng_mistakes(rng)
     mistakes += option_mistakes(
-        ("draws", draws, draws is None or is_count(draws, 1), "give at least 1, or None"),
+        ("draws", draws, draws is None or is_count(draws, 1), "expected at least 1, or None"),
         within_reason("chains", chains, 1000),
-        ("tune", tune, tune is None or is_count(tune, 0), "give a number of steps, or None"),
+        ("tune", tune, tune is None or is_count(tune, 0), "expected a number of steps, or None"),
         ("walkers", walkers, walkers is None or (is_count(walkers, 4, max_count) and walkers % 2 == 0),
-         f"give an even number from 4 to {max_count}"),
+         f"expected an even number from 4 to {max_count}"),
     )  # fmt: skip
     mistakes += seed_mistakes + run.mistakes()
     if find_spec("emcee") is None or find_spec("arviz") is None:
