@@ -303,8 +303,10 @@ def objective_tolerance(merit: ObjectiveMeasure) -> str:
 def count_correct(*best: float, merit: ObjectiveMeasure | None = None) -> str:
     """Return an explanation of `COUNTS` for the given global optima."""
     values_text, used_merit = ", ".join(f"{value:.6g}" for value in best), merit or ObjectiveMeasure()
-    correct = f"{used_merit.measure} = {values_text} within {objective_tolerance(used_merit)}"
-    return f"correct: {correct}; expected time: mean time per start / success rate"
+    return (
+        f"correct: {used_merit.measure} = {values_text} within {objective_tolerance(used_merit)}; "
+        "expected time: mean time per start / success rate"
+    )
 
 
 def legend(descriptions: Mapping[str, str]) -> TextTable:

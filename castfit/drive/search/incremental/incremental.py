@@ -66,10 +66,10 @@ _MOST_HILLS = 3  # number of line searches beyond a poor optimum of the first ho
 _LOWEST_LOG = -700.0  # smallest logarithm of a quantity whose exponential is positive
 _COARSE_INTEGRATION = 1e-6  # relative tolerance; gradients then err by 1e-4 (Lotka-Volterra)
 _COARSE_SOLUTION = 1e-4  # tolerance of the solver
+# Mean square of weighted residuals above which a fit is implausible, if the standard deviations are known.
 _MAX_MEAN_SQUARE = 4.0
-"""Mean square of weighted residuals above which a fit is implausible, if the standard deviations are known."""
+# Mean square of the residuals over that of the data above which a fit is implausible, if sigma is unknown.
 _MAX_UNEXPLAINED_FRACTION = 0.04
-"""Mean square of the residuals over that of the data above which a fit is implausible, if sigma is unknown."""
 
 _Part = TypeVar("_Part", Transcription, Solver)
 

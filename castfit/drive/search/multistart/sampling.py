@@ -37,8 +37,8 @@ SAMPLINGS = ("sobol", "latin_hypercube", "uniform", "log_uniform")
 
 _MAX_STARTS = 10**6  # largest number of starts, since all of them are drawn before the first fit
 _STARTS_PER_CLOCK_CHECK = 64  # number of starts drawn between two checks of the time limit
+# Distance of probabilities from 0 and 1, where the quantiles of a distribution may be infinite.
 _MIN_PROBABILITY = 2.0**-40
-"""Distance of probabilities from 0 and 1, where the quantiles of a distribution may be infinite."""
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,8 @@ N_MOVED_FAMILIES = 3  # number of the best families whose heads are moved
 _MAX_POOL_SIZE = 15  # number of families in the pool, in addition to the spent ones
 _ANY_HEAD_PROBABILITY = 0.2  # probability that the moved head is drawn from the whole pool
 _MAX_VAIN_MOVES = 30  # moves without improvement after which a head is spent
+# Quantile of the costs of independent candidates: below it, a second point of a spent head's cost is moved.
 _GOOD_QUANTILE = 0.1
-"""Quantile of the costs of independent candidates: below it, a second point of a spent head's cost is moved."""
 _MAX_RESAMPLED_COORDINATES = 3  # largest number of coordinates that one move draws again
 _NEAR_DISTANCE = 1e-3  # root mean square distance of two heads that count as the same point, in widths of the limits
 _EQUAL_COST_TOL = 0.1  # cost difference of two heads that count as the same, in units of the log-likelihood
@@ -86,19 +86,19 @@ _STEADY_WORK_SHARES = (
 )
 """Guaranteed shares of the work by way, from a number of candidates on."""
 
+# Number of finds of the best optimum that are rewarded; more do not indicate where a better one is.
 _MAX_REWARDED_FINDS = 3
-"""Number of finds of the best optimum that are rewarded; more do not indicate where a better one is."""
 _PRIOR_WORK_FACTOR = 100.0  # assumed work of a fit at full accuracy before the first one, in mean works of a candidate
 _MAX_LOW_ACCURACY_STRIDES = 2  # number of times that a valley is followed at the low accuracy of the search
+# Refutations of a cost at full accuracy after which other candidates of that cost count as refuted.
 _MIN_REFUTATIONS = 2
-"""Refutations of a cost at full accuracy after which other candidates of that cost count as refuted."""
 _CHECKING_WORK_SHARE = 0.15  # share of the work for confirmations and checks; following valleys is not counted
 _FOLLOWING_WORK_SHARE = 0.2  # share of the work for following a valley that is lower than every solution
 _LAST_FOLLOWING_WORK_SHARE = 0.5  # the same share if the search would end otherwise
 _MIN_CANDIDATES_BEFORE_MOVES = 6  # number of candidates before points are moved
 _MIN_CANDIDATES_FOR_QUARTILE = 6  # number of candidates before the best quarter is rewarded
+# Number of recent candidates whose median cost at a look limits the next one, and the smallest such number.
 _N_RECENT_LOOKS, _MIN_RECENT_LOOKS = 20, 6
-"""Number of recent candidates whose median cost at a look limits the next one, and the smallest such number."""
 
 _CHEAP_WAYS = ("box", "growing")  # ways that begin with a simulation
 

@@ -222,8 +222,10 @@ class PortfolioResult(SearchResult):
             return f"Stopping criterion met: {self.reason}"
         if not self.success:
             return self.reason
-        advice = "A better optimum may exist: increase max_time or narrow the bounds."
-        return f"Stopping criterion not met: {self.reason} {advice}"
+        return (
+            f"Stopping criterion not met: {self.reason} "
+            "A better optimum may exist: increase max_time or narrow the bounds."
+        )
 
     def sheet(self) -> TextTable:
         """Return the table of the ways."""

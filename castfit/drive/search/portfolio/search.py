@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 _MAX_TIME_SHARE = 0.5  # share of the time limit for one candidate
+# Candidates required if the best one does not fit the data: wide valleys are found often at an early stage.
 _MIN_CANDIDATES_IF_MISFIT = 1000
-"""Candidates required if the best one does not fit the data: wide valleys are found often at an early stage."""
+# Unexplained fraction of an output's variance above which a misfit never ends the search.
 _MAX_UNEXPLAINED_FRACTION = 0.5
-"""Unexplained fraction of an output's variance above which a misfit never ends the search."""
 _MIN_FIT_SECONDS = 1e-3  # time limit in seconds of a fit that only evaluates its starting point
 _RESERVE_SHARE_AND_SECONDS = 0.1, 10.0  # share of the time limit, and at most seconds, for the last confirmation
 
