@@ -7,9 +7,10 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ContextDecorator, suppress
-from functools import cache
+from functools import cache, partial
 from importlib import util
 from pathlib import Path
+from typing import Any
 
 
 class _OneThread(ContextDecorator):
@@ -51,12 +52,26 @@ takes 1.4 ms to look for libraries at each fit, or misses those that are loaded 
 
 def openblas() -> tuple[tuple[Callable[[], int], Callable[[int], None]], ...]:
     """Find the libraries' functions that get and set the number of threads."""
-    return _find_package_libraries(*(package for package in ("numpy", "scipy") if package in sys.modules))
+    libraries = _find_libraries(*(package for package in ("numpy", "scipy") if package in sys.modules))
+    return tuple((library("get_num_threads"), library("set_num_threads")) for library in libraries)
+
+
+def blas_kernel() -> str:
+    """Return the name of the processor kernel that the OpenBLAS of NumPy runs, or "unknown" for another BLAS.
+
+    Sums are rounded differently by different kernels, so results agree to rounding only.
+    """
+    for library in _find_libraries("numpy"):
+        corename = library("get_corename")
+        corename.restype = ctypes.c_char_p
+        return str(corename().decode())
+    return "unknown"
 
 
 @cache
-def _find_package_libraries(*packages: str) -> tuple[tuple[Callable[[], int], Callable[[int], None]], ...]:
-    thread_functions: list[tuple[Callable[[], int], Callable[[int], None]]] = []
+def _find_libraries(*packages: str) -> tuple[Callable[[str], Any], ...]:
+    """Return, for each OpenBLAS library of the packages, a lookup of its functions by their names."""
+    lookups: list[Callable[[str], Any]] = []
     for package in packages:
         spec = util.find_spec(package)
         if spec is None or spec.origin is None:
@@ -68,10 +83,14 @@ def _find_package_libraries(*packages: str) -> tuple[tuple[Callable[[], int], Ca
         ):
             with suppress(OSError):
                 library = ctypes.CDLL(str(path))
-                for prefix in ("scipy_openblas", "openblas"):
-                    for suffix in ("64_", ""):
-                        get = getattr(library, f"{prefix}_get_num_threads{suffix}", None)
-                        put = getattr(library, f"{prefix}_set_num_threads{suffix}", None)
-                        if get is not None and put is not None:
-                            thread_functions.append((get, put))
-    return tuple(thread_functions)
+                lookups += [
+                    partial(_get_function, library, prefix, suffix)
+                    for prefix in ("scipy_openblas", "openblas")
+                    for suffix in ("64_", "")
+                    if hasattr(library, f"{prefix}_set_num_threads{suffix}")
+                ]
+    return tuple(lookups)
+
+
+def _get_function(library: ctypes.CDLL, prefix: str, suffix: str, name: str) -> Any:
+    return getattr(library, f"{prefix}_{name}{suffix}")

@@ -13,9 +13,7 @@ _T = TypeVar("_T")
 
 
 def warn_renamed(old: str, new: str) -> None:
-    """Warn that `old` is now `new`, with FutureWarning, a category that Python shows to users, not only to
-    developers.
-    """
+    """Warn that `old` is now `new`, with FutureWarning, which Python shows to users and not only to developers."""
     level, frame = 1, inspect.currentframe()
     while frame is not None and (level < 3 or frame.f_globals.get("__name__") == "contextlib"):
         level, frame = level + 1, frame.f_back  # a door between, or another context, is no caller
@@ -67,7 +65,7 @@ def with_old_names(**names: str) -> Callable[[type[_T]], type[_T]]:
 
 
 def old_module_names(module: str, namespace: Mapping[str, Any], **names: str) -> Callable[[str], Any]:
-    """Return a module's `__getattr__` that knows members by their old names, too: `old_module_names(..., Old="New")`."""
+    """Return a module's `__getattr__` that also finds members by their old names, given as ``Old="New"``."""
 
     def find(name: str) -> Any:
         if name not in names:

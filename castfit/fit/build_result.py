@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import casadi as ca
 import numpy as np
 
+from castfit._support.blas_threads import blas_kernel
 from castfit._support.version import __version__
 from castfit.fit.choice import DESCENT_SOLVER, PROBE_SOLVER
 from castfit.problem.compiled_problem import LOSS
@@ -317,9 +318,9 @@ def _largest_gap(staged: StagedProblem, evaluation: Evaluation) -> float:
 
 @cache
 def versions() -> Mapping[str, str]:
-    """Return the versions of the packages that computed a result."""
+    """Return the versions of the packages that computed a result, and the kernel of the BLAS."""
     package_versions = {name: str(vars(package)["__version__"]) for name, package in (("casadi", ca), ("numpy", np))}
-    return {"python": platform.python_version(), "castfit": __version__, **package_versions}
+    return {"python": platform.python_version(), "castfit": __version__, **package_versions, "blas": blas_kernel()}
 
 
 def describe_exact_data(

@@ -207,7 +207,7 @@ class Result:
     history : tuple of dict
         One entry per iteration.
     versions : mapping
-        Of castfit, CasADi, NumPy and Python.
+        Versions of castfit, CasADi, NumPy and Python, and the processor kernel of the BLAS.
     question : mapping
         Hashes of model and data, by what they are of, in a result that was loaded.
     strategies : tuple of str
