@@ -109,8 +109,8 @@ def test_fit_lists_all_mistakes_at_once():
         "problem is 3; give a Problem",
         "callback is 1; give a function of one Iteration",
         "transcription is <class 'castfit.SingleShooting'>; give SingleShooting()",
-        "solver is 'ipop': did you mean 'ipopt'? (valid: gauss_newton, box, trust_region, ipopt, sqp); or give GaussNewton(), "
-        "Ipopt() or Sqp()",
+        "solver is 'ipop': did you mean 'ipopt'? (valid: gauss_newton, box, trust_region, ipopt, sqp); or give "
+        "GaussNewton(), Ipopt() or Sqp()",
         "confidence_level is 95; it must be between 0 and 1",
         "max_time is '1 min'; give a positive number of seconds",
         "absolute_sigma is 'yes'; give True, False or None",
