@@ -13,7 +13,6 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -32,7 +31,7 @@ from castfit._support.status import Status, raise_if_mistakes, suggest
 from castfit._support.ties import first_argmin
 from castfit._support.time_limit import with_deadline
 from castfit.control.grid import StageGrid
-from castfit.control.question import read_question
+from castfit.control.question import read_inputs, read_question
 from castfit.control.stages import StageMethod
 from castfit.control.trajectory import PlanVerifier
 from castfit.control.transcription import DecisionValues, TranscribedPlan
@@ -156,7 +155,7 @@ def control(
     )  # fmt: skip
     for name in question.unlimited_inputs:
         warnings.warn(unbounded_input_message(name), UserWarning, stacklevel=3)
-    return ControlSolver(question, *solver_settings).plan(start_time)
+    return ControlSolver(question, PlanVerifier(question), *solver_settings).plan(start_time)
 
 
 def _step_amplification(z: float) -> float:
@@ -216,6 +215,7 @@ class ControlSolver(ProcessLocal):
     """Solver settings of a control question: `plan` solves it, `replan` solves it for other initial states."""
 
     question: ControlQuestion
+    verifier: PlanVerifier
     method: StageMethod
     elements: int
     tolerance: float
@@ -228,11 +228,6 @@ class ControlSolver(ProcessLocal):
     def max_steps(self) -> int:
         """The most Runge-Kutta steps in a stage."""
         return max(min(_MAX_RK4_STEPS, _MAX_STATE_STEPS // max(len(self.question.model.states), 1)), _MIN_RK4_STEPS)
-
-    @cached_property
-    def verifier(self) -> PlanVerifier:
-        """Verifier that integrates the model under a solution."""
-        return PlanVerifier(self.question)
 
     def plan(self, start_time: float) -> Plan:
         """Solve from every start, and return the best plan."""
@@ -286,10 +281,9 @@ class ControlSolver(ProcessLocal):
     def _solve_from(self, initial_decision: DecisionValues, watch: Deadline, *, is_random: bool) -> PlanSolution:
         """Solve from a start, and on finer grids from each solution, until the integrated model agrees."""
         question, plan_solution = self.question, None
-        initial = np.array([v if isinstance(v, float) else 0.0 for v in question.initial.values()])
         grid = StageGrid.from_question(question, self.elements)
         transcribed = TranscribedPlan(question, self.method, grid, None)
-        P = transcribed.P(initial, question.scenarios)
+        P = transcribed.P
         p, x0 = transcribed.compute_initial_states(initial_decision, P)
         courses = self._integrate_scenarios(transcribed, initial_decision, p, x0, ())
         units = compute_units(question, [c for c in courses if c is not None], p, transcribed.state_term_indices)
@@ -374,8 +368,12 @@ class ControlSolver(ProcessLocal):
     ) -> ProgramSolution:
         """Solve by Gauss-Newton steps from a warm start or for linear rows. Use IPOPT if these fail."""
         solver, bounds = self.solver or Ipopt(), transcribed.bounds()
-        if self.solver is None and (warm or transcribed.program.linear) and transcribed.gauss_newton is not None:
-            solution = transcribed.gauss_newton.solve(x, P, *bounds, size, watch, _MAX_GAUSS_NEWTON_STEPS)
+        if (
+            self.solver is None
+            and (warm or transcribed.program.linear)
+            and transcribed.program.gauss_newton is not None
+        ):
+            solution = transcribed.program.gauss_newton.solve(x, P, *bounds, size, watch, _MAX_GAUSS_NEWTON_STEPS)
             if solution is not None:
                 return solution
         options = {
@@ -485,58 +483,65 @@ class ControlSolver(ProcessLocal):
             return None
         return transcribed.method, transcribed.grid.subdivide(parts.astype(np.intp))
 
-    def replan(self, plan: Plan, initial: Any, parameters: Any, shift: Any, max_time: Any) -> Plan:
-        """Solve the same program for other numbers, from the plan shifted in time."""
-        start_time, question = time.process_time(), self.question
+    def replan(self, plan: Plan, initial: Any, parameters: Any, inputs: Any, shift: Any, max_time: Any) -> Plan:
+        """Plan for other numbers and inputs and a later start, from the plan shifted in time.
+
+        The program stays if it depends on none of these but by numbers.
+        """
+        start_time, question, mistakes = time.process_time(), self.question, list[str]()
         plan_solution: PlanSolution = plan.solution
-        mistakes: list[str] = []
         shift_time, limit = read_real(shift), read_real(max_time)
         if shift_time is None or not 0.0 <= shift_time < plan.horizon:
             mistakes.append(f"shift is {shorten_repr(shift)}; give the time that has passed, less than the horizon")
+            shift_time = 0.0
         if limit is None or not limit > 0.0:
             mistakes.append(f"max_time is {shorten_repr(max_time)}; give seconds")
-        n_own_states, model, P = len(question.model.own_states), question.model, plan_solution.P.copy()
-        fixed_initial = {n: v for n, v in question.initial.items() if isinstance(v, float)}
-        for argument_name, new_values, valid, columns in (
-            (
-                "initial",
-                initial,
-                [*fixed_initial],
-                {n: P.shape[1] - 1 - n_own_states + i for i, n in enumerate(model.own_states)},
-            ),
-            (
-                "parameters",
-                parameters,
-                [n for n in model.parameters if question.index_of(n) is None],
-                {n: i for i, n in enumerate(model.parameters)},
-            ),
+        model, start, updates = question.model, question.start + shift_time, dict[str, dict[str, Any]]()
+        for argument_name, new_values, valid in (
+            ("initial", initial, [n for n, v in question.initial.items() if isinstance(v, float)]),
+            ("parameters", parameters, [n for n in model.parameters if question.index_of(n) is None]),
+            ("inputs", inputs, [*question.known_inputs]),
         ):
-            for n, value in ({} if new_values is None else read_mapping(argument_name, new_values, mistakes)).items():
-                number = read_real(value)
+            values = {} if new_values is None else read_mapping(argument_name, new_values, mistakes)
+            updates[argument_name] = dict(values)
+            for n, value in values.items():
+                number, is_input = read_real(value), argument_name == "inputs" and not isinstance(value, FreeInput)
                 if n not in valid:
                     mistakes.append(f"{argument_name} names '{n}', which this plan does not fix: {suggest(n, valid)}")
-                elif number is None or not np.isfinite(number):
+                elif not is_input and (number is None or not np.isfinite(number)):
                     mistakes.append(f"{argument_name} gives '{n}' as {shorten_repr(value)}; give a finite number")
-                else:
-                    P[:, columns[n]] = number
+        numbers = updates["parameters"]
+        signals = read_inputs(
+            model, {**question.inputs, **updates["inputs"]}, start, plan.horizon, question.has_free_horizon, mistakes
+        )
         raise_if_mistakes("Plan.again", mistakes)
-        transcribed, x, elapsed = plan_solution.transcribed, plan_solution.solution.x.copy(), shift_time or 0.0
-        values = list[Any]()
+        points = [replace(c, times=tuple(t for t in cast("Any", c.times) if not shift_time or t > start))
+                  for c in question.points]  # fmt: skip
+        moved_question = replace(
+            question, start=start, inputs=signals, points=tuple(c for c in points if c.times),
+            initial={**question.initial, **{n: float(v) for n, v in updates["initial"].items()}},
+            scenarios=tuple(np.array([float(numbers.get(n, v)) for n, v in zip(model.parameters, p, strict=True)])
+                            for p in question.scenarios),
+        )  # fmt: skip
+        guesses = [np.empty(0)]
         for n, u in question.free_inputs.items():
             edges = u.edges(question.start, plan.horizon)
             times = edges if u.linear else 0.5 * (edges[1:] + edges[:-1])
-            values.append(plan.inputs[n](np.minimum(times + elapsed, edges[-1])))
-        initial_decision = replace(plan_solution.decision, values=np.concatenate(values) if values else np.empty(0))
-        shifted_tables = [
-            (t - elapsed, states) for t, states in transcribed.build_state_tables(x, plan_solution.decision)
-        ]
-        initial_x = transcribed.fill_variables(initial_decision, shifted_tables)
-        initial_x[transcribed.layout.slack] = x[transcribed.layout.slack]
+            guesses.append(plan.inputs[n](np.minimum(times + shift_time, edges[-1])))
+        decision = replace(plan_solution.decision, values=np.concatenate(guesses))
         with with_deadline(float(limit or np.inf)) as watch:
-            solution = self._solve_program(transcribed, initial_x, P, plan_solution.size, watch, warm=True)
-        return build_plan(
-            self._build_plan_solution(transcribed, solution, P, plan_solution.size),
-            self,
-            start_time,
-            check_determinacy=False,
-        )
+            if updates["inputs"] or (
+                shift_time and (points or any(u.breakpoints.size for u in question.known_inputs.values()))
+            ):
+                solver = replace(self, question=moved_question, verifier=PlanVerifier(moved_question))
+                new_solution = solver._solve_from(decision, watch, is_random=False)
+            else:
+                solver = replace(self, question=moved_question)
+                x, transcribed = plan_solution.solution.x, plan_solution.transcribed.with_numbers(moved_question)
+                tables = [(t - shift_time, states) for t, states in transcribed.build_state_tables(x, decision)]
+                initial_x = transcribed.fill_variables(decision, tables)
+                initial_x[transcribed.layout.slack] = x[transcribed.layout.slack]
+                P = transcribed.P
+                program_solution = self._solve_program(transcribed, initial_x, P, plan_solution.size, watch, warm=True)
+                new_solution = solver._build_plan_solution(transcribed, program_solution, P, plan_solution.size)
+        return build_plan(new_solution, solver, start_time, check_determinacy=False)

@@ -170,10 +170,13 @@ class Plan(TabularReport):
         initial: Mapping[str, float] | None = None,
         *,
         parameters: Mapping[str, float] | None = None,
+        inputs: Mapping[str, Input | float] | None = None,
         shift: float = 0.0,
         max_time: float = np.inf,
     ) -> Plan:
-        """Plan again from other initial states, as in a closed loop, with the same program and from this plan.
+        """Plan again from other initial states, as in a closed loop, from this plan.
+
+        The program of this plan is used again unless known inputs change in time or constraints hold at times.
 
         Parameters
         ----------
@@ -181,20 +184,23 @@ class Plan(TabularReport):
             Initial states that are not free; others keep their values.
         parameters : mapping from parameter to float
             Parameters that are not free; others keep their values.
+        inputs : mapping from input to Input or float
+            Known inputs, such as new forecasts; others stay the functions of time that they are.
         shift : float
-            Elapsed time, by which the inputs are shifted at the start.  The horizon keeps its length.
+            Elapsed time: the new horizon begins that much later and keeps its length.  Known inputs and the times of
+            constraints stay as they are on the clock; constraints up to the new start are dropped.
         max_time : float
             Seconds.
 
         Returns
         -------
         Plan
-            With the same start time as this plan; `undetermined` is empty, since it is not computed.
+            It begins at the shifted time; `undetermined` is empty, since it is not computed.
 
         Raises
         ------
         InputError
-            If a name is unknown, a number is not finite, or the plan was loaded.
+            If a name is unknown, a number is not finite, a known input ends before the horizon, or the plan was loaded.
 
         Examples
         --------
@@ -208,7 +214,7 @@ class Plan(TabularReport):
         """
         loaded = "the loaded plan has no program; compute a new plan with cf.control"
         raise_if_mistakes("Plan.again", [loaded] if self.planner is None else [])
-        return cast("Any", self.planner).replan(self, initial, parameters, shift, max_time)
+        return cast("Any", self.planner).replan(self, initial, parameters, inputs, shift, max_time)
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Any:
         """Draw states and chosen inputs over time; also write the figure to `path` if it is given.

@@ -21,6 +21,7 @@ import numpy as np
 from castfit._support.silence import capture_output
 from castfit._support.status import InputError, Status
 from castfit._support.time_limit import with_deadline
+from castfit.control.gauss_newton import LeastSquaresControlSolver
 from castfit.solve.assembly import EntryScatter
 from castfit.solve.ipopt import IPOPT_STATUS, IpoptCallback, ipopt_solver
 
@@ -146,6 +147,11 @@ class Program:
     def numbers(self, P: Array) -> Array:
         """Return the parameter vector p of all functions of the program."""
         return np.concatenate([P.ravel(), self._row_scales])
+
+    @cached_property
+    def gauss_newton(self) -> LeastSquaresControlSolver | None:
+        """Gauss-Newton solver of the program; None if the objective is not a sum of squares."""
+        return LeastSquaresControlSolver(self) if self.curvature is not None and ca.has_conic("piqp") else None
 
     @cached_property
     def limits(self) -> tuple[Array, Array]:

@@ -136,7 +136,7 @@ def read_question(
         begin = 0.0
     quantities: list[DecisionVariable] = []
     length = _read_horizon(horizon, quantities, mistakes)
-    signals = _read_inputs(model, inputs, begin, length, bool(quantities), mistakes)
+    signals = read_inputs(model, inputs, begin, length, bool(quantities), mistakes)
     numbers = _read_parameters(model, parameters, quantities, mistakes)
     initial_states = _read_initial(model, initial, quantities, mistakes)
     guesses = [initial_states.pop(n, 1.0) for n in model.algebraic_states]
@@ -228,9 +228,10 @@ def _read_horizon(horizon: Any, quantities: list[DecisionVariable], mistakes: li
     return length
 
 
-def _read_inputs(
+def read_inputs(
     model: Model, inputs: Any, start: float, length: float, timed: bool, mistakes: list[str]
 ) -> dict[str, FreeInput | Input]:
+    """Read the inputs of a model, free and known, and check that these are known over the horizon."""
     user_inputs = {} if inputs is None else read_mapping("inputs", inputs, mistakes)
     mistakes += [f"'{n}' is no input: {suggest(n, model.inputs)}" for n in user_inputs if n not in model.inputs]
     out: dict[str, FreeInput | Input] = {}

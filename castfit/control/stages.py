@@ -15,7 +15,7 @@ Notation
 y (n_y,)   variables of a stage: s_k, inner states w_k, values of free inputs v_k, quantities q, s_{k+1}
 e (n_e,)   numbers of a stage: start and length as fractions of the horizon, for each free input the fractions of its
            piece at the start and end of the stage, for each known input the coefficients (4,) of its cubic
-P (n_P,)   numbers of a scenario: parameters, initial states, length of the horizon
+P (n_P,)   numbers of a scenario: parameters, initial states, start and length of the horizon
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class StageGraphs:
         self.y = ca.vertcat(self.s, self.w, self.v, self.q, self.slack, self.next)
         self.e = ca.SX.sym("e", 2 + 2 * len(free) + 4 * len(question.known_inputs))
         n_p = system.p.numel()
-        self.P = ca.SX.sym("P", n_p + len(question.model.own_states) + 1)
+        self.P = ca.SX.sym("P", n_p + len(question.model.own_states) + 2)
         values = [ca.exp(self.q[i]) if variable.log else self.q[i] for i, variable in enumerate(question.quantities)]
         self.values_by_name = {
             variable.name: value for variable, value in zip(question.quantities, values, strict=True)
@@ -154,7 +154,7 @@ class StageGraphs:
             else:
                 u.append(self.v[value_index])
             edge_index, value_index = edge_index + 2, value_index + 1 + question.free_inputs[name].linear
-        t = question.start + self.horizon * (self.e[0] + tau * self.e[1])
+        t = self.P[-2] + self.horizon * (self.e[0] + tau * self.e[1])
         return StagePoint(t, x, z, ca.vertcat(*u) if u else ca.SX(0, 1))
 
     def evaluate_at(self, place: StagePoint, expressions: Sequence[ca.SX]) -> ca.SX:

@@ -91,7 +91,7 @@ class PlanVerifier:
                     times,
                     initial=initial_values,
                     inputs=inputs,
-                    start=question.start,
+                    start=float(times[0]),
                     integrator=options,
                 )
         except (SimulationError, InputError):

@@ -9,6 +9,7 @@ integrated by a finer rule, is the error at the stage's end to leading order:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit.control.gauss_newton import LeastSquaresControlSolver
 from castfit.control.program import Program, ProgramLayout, build_layout
 from castfit.control.stages import StageGraphs, StageMethod
 from castfit.control.terms import INTEGRAL
@@ -93,12 +93,6 @@ class TranscribedPlan:
             self.graphs.curvature(),
         )
 
-    @cached_property
-    def gauss_newton(self) -> LeastSquaresControlSolver | None:
-        """Gauss-Newton solver of the program; None if the objective is not a sum of squares."""
-        usable = self.program.curvature is not None and ca.has_conic("piqp")
-        return LeastSquaresControlSolver(self.program) if usable else None
-
     def bounds(self) -> tuple[Array, Array]:
         """Return the bounds of all variables, (n,) each."""
         question, layout = self.question, self.layout
@@ -112,10 +106,18 @@ class TranscribedPlan:
         low[layout.slack[int(question.is_worst_case) :]] = 0.0
         return low, high
 
-    def P(self, initial: Array, scenarios: Sequence[Array]) -> Array:
-        """Return numbers (scenarios, n_P) from initial states (n_x,), whose free entries have no effect."""
-        n_own_states = len(self.question.model.own_states)
-        return np.array([[*p, *initial[:n_own_states], self.question.horizon] for p in scenarios])
+    @property
+    def P(self) -> Array:
+        """The numbers (scenarios, n_P) of the question; those of free initial states have no effect."""
+        question = self.question
+        initial = [v if isinstance(v, float) else 0.0 for v in question.initial.values()]
+        return np.array([[*p, *initial, question.start, question.horizon] for p in question.scenarios])
+
+    def with_numbers(self, question: ControlQuestion) -> TranscribedPlan:
+        """Return the same program for a question that differs in the numbers P only."""
+        out = copy(self)
+        out.question = question
+        return out
 
     def to_search_scale(self, decision: DecisionValues) -> Array:
         """Return quantities in search scale."""

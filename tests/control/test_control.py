@@ -12,7 +12,7 @@ import pytest
 import castfit as cf
 from tests.builders import refused
 
-x, v, u, k = cf.symbols("x v u k")
+x, v, u, k, t = cf.symbols("x v u k t")
 POINT = cf.Model({x: v, v: u}, inputs=[u], initial={x: 0, v: 0})
 DECAY = cf.Model({x: -k * x + u}, inputs=[u], parameters=[k], initial={x: 1})
 BOTH = pytest.mark.parametrize("transcription", ["collocation", "multiple"])
@@ -173,6 +173,52 @@ def test_plan_again_from_other_states_equals_a_new_plan():
     assert np.allclose(next_plan.inputs["u"].values, fresh_plan.inputs["u"].values, atol=1e-5)
     with refused("shift is -1", "'y'"):
         plan.again({"y": 1.0}, shift=-1)
+
+
+PRICE = cf.symbols("price")
+HEATED = cf.Model({x: -x / 4 + u}, inputs=[u, PRICE], initial={x: 2})
+
+
+def heating_options(times, prices):
+    return {
+        "horizon": 8, "minimise": cf.integral(PRICE * u), "constraints": [cf.along(x >= 1)],
+        "inputs": {"u": cf.Input.free(8, bounds=(0, 3)), "price": cf.Input.piecewise_constant(times, prices)},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("shift", [2.0, 2.3])
+def test_plan_again_sees_known_inputs_at_the_shifted_time(shift):
+    options = heating_options([0, 5, 9, 12], [0.2, 1.0, 0.1, 0.7])
+    next_plan = cf.control(HEATED, **options).again({"x": 1.5}, shift=shift)
+    fresh_plan = cf.control(HEATED, start=shift, initial={"x": 1.5}, **options)
+    assert next_plan.success, next_plan.message
+    assert next_plan.objective == pytest.approx(fresh_plan.objective, rel=1e-5)
+    assert next_plan.times[0] == next_plan.inputs["u"].times[0] == shift
+
+
+def test_plan_again_with_new_forecasts_keeps_them_in_later_plans():
+    options, forecast = heating_options([0, 5], [0.2, 1.0]), cf.Input.piecewise_constant([1, 4, 7], [0.5, 0.1, 0.9])
+    later = cf.control(HEATED, **options).again({"x": 1.5}, inputs={"price": forecast}, shift=1).again(shift=2)
+    options["inputs"]["price"] = forecast
+    fresh_plan = cf.control(HEATED, start=3, initial={"x": 1.5}, **options)
+    assert later.success, later.message
+    assert later.objective == pytest.approx(fresh_plan.objective, rel=1e-5)
+    with refused("'u', which this plan does not fix", "'price' is known from 0 to 9"):
+        later.again(inputs={"price": cf.Input.linear([0, 9], [0, 1]), "u": 1.0})
+    with refused("inputs gives 'price'"):
+        later.again(inputs={"price": cf.Input.free(3)})
+
+
+def test_plan_again_moves_the_clock_and_keeps_the_times_of_constraints():
+    model, clock = cf.Model({x: u + cf.sin(t)}, inputs=[u], initial={x: 0}, time=t), cf.sin(t)
+    options = {"horizon": 4, "inputs": free(16), "minimise": cf.integral((x - clock) ** 2 + u**2)}
+    for constraints in (None, [cf.at(1, x == 0.5), cf.at(3, x == 1)]):
+        next_plan = cf.control(model, constraints=constraints, **options).again({"x": 0.2}, shift=1.5)
+        later_constraints = None if constraints is None else constraints[1:]
+        fresh_plan = cf.control(model, constraints=later_constraints, initial={"x": 0.2}, start=1.5, **options)
+        assert next_plan.success, next_plan.message
+        assert next_plan.objective == pytest.approx(fresh_plan.objective, rel=1e-6)
+        assert [*next_plan.constraints] == [*fresh_plan.constraints]
 
 
 def test_plan_save_and_load_keep_everything_but_the_program(tmp_path):

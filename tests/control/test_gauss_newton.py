@@ -103,7 +103,7 @@ AGAIN = {
     }),
     "known input": (cf.Model({x: -x + u + v}, inputs=[u, v], initial={x: 1}), {"x": 0.5}, {
         "horizon": 1, "minimise": cf.integral(x**2 + 0.1 * u**2),
-        "inputs": {"u": cf.Input.free(12, "linear", bounds=(-2, 2)), "v": cf.Input.linear([0, 0.3, 1], [0, 1, -1])},
+        "inputs": {"u": cf.Input.free(12, "linear", bounds=(-2, 2)), "v": cf.Input.linear([0, 0.3, 1, 2], [0, 1, -1, 0.5])},
     }),
     "algebraic": (cf.Model({x: k}, algebraic={k: k - u + x}, inputs=[u], initial={x: 1}), {"x": 0.5}, {
         "horizon": 1, "minimise": cf.integral(k**2 + x**2 + 0.1 * u**2),
@@ -119,7 +119,7 @@ def test_plan_again_equals_a_new_plan(case):
     model, initial_state, options = AGAIN[case]
     options = question(**options)
     next_plan = cf.control(model, **options).again(initial_state, shift=0.1)
-    fresh_plan = cf.control(model, initial=initial_state, **options)
+    fresh_plan = cf.control(model, initial=initial_state, start=0.1, **options)
     assert next_plan.success, next_plan.message
     assert fresh_plan.success, fresh_plan.message
     assert next_plan.objective == pytest.approx(fresh_plan.objective, rel=1e-6)
