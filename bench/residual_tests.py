@@ -104,7 +104,7 @@ def run_tests(name: str, draw: Draw, n: int, outputs: int, k: int, draws: int, r
     for _ in range(draws):
         e = np.stack([(draw if j == 0 else noise)(rng, n) for j in range(outputs)])
         r = (e - (e @ Q) @ Q.T).ravel()
-        table_of_draw = {**table, "normalised": r, "value": table["prediction"] - r}
+        table_of_draw = {**table, "normalised": r, "value": table["prediction"] + r}
         diagnostics = diagnose(
             table_of_draw, dof=r.size - k * outputs, is_sigma_known=False, hat=hat, by_experiment=False
         )

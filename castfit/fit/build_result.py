@@ -155,7 +155,7 @@ def build_result(
         neg2loglik=likelihood,
         aic=criteria.aic,
         bic=criteria.bic,
-        jacobian=fit_statistics.jacobian
+        jacobian=-fit_statistics.jacobian
         if fit_statistics is not None
         else np.full((n_rows if is_small else 0, n_theta), np.nan),
         gradient=fit_statistics.gradient if fit_statistics is not None else np.full(n_theta, np.nan),

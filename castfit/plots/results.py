@@ -72,7 +72,7 @@ def fit(
     share: bool | str = "auto",
     nodes: bool = True,
 ) -> Figure:
-    """Plot data with error bars, the model's curve, and the residuals in standard deviations.
+    """Plot data with error bars, the model's curve, and the residuals (observed - predicted) in standard deviations.
 
     One column of panels per experiment and one row per measured output; a single experiment with many outputs, or
     many experiments with a single one, are wrapped.  Ticks along the time axis are the nodes of the transcription.

@@ -54,7 +54,7 @@ class ResidualTable:
 
     predictions : of the output
     spreads : sigma, scale or dispersion, as it was given or computed; 1 where it is unknown and eliminated
-    residuals : normalised by `spreads`: (prediction - value) / sigma of Gaussian noise
+    residuals : normalised by `spreads`: (value - prediction) / sigma of Gaussian noise
     normalised : the same with estimated sigmas, of variance 1 if the model is right; NaN where sigma is not known
     deviations : the standard deviation of the value by its noise model, in the unit of the output; NaN where unknown
     """
@@ -109,7 +109,7 @@ def residual_table(problem: Posable, residual_values: ResidualTable) -> dict[str
     """Return one row per measured value, as columns (n_data,), in the order of the residuals.
 
     ``experiment``, ``output``, ``time``, ``replicate`` (counted from 0 among equal times), ``value``, ``prediction``,
-    ``sigma`` (1 where it is unknown), ``residual`` = (prediction - value) / sigma, ``normalised``.
+    ``sigma`` (1 where it is unknown), ``residual`` = (value - prediction) / sigma, ``normalised``.
     """
     columns: dict[str, list[NDArray[Any]]] = {
         name: [] for name in ("experiment", "output", "time", "replicate", "value")

@@ -73,7 +73,9 @@ if TYPE_CHECKING:
 _CHI2_RTOL = 1e-9  # Relative difference up to which the cost and chi2 are the same number.
 _MAX_EXPERIMENT_ROWS = 12  # experiments up to which each has a row of its own in tables
 _MAX_FAMILY_ROWS = 3  # Rows of a family in a table that omits some experiments.
-FORMAT = 3  # of saved results; format 1 has no goodness of fit, format 2 other names of fields; both are read
+# Version of the file format of saved results.  Older formats are read: format 1 has no goodness of fit, format 2 other
+# names of fields, and the residuals of formats before 4 are predicted minus observed.
+FORMAT = 4
 
 
 @with_old_names(
@@ -123,7 +125,7 @@ class Result:
     n_data : int
         Number of measured values.
     residuals : (n_data,) array
-        (model - data) / sigma, with sigma as it was given, 1 if it was not.
+        (data - model) / sigma, with sigma as it was given, 1 if it was not: positive for a value above the curve.
     normalised_residuals : (n_data,) array
         Residuals of variance 1 if the model is right; NaN where sigma could not be estimated.
     predictions : (n_data,) array
@@ -162,8 +164,9 @@ class Result:
     information : (n_theta, n_theta) array
         Fisher's information of data and priors on theta, search scale, active bounds left aside.
     jacobian : (n_data + n_prior, n_theta) array
-        Derivative of the residuals with respect to theta along the model's equations, rows of priors last.  Of more
-        than 500 quantities in many experiments a sparse array of SciPy.
+        Derivative of `residuals` with respect to theta along the model's equations, so that of predictions with the
+        opposite sign; rows of priors, (mean - theta) / deviation, last.  Of more than 500 quantities in many
+        experiments a sparse array of SciPy.
     gradient : (n_theta,) array
         Derivative of the cost with respect to theta.
     rank : int
@@ -669,7 +672,7 @@ class Result:
         """Return one row per measured value, as columns: ``pandas.DataFrame(result.residual_table())`` is a frame.
 
         ``experiment``, ``output``, ``time``, ``replicate`` (counted from 0 among equal times), ``value``,
-        ``prediction``, ``sigma`` (1 where it is unknown), ``residual`` = (prediction - value) / sigma (of the
+        ``prediction``, ``sigma`` (1 where it is unknown), ``residual`` = (value - prediction) / sigma (of the
         logarithms, of counts otherwise, as the noise model says) and ``normalised``, the same with the estimated
         sigma; each (n_data,).
 
@@ -852,7 +855,7 @@ class Result:
         """Build a result from the output of `to_dict` after `decode_object`; `where` is its origin, for messages."""
         content = dict(cast("dict[str, Any]", entry if isinstance(entry, dict) else {}))
         version = content.pop("castfit_result", None)
-        if version not in (1, 2, FORMAT):
+        if version not in range(1, FORMAT + 1):
             description = (
                 "not a saved result"
                 if version is None
@@ -866,6 +869,9 @@ class Result:
         raise_if_mistakes("Result.load", [f"{where} is damaged: {', '.join(absent)} missing"] if absent else [])
         try:
             result = _read(content)
+            if version < FORMAT:
+                signed = ("residuals", "normalised_residuals", "jacobian")
+                result = replace(result, **{name: -getattr(result, name) for name in signed})
             result.summary()
             return result
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:

@@ -684,7 +684,8 @@ class StagedProblem(ABC):
     def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
         """Return per chain prediction, spread (1 if unknown), and residual of each measured value, (n,) each.
 
-        They are ordered by stage, point and output.  Residuals are normalised by spreads, not by eliminated sigmas.
+        They are ordered by stage, point and output.  Residuals are observed minus predicted, normalised by spreads, not
+        by eliminated sigmas.
         """
         raise NotImplementedError(f"{type(self).__name__} has no measured values")
 

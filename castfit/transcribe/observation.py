@@ -285,7 +285,8 @@ class MeasurementRows:
     def standardised(self, g: Array) -> tuple[Array, Array, Array]:
         """Return prediction, spread (1 where it is unknown) and normalised residual of each value, (K, M, n_o).
 
-        A residual of an unknown sigma that is eliminated is in units of what the data are weighted by.
+        Residuals of results are observed minus predicted; the rows of a solver have the opposite sign.  A residual of
+        an unknown sigma that is eliminated is in units of what the data are weighted by.
         """
         n_o = self.target.shape[2]
         predicted = g[..., :n_o].copy()
@@ -296,7 +297,7 @@ class MeasurementRows:
             eta, number, datum = slot.collect_density_arguments(g)
             spread[positions] = eta[:, 1] if slot.functions.computed_spread else number
             residual[positions] = slot.functions.residual(eta, number, datum)
-        return predicted, spread, residual
+        return predicted, spread, 0.0 - residual
 
     @cached_property
     def values_mask(self) -> Mask:

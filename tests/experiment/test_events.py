@@ -185,7 +185,7 @@ def test_a_value_at_the_time_of_an_event_is_before_or_after_it(measured, expecte
     assert cf.simulate(problem)["experiment 1"]["x"].tolist() == expected[1:]
     for transcription in TRANSCRIPTIONS:
         result = cf.fit(problem, transcription, retry=False, second_start=False)
-        np.testing.assert_allclose(result.residuals, expected, err_msg=transcription.label)
+        np.testing.assert_allclose(-result.residuals, expected, err_msg=transcription.label)
         np.testing.assert_allclose(result.predict()["experiment 1"]["x"], expected[1:], rtol=1e-9)
 
 

@@ -22,7 +22,7 @@ def table(r, prediction=None, experiment="experiment 1", output="y"):
         "output": np.full(n, output),
         "time": time,
         "replicate": np.zeros(n, dtype=int),
-        "value": mean - r,
+        "value": mean + r,
         "prediction": mean,
         "normalised": r,
     }
@@ -183,7 +183,7 @@ def test_outliers_are_named_by_experiment_output_and_time_and_hide_nothing():
     (outlier,) = diagnostics.outliers
     assert (outlier.experiment, outlier.output, outlier.time, outlier.residual) == ("day", "y", 37.0, -25.0)
     assert str(outlier) == "y in day at t = 37 (-25 sigma)"
-    assert outlier.prediction - outlier.value == -25.0
+    assert outlier.value - outlier.prediction == -25.0
     assert diagnostics.messages == (f"Outliers that influence the fit: {outlier}. Check them first.",)
     slow = 3 * SLOW
     slow[50] = 60.0
@@ -242,7 +242,7 @@ def test_an_outlier_in_gasoil_is_named(transcription, sign):
     (outlier,) = result.diagnostics.outliers
     assert (outlier.experiment, outlier.output) == ("run 1", "y2")
     assert outlier.time == problem.experiments[0].data["y2"][0][9]
-    assert -sign * outlier.residual > 4
+    assert sign * outlier.residual > 4
     assert f"Outliers that influence the fit: y2 at t = {outlier.time:g} (" in str(result)
 
 

@@ -111,7 +111,7 @@ def test_agrees_with_curve_fit(transcription: Any, absolute_sigma: bool) -> None
     np.testing.assert_allclose(list(result.values.values()), best, rtol=1e-5)
     np.testing.assert_allclose(result.covariance, covariance, rtol=1e-4)
     np.testing.assert_allclose(list(result.standard_errors.values()), np.sqrt(np.diag(covariance)), rtol=1e-4)
-    residuals = (curve(TIMES, *best) - data) / SIGMA
+    residuals = (data - curve(TIMES, *best)) / SIGMA
     np.testing.assert_allclose(result.residuals, residuals, atol=1e-5)
     assert result.chi2 == pytest.approx(residuals @ residuals)
     assert result.cost == pytest.approx(0.5 * result.chi2 if absolute_sigma else 6 * np.log(result.chi2 / 12))
@@ -173,7 +173,7 @@ def test_prior_is_one_more_measurement() -> None:
     with_prior = fit(decay(sigma=0.03, k=Parameter(1.0, prior=Normal(1.2, 0.02))))
     without = fit(decay(sigma=0.03))
     assert with_prior.jacobian.shape == (13, 2)
-    np.testing.assert_allclose(with_prior.jacobian[-1], [50.0, 0.0])
+    np.testing.assert_allclose(with_prior.jacobian[-1], [-50.0, 0.0])
     assert (with_prior.residuals.size, with_prior.dof) == (12, 11)
     assert with_prior.standard_errors["k"] < 0.02 < without.standard_errors["k"]
     prior = 50 * (with_prior.parameters["k"] - 1.2)
@@ -297,7 +297,7 @@ def test_derivatives_that_are_not_finite_leave_a_result_without_errors(transcrip
 def test_prediction_passes_through_the_residuals(result: Result) -> None:
     prediction = result.predict()["experiment 1"]
     data = result.problem.conditions[0].points.values[:, 0]
-    np.testing.assert_allclose((prediction["x"] - data) / 0.03, result.residuals, atol=1e-5)
+    np.testing.assert_allclose((data - prediction["x"]) / 0.03, result.residuals, atol=1e-5)
     np.testing.assert_allclose(prediction["double"], 2 * prediction["x"])
     fine = np.linspace(0, 3, 31)
     smooth = result.predict(fine)["experiment 1"]["x"]
@@ -346,7 +346,7 @@ def test_saved_file_is_standard_json(result: Result, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     replace(result, aic=np.nan, bic=-np.inf).save(path)
     content = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert content["castfit_result"] == 3
+    assert content["castfit_result"] == 4
     assert content["parameters"]["k"] == result.parameters["k"]
     assert content["status"] == "converged"
     loaded_result = Result.load(path)
@@ -398,7 +398,7 @@ def test_a_problem_with_other_data_or_another_model_is_refused(tmp_path: Path) -
         ("nonsense", "is not a JSON file"),
         ("[1, 2]", "is not a saved result"),
         ('{"parameters": {}}', "is not a saved result"),
-        ('{"castfit_result": 99}', "is a result of format 99; this version of castfit reads formats up to 3"),
+        ('{"castfit_result": 99}', "is a result of format 99; this version of castfit reads formats up to 4"),
         ('{"castfit_result": 1, "names": []}', r"is damaged: status, .* missing"),
     ],
 )

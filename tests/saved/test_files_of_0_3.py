@@ -36,6 +36,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", SAVED)
 def test_a_saved_file_is_read_and_saved_again(name: str, folder: Path, tmp_path: Path) -> None:
     entry = EXPECTED[name]
+    if "residuals" in entry["values"]:  # castfit 0.3 saved them as predicted minus observed
+        residuals = [r if isinstance(r, str) else -r for r in entry["values"]["residuals"]]
+        entry = {**entry, "values": {**entry["values"], "residuals": residuals}}
     kind = getattr(cf, entry["class_name"])
     loaded = kind.load(folder / name)
     assert not list_differences(entry["values"], collect_facts(loaded))

@@ -153,7 +153,7 @@ def honest(problem, result) -> str:
     fitted = cf.SingleShooting().transcribe(problem.posed, theta).evaluate(theta)
     error = np.sqrt(sum(float(np.sum((a.r - b.r) ** 2)) for a, b in zip(evaluation.values, fitted.values, strict=True)))
     if "collocation" in result.transcription:  # whose elements err by more
-        true, residuals = evaluation.values[0].r.ravel(), np.asarray(result.normalised_residuals).ravel()
+        true, residuals = evaluation.values[0].r.ravel(), -np.asarray(result.normalised_residuals).ravel()
         error = (
             max(error, np.linalg.norm(residuals * (residuals @ true) / (residuals @ residuals) - true))
             if residuals.size == true.size

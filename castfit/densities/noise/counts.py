@@ -204,7 +204,7 @@ def _dispersion_information(mu: ca.SX, s: ca.SX) -> ca.SX:
 
 
 def _scores(p_up_to: Array, p_above: Array, p_below: Array, p_at_least: Array) -> Array:
-    """Return normal quantiles, of the sign of prediction minus value, (n,).
+    """Return normal quantiles, of the sign of value minus prediction, (n,).
 
     Each is the quantile of a probability drawn uniformly between P(M < m) and P(M <= m), because counts are discrete
     and the normal distribution is not.  The seed is fixed, so that the same fit has the same residuals.
@@ -216,7 +216,7 @@ def _scores(p_up_to: Array, p_above: Array, p_below: Array, p_at_least: Array) -
     fraction = np.random.default_rng(0).random(p_up_to.size)
     low, high = fraction * p_up_to + (1 - fraction) * p_below, fraction * p_above + (1 - fraction) * p_at_least
     size = -special.ndtri(np.maximum(np.minimum(low, high), np.finfo(float).tiny))
-    return np.where(low < high, size, -size)
+    return np.where(low < high, -size, size)
 
 
 def _clip_negative(mu: Array) -> Array:

@@ -342,7 +342,7 @@ class MixedEffectsResult(RunResult):
         """One row per measured value, as columns, for instance for ``pandas.DataFrame(result.table)``.
 
         ``experiment``, ``output``, ``time``, ``replicate``, ``value``, ``population`` (prediction at typical values),
-        ``individual`` (at the individual's own), ``sigma``, ``residual`` (individual prediction - value, in sigmas).
+        ``individual`` (at the individual's own), ``sigma``, ``residual`` (value - individual prediction, in sigmas).
         """
         compiled_problem, columns = self.question.problem, list[list[NDArray[Any]]]()
         for c in compiled_problem.conditions:

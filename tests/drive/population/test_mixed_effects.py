@@ -310,7 +310,7 @@ def test_tables_predictions_and_pictures():
     np.testing.assert_allclose(table["population"], typical, rtol=1e-6)
     individual_rates = np.repeat([f.parameters["k"] for f in result.individuals.values()], 4)
     np.testing.assert_allclose(table["individual"], 10 * np.exp(-individual_rates * times), rtol=1e-6)
-    residual = (table["individual"] - table["value"]) / result.values["sigma(x)"]
+    residual = (table["value"] - table["individual"]) / result.values["sigma(x)"]
     np.testing.assert_allclose(table["residual"], residual, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(result.residual_shrinkage, 1 - residual.std(ddof=1), rtol=1e-6)
     predictions = result.predict([0.0, 3.0], individuals="experiment 2")

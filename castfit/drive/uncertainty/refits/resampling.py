@@ -10,7 +10,7 @@ Let m be a value with prediction mu and spread s, whose noise is additive on som
 
 J  (m, n)  rows of variance 1, d r / d theta: rows of data, then of priors; without columns of quantities at a bound
 h  (m,)    leverage, the diagonal of  J (J^T J)^-1 J^T:  the fraction of its own error that the fit follows
-r  (m,)    residuals in standard deviations, prediction minus value
+r  (m,)    residuals in standard deviations, value minus prediction; J is their derivative
 
     left out, value i moves theta by    d_i = (J^T J)^-1 J_i^T r_i / (1 - h_i)      linearly [Cook and Weisberg 1982]
 """
