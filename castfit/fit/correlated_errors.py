@@ -366,5 +366,7 @@ def describe_correlation(estimates: CorrelationEstimates) -> Iterable[str]:
         i, j = max(pairs, key=lambda p: abs(S[p] / deviation[p[0]] / deviation[p[1]]))
         r = S[i, j] / deviation[i] / deviation[j]
         suffix = "" if len(pairs) == 1 else ", the strongest"
-        pair_text = f"correlation of {estimates.joint[j]} and {estimates.joint[i]}: {r:.2f}{suffix}"
-        yield f"Error standard deviations: {deviations_text}; {pair_text}."
+        yield (
+            f"Error standard deviations: {deviations_text}; correlation of {estimates.joint[j]} and "
+            f"{estimates.joint[i]}: {r:.2f}{suffix}."
+        )

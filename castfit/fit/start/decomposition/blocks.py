@@ -71,8 +71,10 @@ def decomposition_mistakes(problem: CompiledProblem) -> list[str]:
     if missing_states and len(_components(problem, frozenset(model.states))) > 1:
         names = ", ".join(f"'{name}'" for name in missing_states)
         states, couple = ("state", "couples") if len(missing_states) == 1 else ("states", "couple")
-        reason = f"the {states} {names}, which {couple} its equations, must be measured directly in every experiment"
-        return [f"the problem cannot be decomposed: {reason} at at least {_MIN_MEASURED_TIMES} times; {_REMEDY}"]
+        return [
+            f"the problem cannot be decomposed: the {states} {names}, which {couple} its equations, must be measured "
+            f"directly in every experiment at at least {_MIN_MEASURED_TIMES} times; {_REMEDY}"
+        ]
     return [f"the problem cannot be decomposed: shared parameters connect all its equations; {_REMEDY}"]
 
 
