@@ -2,7 +2,8 @@
 
     min  1/2 |u|^2 + cost of the data in the window,     x_0 = m + S u_0,   x_{k+1} = f_k(x_k, c_k)
 
-with one node for each measurement, the noise c_k of each stage free, and the prior N(m, S S') of the oldest node: the
+with a node for each measurement and between them where an interval is longer than the stages of the fit, the noise c_k
+of each stage free, and the prior N(m, S S') of the oldest node: the
 arrival cost.  When the window moves on, the oldest node is marginalised: its prior, its own measurement and its stage,
 made linear about the path that was found last, give the prior of the next one.  No datum is counted twice, and for
 linear models with normal errors the newest node is that of the Kalman filter, whatever the horizon (Rao, Rawlings and
@@ -73,11 +74,15 @@ class OnlineEstimate:
 
 @dataclass
 class _EstimationWindow:
-    """Nodes x (M, n) with their data, stages between them with modes c (M - 1, m), and the prior of the oldest node."""
+    """Nodes x (M, n) with their data, stages between them with modes c (M - 1, m), and the prior of the oldest node.
+
+    steps : whether a node is at the time of a step, or inside an interval
+    """
 
     mean: Array
     root: Array
     t: list[float]
+    steps: list[bool]
     x: list[Array]
     z: list[Array]
     data: list[tuple[Array, Array]]
@@ -122,9 +127,10 @@ class MovingHorizon:
         natural = condition.link.natural(theta[condition.theta])
         self.horizon, self._iterations, self._p = horizon, iterations, natural.p
         self._outputs, self._bounds = likelihood.problem.outputs, bounds
+        self._max_stage_length = likelihood.max_stage_lengths[i]
         self._start, self._inputs = condition.start, None if condition.inputs else np.empty(0)
         empty: Any = np.zeros(each.S.shape[1])
-        self._window = _EstimationWindow(natural.a, each.S, [], [], [], [], [], [], [], empty)
+        self._window = _EstimationWindow(natural.a, each.S, [], [], [], [], [], [], [], [], empty)
         self._z = condition.z_guess
         self._held: dict[tuple[str, int, int], float] = {}  # (state or mode, node or stage, which): the bound
         self.now: OnlineEstimate | None = None
@@ -190,7 +196,7 @@ class MovingHorizon:
         self._inputs = u
         factor, iterations = self._solved()
         self.now = self._estimate(factor, iterations)
-        if len(self._window.t) > self.horizon:
+        while sum(self._window.steps) > self.horizon or not self._window.steps[0]:
             self._marginalised()
         return self.now
 
@@ -251,20 +257,22 @@ class MovingHorizon:
 
     def _moved_to(self, time: float, u: Array, data: tuple[Array, Array]) -> None:
         """Add a node, where the stage before leads without noise; the first one may lie behind the start."""
-        w, m = self._window, self._chain.functions.m
+        w, m, no_data = self._window, self._chain.functions.m, (np.ones_like(data[0]), np.zeros_like(data[1]))
         if not w.t and time > self._start:  # a node at the start, of which nothing was measured
-            no_data = np.ones_like(data[0]), np.zeros_like(data[1])
             self._appended(self._start, w.mean.copy(), u, no_data)
         if not w.t:
             self._appended(time, w.mean.copy(), u, data)
             return
-        x, c, h = w.x[-1], np.zeros(m), np.array([time - w.t[-1]])
-        end, _, _ = self._stage(x, c, np.array([w.t[-1]]), h, u, w.z[-1], np.zeros(x.size))
-        w.c.append(c)
-        self._appended(time, end, u, data)
+        parts = max(int(np.ceil((time - w.t[-1]) / self._max_stage_length * (1.0 - 1e-9))), 1)
+        for t in np.linspace(w.t[-1], time, parts + 1)[1:].tolist():
+            x, c, h = w.x[-1], np.zeros(m), np.array([t - w.t[-1]])
+            end, _, _ = self._stage(x, c, np.array([w.t[-1]]), h, u, w.z[-1], np.zeros(x.size))
+            w.c.append(c)
+            self._appended(t, end, u, data if t == time else no_data, is_step=t == time)
 
-    def _appended(self, time: float, x: Array, u: Array, data: tuple[Array, Array]) -> None:
+    def _appended(self, time: float, x: Array, u: Array, data: tuple[Array, Array], *, is_step: bool = True) -> None:
         w = self._window
+        w.steps.append(is_step)
         w.t.append(time)
         w.x.append(x)
         w.z.append(w.z[-1] if w.z else self._z)
@@ -385,7 +393,7 @@ class MovingHorizon:
         w.mean = f + A @ e - B @ w.c[0]
         sizes = np.sqrt(np.where(values > _MIN_EIGENVALUE_RATIO * values[-1], values, 0.0))
         w.root = vectors * sizes
-        for part in (w.t, w.x, w.z, w.u, w.data, w.c, w.lam):
+        for part in (w.t, w.steps, w.x, w.z, w.u, w.data, w.c, w.lam):
             del part[0]
         # If the new prior has no spread, the path cannot deviate from its mean either.
         w.initial_deviations = np.divide(vectors.T @ (w.x[0] - w.mean), sizes, out=np.zeros(n), where=sizes > 0.0)
@@ -396,10 +404,11 @@ class MovingHorizon:
         covariance = factor.state_covariances[-1].copy()
         deviations = np.sqrt(np.maximum(np.diag(covariance), 0.0)).tolist()
         noise: dict[str, float] = {}
+        last_step = max(np.flatnonzero(w.steps[:-1]).tolist(), default=0)  # of the step before
         if w.c:
-            h, n_w = w.t[-1] - w.t[-2], len(self._model.noises)
-            noise = dict(zip(self._model.noises, (w.c[-1][:n_w] / np.sqrt(h)).tolist(), strict=True))
-        newest_keys = {("state", len(w.t) - 1), ("mode", len(w.t) - 2)}
+            h, c = np.diff(w.t[last_step:]), np.array(w.c[last_step:])[:, : len(self._model.noises)]
+            noise = dict(zip(self._model.noises, (np.sqrt(h) @ c / h.sum()).tolist(), strict=True))
+        newest_keys = {("state", len(w.t) - 1), *(("mode", k) for k in range(last_step, len(w.c)))}
         names_at_bound = [
             (self._model.noises if kind == "mode" else names)[j]
             for kind, k, j in self._held
@@ -412,12 +421,12 @@ class MovingHorizon:
             dict(zip(names, deviations, strict=True)),
             covariance,
             noise,
-            tuple(names_at_bound),
+            tuple(dict.fromkeys(names_at_bound)),
             iterations,
         )
 
     def __repr__(self) -> str:
-        filled = max(len(self._window.t) - 1, 0)
+        filled = max(sum(self._window.steps) - 1, 0)
         fill_note = (
             ""
             if filled >= self.horizon
@@ -451,7 +460,8 @@ def moving_horizon(
     start : float, optional
         When the initial states hold; by default at the start of the experiment.
     bounds : mapping from state or noise to (lower, upper), optional
-        What states at measurements, and the mean of a noise between two, must not leave.
+        What states at measurements, and the mean of a noise between two, must not leave; also at nodes between
+        measurements and in each stage, if an interval is longer than the stages of the fit.
     iterations : int
         Of Newton's method in a step, at most; with 1 every step takes the same time (real-time iteration).
 

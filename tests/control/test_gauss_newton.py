@@ -103,7 +103,9 @@ AGAIN = {
     }),
     "known input": (cf.Model({x: -x + u + v}, inputs=[u, v], initial={x: 1}), {"x": 0.5}, {
         "horizon": 1, "minimise": cf.integral(x**2 + 0.1 * u**2),
-        "inputs": {"u": cf.Input.free(12, "linear", bounds=(-2, 2)), "v": cf.Input.linear([0, 0.3, 1, 2], [0, 1, -1, 0.5])},
+        "inputs": {
+            "u": cf.Input.free(12, "linear", bounds=(-2, 2)), "v": cf.Input.linear([0, 0.3, 1, 2], [0, 1, -1, 0.5]),
+        },
     }),
     "algebraic": (cf.Model({x: k}, algebraic={k: k - u + x}, inputs=[u], initial={x: 1}), {"x": 0.5}, {
         "horizon": 1, "minimise": cf.integral(k**2 + x**2 + 0.1 * u**2),

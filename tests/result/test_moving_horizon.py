@@ -42,12 +42,13 @@ def drawn() -> np.ndarray:
 def test_linear_models_have_the_kalman_filter_at_every_horizon(horizon):
     values = drawn()
     result = linear(values)
-    likelihood = PathLikelihood(*marginal(result.problem.posed), [0.4])
+    likelihood = PathLikelihood(*marginal(result.problem.posed), result.longest)
     F = likelihood.evaluate(result.y, None).modes[0].blocks.F
+    F = F.reshape(TIMES.size - 1, -1, *F.shape[1:])  # the stages of each interval
     estimator, m, P = cf.moving_horizon(result, horizon), MEAN, np.diag(SPREAD**2)
     for k, (time, row) in enumerate(zip(TIMES, values, strict=True)):
-        if k:
-            m, P = F[k - 1][:, :3] @ m, F[k - 1][:, :3] @ P @ F[k - 1][:, :3].T + F[k - 1][:, 3:] @ F[k - 1][:, 3:].T
+        for slope in F[k - 1] if k else ():
+            m, P = slope[:, :3] @ m, slope[:, :3] @ P @ slope[:, :3].T + slope[:, 3:] @ slope[:, 3:].T
         is_measured = np.isfinite(row)
         H = C[is_measured]
         S = H @ P @ H.T + np.diag(SIGMA[is_measured] ** 2)
@@ -59,6 +60,24 @@ def test_linear_models_have_the_kalman_filter_at_every_horizon(horizon):
         assert estimate.iterations == 1
     assert estimator.states == estimate.states
     assert set(estimator.disturbances) == {"w", "v"}
+
+
+@pytest.mark.parametrize(("rate", "gap"), [(5.0, 0.3), (1.0, 2.0), (1.0, 9.0), (30.0, 4.0)])
+def test_long_intervals_are_divided_until_they_have_the_exact_deviation(rate, gap):
+    x, w = cf.symbols("x w")
+    times = 0.3 / rate * np.arange(20)
+    values = 2.0 * np.exp(-rate * times)
+    experiment = cf.Experiment({"x": values}, times, sigma=0.1, initial={"x": cf.Normal(2, 0.5)})
+    result = cf.fit(cf.Problem(cf.Model({x: -rate * x + 0.7 * w}, noises=[w]), experiment))
+    estimator, mean, variance, last = cf.moving_horizon(result, horizon=6), 2.0, 0.25, 0.0
+    for time, value in [*zip(times, values, strict=True), (times[-1] + gap, np.nan), (times[-1] + 1.5 * gap, 0.3)]:
+        decay = np.exp(-rate * (time - last))
+        mean, variance, last = decay * mean, decay**2 * variance + 0.49 * (1 - decay**2) / (2 * rate), time
+        gain = variance / (variance + 0.01) if np.isfinite(value) else 0.0
+        mean, variance = mean + gain * ((value if gain else 0.0) - mean), (1 - gain) * variance
+        estimate = estimator.step(time, {"x": value})
+        assert estimate.deviations["x"] == pytest.approx(np.sqrt(variance), rel=1e-4)
+        assert estimate.states["x"] == pytest.approx(mean, abs=1e-4 * np.sqrt(variance))
 
 
 def oscillator() -> tuple[Any, np.ndarray, np.ndarray]:
@@ -80,14 +99,18 @@ def oscillator() -> tuple[Any, np.ndarray, np.ndarray]:
 
 def test_a_window_that_holds_all_data_has_the_path_of_all_data():
     result, times, values = oscillator()
-    likelihood = PathLikelihood(*marginal(result.problem.posed), [0.2])
+    likelihood = PathLikelihood(*marginal(result.problem.posed), result.longest)
     mode = likelihood.evaluate(result.y, None).modes[0]
     estimator = cf.moving_horizon(result, horizon=50)
     for time, value in zip(times, values, strict=True):
         estimate = estimator.step(time, {"x": value}, inputs={"u": 0.3} if time < 0.3 else None)
     np.testing.assert_allclose(list(estimate.states.values()), mode.point.x[-1], rtol=1e-6)
     np.testing.assert_allclose(estimate.covariance, mode.factor.covariances[1][-1], rtol=1e-4)
-    assert estimate.disturbances["w"] == pytest.approx(mode.point.c[-1, 0] / np.sqrt(0.2), rel=1e-4, abs=1e-6)
+    h = likelihood.chains[0].chain.h[:, 0]
+    last = np.cumsum(h[::-1])[::-1] < 0.2 + 1e-9
+    assert 0.2 == pytest.approx(h[last].sum())
+    mean_noise = np.sqrt(h[last]) @ mode.point.c[last, 0] / 0.2
+    assert estimate.disturbances["w"] == pytest.approx(mean_noise, rel=1e-4, abs=1e-6)
     # A short one, one step of Newton's method each, stays near.
     short_estimator = cf.moving_horizon(result, horizon=8, iterations=1)
     for time, value in zip(times, values, strict=True):
@@ -104,34 +127,35 @@ def test_bounds_hold_and_the_rest_is_the_optimum_within_them():
     estimator = cf.moving_horizon(result, horizon=50, bounds=bounds)
     for time, row in zip(TIMES[:8], values[:8], strict=True):
         estimate = estimator.step(time, {"y": row[0], "z": row[1]})
-    likelihood = PathLikelihood(*marginal(result.problem.posed), [0.4])
+    likelihood = PathLikelihood(*marginal(result.problem.posed), result.longest)
     F = likelihood.evaluate(result.y, None).modes[0].blocks.F
-    m = F.shape[2] - 3
+    m, parts = F.shape[2] - 3, F.shape[0] // (TIMES.size - 1)
+    K = 7 * parts
 
     def path(u: np.ndarray) -> np.ndarray:
         x = [np.array([MEAN[0] + SPREAD[0] * u[0], MEAN[1] + SPREAD[1] * u[1], MEAN[2]])]
-        for k in range(7):
+        for k in range(K):
             x.append(F[k] @ np.concatenate([x[-1], u[2 + k * m : 2 + (k + 1) * m]]))
         return np.array(x)
 
     def cost(u: np.ndarray) -> float:
-        r = (path(u) @ C.T - values[:8]) / SIGMA
+        r = (path(u)[::parts] @ C.T - values[:8]) / SIGMA
         return 0.5 * float(u @ u) + 0.5 * float(np.nansum(r**2))
 
-    reach = 0.8 * np.sqrt(0.4)
-    box = [(None, None)] * 2 + [(-reach, reach) if j == 0 else (None, None) for _ in range(7) for j in range(m)]
+    reach = 0.8 * np.sqrt(0.4 / parts)
+    box = [(None, None)] * 2 + [(-reach, reach) if j == 0 else (None, None) for _ in range(K) for j in range(m)]
     inside = [
         {"type": "ineq", "fun": lambda u: path(u)[:, 1] + 0.1}, {"type": "ineq", "fun": lambda u: 0.9 - path(u)[:, 1]}
     ]  # fmt: skip
     exact = optimize.minimize(
         cost,
-        np.zeros(2 + 7 * m),
+        np.zeros(2 + K * m),
         method="SLSQP",
         bounds=box,
         constraints=inside,
         options={"ftol": 1e-14, "maxiter": 500},
     )
-    states = np.array([estimator._window.x[k] for k in range(8)])
+    states = np.array(estimator._window.x)
     assert cost_of(estimator, values[:8]) == pytest.approx(exact.fun, rel=1e-6)
     np.testing.assert_allclose(states, path(exact.x), atol=2e-4)
     assert states[:, 1].min() > -0.1 - 1e-6
@@ -142,7 +166,7 @@ def test_bounds_hold_and_the_rest_is_the_optimum_within_them():
 def cost_of(estimator: Any, values: np.ndarray) -> float:
     """Return what the path of a window costs."""
     w = estimator._window
-    r = (np.array(w.x) @ C.T - values) / SIGMA
+    r = (np.array(w.x)[w.steps] @ C.T - values) / SIGMA
     return 0.5 * float(np.sum(np.array(w.c) ** 2) + w.initial_deviations @ w.initial_deviations) + 0.5 * float(
         np.nansum(r**2)
     )
@@ -244,7 +268,7 @@ def test_moving_horizon_memory_does_not_grow(steps):
             sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     assert sizes[1] < sizes[0] + 20_000
-    assert len(estimator._window.t) == 5
+    assert sum(estimator._window.steps) == 5
 
 
 def test_moving_horizon_invalid_arguments_refused():
