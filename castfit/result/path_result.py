@@ -305,13 +305,13 @@ class PathResult(TabularReport):
 
     @property
     def aic(self) -> float:
-        """-2 log L + 2 k with k estimated quantities."""
-        return self.neg2loglik + 2.0 * len(self.names)
+        """-2 log L + 2 k with k estimated quantities, without those that a bound holds."""
+        return self.neg2loglik + 2.0 * (len(self.names) - len(self.active))
 
     @property
     def bic(self) -> float:
-        """-2 log L + k log n with n measured values."""
-        return self.neg2loglik + len(self.names) * float(np.log(self.n_data))
+        """-2 log L + k log n with n measured values, and k as in `aic`."""
+        return self.neg2loglik + (len(self.names) - len(self.active)) * float(np.log(self.n_data))
 
     # The path
 

@@ -930,6 +930,12 @@ def _read(content: dict[str, Any]) -> Result:
     return result
 
 
+def describe_uncounted(result: Result) -> str:
+    """Name the quantities that a bound holds, which `criteria` and `dof` do not count; empty if there are none."""
+    names = [name for name in result.names if name in result.active]
+    return f"{join_limited(names, 40)} at a bound, not counted" if names else ""
+
+
 def _families(names: Sequence[str]) -> dict[str, list[str]]:
     """Group the names of one quantity in many experiments, such as ``k[experiment 7]``, by the text before the bracket.
 

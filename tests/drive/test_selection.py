@@ -13,7 +13,6 @@ from scipy import stats
 
 import castfit as cf
 from castfit.drive.model_comparison.averaging import WeightedValues
-from castfit.drive.model_comparison.candidate_fit import selection_criteria
 from castfit.drive.model_comparison.forecast import QuadraticForecast, full_problem
 from castfit.drive.model_comparison.select import read
 from castfit.drive.model_comparison.selection_log import rank_by_criterion
@@ -57,7 +56,7 @@ def test_all_candidates_are_those_fitted_one_by_one(half: int) -> None:
         fixed_parameters = {n: cf.Parameter(0.0, fixed=True) for n in TERMS if n not in name.split()}
         result = cf.fit(problem.replace(parameters={**problem.parameters, **fixed_parameters}), "single")
         assert found()[name].neg2loglik == pytest.approx(result.neg2loglik, abs=1e-6)
-        k, n = len(result.names), 24
+        k, n = len(result.names) - len(result.active), 24  # in "(none)" k1 is at its bound
         aicc = result.neg2loglik + 2 * k + 2 * k * (k + 1) / (n - k - 1)
         assert found().criteria[name] == pytest.approx(aicc, abs=1e-6)
     assert found().names[0] == "k4"
@@ -114,12 +113,22 @@ def test_ties_are_ordered_by_size_then_name() -> None:
     assert rank_by_criterion(values, rows) == ["k3", "k4", "k2 k4", "k3 k4", "(none)", "k2"]
 
 
-def test_selection_criteria_count_quantities_at_bounds() -> None:
-    bounded = cf.select(four_terms(lower=0.0), "single", choices={n: CHOICES[n] for n in ("k2", "k3")})
+@pytest.mark.parametrize("criterion", ["AIC", "AICc", "BIC"])
+def test_a_quantity_at_its_bound_counts_in_no_driver(criterion: str) -> None:
+    problem, choices = four_terms(lower=0.0), {n: CHOICES[n] for n in ("k2", "k3")}
+    bounded = cf.select(problem, "single", choices=choices, criterion=criterion)
     at_bound = [n for n in bounded if bounded[n].active]
     assert at_bound
     for name in at_bound:
-        assert selection_criteria(bounded[name]).k == len(bounded[name].names) > bounded[name].criteria.k
+        result = bounded[name]
+        held = [n for n in result.names if n in result.active]
+        count = len(result.names) - len(held)
+        assert (result.criteria.k, result.dof) == (count, result.n_data - count)
+        assert bounded.criteria[name] == getattr(result.criteria, criterion.lower())
+        (row,) = [line for line in str(bounded).splitlines() if line.startswith(f"{name}  ")]
+        assert row.endswith(f"{', '.join(held)} at a bound, not counted")
+    pair = {n: bounded[n] for n in bounded}
+    assert "at a bound, not counted" in str(cf.compare_models(pair))
 
 
 def test_forecasts_of_neighbours_are_near_their_fits() -> None:

@@ -210,6 +210,19 @@ def test_sigma_that_wants_to_vanish_is_said_to_be_at_its_bound():
     assert result["s"].interval[0] < 1.0 < result["s"].interval[1]
 
 
+def test_a_quantity_at_its_bound_is_not_counted():
+    rng = np.random.default_rng(0)
+    x, w, s, k = cf.symbols("x w s k")
+    model = cf.Model({x: s * w - k * x}, parameters=[s, k], noises=[w])
+    experiment = cf.Experiment({"x": np.cumsum(rng.normal(size=30))}, np.arange(30.0), sigma=0.2, initial={"x": 0})
+    parameters = {"s": cf.Parameter(1.0, scale="log"), "k": cf.Parameter(1.0, bounds=(0.9, 2.0))}
+    result = cf.fit(cf.Problem(model, experiment, parameters=parameters))
+    assert result.active == {"k": "lower"}
+    assert result["k"].verdict == "at its bound"
+    assert result.aic == result.neg2loglik + 2 * 1
+    assert result.bic == result.neg2loglik + np.log(30)
+
+
 def test_innovations_of_a_wrong_model_are_reported_as_not_white():
     rng = np.random.default_rng(2)
     t = np.arange(80.0)

@@ -15,7 +15,6 @@ from castfit.drive.search.multistart.multistart import multistart
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription
 from castfit.problem.problem import Posable
-from castfit.result.goodness_of_fit import Criteria
 from castfit.result.result import Result
 from castfit.transcribe.single_shooting import SingleShooting
 
@@ -73,16 +72,6 @@ class CandidateFit(FitRecord):
     def neg2loglik(self) -> float:
         """-2 log likelihood of data and priors; NaN if there is no solution."""
         return self.result.neg2loglik if self.success and self.result is not None else np.nan
-
-
-def selection_criteria(result: Result) -> Criteria:
-    """Return the criteria of a fit for model selection: all estimated quantities count, also those at a bound.
-
-    `Result.criteria` counts only directions that the data determine; with priors, the effective number.
-    """
-    criteria = result.criteria
-    n_excluded = sum(name in result.active for name in result.names) + result.undetermined.shape[0]
-    return replace(criteria, k=criteria.k + n_excluded)
 
 
 @task

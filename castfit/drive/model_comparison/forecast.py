@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from castfit._support.arrays import Array, Mask
-from castfit.drive.model_comparison.candidate_fit import CandidateStart, selection_criteria
+from castfit.drive.model_comparison.candidate_fit import CandidateStart
 from castfit.drive.model_comparison.candidates import Alternative, CandidateModel, Candidates
 from castfit.fit.fit import fit
 from castfit.problem.problem import Problem
@@ -101,7 +101,7 @@ class QuadraticForecast:
 
     def criterion(self, other: CandidateModel, name: str) -> float:
         """Return the forecast of a neighbour's criterion `name`."""
-        criteria = selection_criteria(self.result)
+        criteria = self.result.criteria
         n_additional = len(other.free) - len(self.candidate.free)
         predicted_criteria = Criteria(
             criteria.neg2loglik + self.cost(other.chosen), criteria.n, criteria.k + n_additional

@@ -17,7 +17,7 @@ from castfit._support.status import InputError, raise_if_mistakes, unknown_names
 from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.ties import first_argmin, stable_order
 from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, find_nested_point, likelihood_ratio
-from castfit.result.result import Result
+from castfit.result.result import Result, describe_uncounted
 from castfit.result.same_data import data_mistakes
 
 # Differences of AICc to the lowest one (Burnham and Anderson 2002):
@@ -80,9 +80,9 @@ class ModelTable(TabularReport):
                 return (name, *["-"] * 7, f"failed: {result.status.value}")
             c, p = result.criteria, result.goodness.p_value
             k = f"{c.k:.0f}" if c.k == round(c.k) else f"{c.k:.1f}"
-            remark = "" if result.goodness.described else "does not fit the data"
+            remarks = ("" if result.goodness.described else "does not fit the data", describe_uncounted(result))
             figures = (f"{c.neg2loglik:.2f}", k, "-" if np.isnan(p) else f"{p:.2g}", f"{c.aicc:.2f}")
-            return name, *figures, f"{self.delta[name]:.2f}", f"{self.weights[name]:.2g}", f"{c.bic:.2f}", remark
+            return name, *figures, f"{self.delta[name]:.2f}", f"{self.weights[name]:.2g}", f"{c.bic:.2f}", ", ".join(filter(None, remarks))
 
         heads = ("model", ">-2 log L", ">k", ">p of chi2", ">AICc", ">difference", ">weight", ">BIC", "")
         return TextTable(heads, tuple(cells(name) for name in order))

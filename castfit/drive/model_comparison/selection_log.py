@@ -21,7 +21,6 @@ from castfit.drive.model_comparison.candidate_fit import (
     CandidateStart,
     Job,
     fit_candidate,
-    selection_criteria,
 )
 from castfit.drive.model_comparison.candidates import CandidateModel, Candidates
 from castfit.drive.model_comparison.likelihood_ratio import find_nested_point
@@ -95,7 +94,7 @@ class SelectionLog:
             return np.nan
         library_value = self.external_criteria.get(name)
         return (
-            float(getattr(selection_criteria(row.result), self.criterion.lower()))
+            float(getattr(row.result.criteria, self.criterion.lower()))
             if library_value is None
             else library_value
         )

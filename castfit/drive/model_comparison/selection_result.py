@@ -26,7 +26,7 @@ from castfit.drive.run.run_result import SearchResult
 from castfit.drive.run.run_result import build_columns as as_columns
 from castfit.result.covariance import quantile
 from castfit.result.estimate import Estimate
-from castfit.result.result import Result
+from castfit.result.result import Result, describe_uncounted
 from castfit.simulate.predictions import Prediction
 from castfit.simulate.simulate import Times
 
@@ -500,6 +500,7 @@ class SelectionResult(SearchResult):
             (">-2 log L", lambda n: f"{self._row(n).criteria.neg2loglik:.3f}"),
             (f">{self.criterion}", lambda n: f"{self.criteria[n]:.3f}"),
             (">weight", lambda n: f"{weights[n]:.3f}" if weights[n] >= 5e-4 else f"{weights[n]:.1e}"),
+            ("", lambda n: describe_uncounted(self._row(n))),
         )
 
     @property

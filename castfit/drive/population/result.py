@@ -272,13 +272,13 @@ class MixedEffectsResult(RunResult):
 
     @property
     def aic(self) -> float:
-        """-2 log L + 2 k with k estimated quantities."""
-        return self.neg2loglik + 2.0 * len(self.names)
+        """-2 log L + 2 k with k estimated quantities, without those at a bound."""
+        return self.neg2loglik + 2.0 * (len(self.names) - len(self.at_bounds))
 
     @property
     def bic(self) -> float:
-        """-2 log L + k log n with the number of measured values n, as in R's nlme."""
-        return self.neg2loglik + len(self.names) * float(np.log(self.n_data))
+        """-2 log L + k log n with the number of measured values n, as in R's nlme, and k as in `aic`."""
+        return self.neg2loglik + (len(self.names) - len(self.at_bounds)) * float(np.log(self.n_data))
 
     # Individuals
 

@@ -211,6 +211,9 @@ def test_omega_without_variation_is_at_its_bound():
     assert np.isnan(result.standard_errors["omega(level)"])
     np.testing.assert_allclose(result.standard_errors["level"], values.std() / np.sqrt(values.size), rtol=1e-2)
     assert "at its bound" in result.summary()
+    assert len(result.names) == 3
+    assert result.aic == pytest.approx(result.neg2loglik + 2 * 2)
+    assert result.bic == pytest.approx(result.neg2loglik + 2 * np.log(values.size))
 
 
 def test_an_individual_that_cannot_be_predicted_is_named():
