@@ -204,6 +204,57 @@ def test_leaving_one_out_by_leverages_is_near_to_refits() -> None:
     assert found().leave_one_out["k4"] == pytest.approx(total, rel=0.01)
 
 
+def line_or_curve(values: Any, times: Any, **options: Any) -> cf.SelectionResult:
+    x, t, a, b, c = cf.symbols("x t a b c")
+    model = cf.Model({x: -x}, parameters=[a, b, c], time=t, outputs={"y": a + b * t + c * t**2}, initial={x: 1})
+    problem = cf.Problem(model, cf.Experiment({"y": values}, times, start=0, **options),
+                         parameters={"a": 1.0, "b": 0.5, "c": 0.1})  # fmt: skip
+    return cf.select(problem, choices={"b": [0, cf.estimated], "c": [0, cf.estimated]})
+
+
+@pytest.mark.parametrize("unit", [1.0, 1000.0])
+@pytest.mark.parametrize("options", [{}, {"sigma": cf.unknown()}, {"sigma": 0.2}], ids=["none", "unknown", "known"])
+def test_leave_one_out_divides_all_candidates_by_one_sigma(options: Any, unit: float) -> None:
+    """Of linear models the errors of prediction are known: residuals divided by 1 - h."""
+    rng = np.random.default_rng(2)
+    times = np.linspace(0.2, 3, 12)
+    values = unit * (1 + 0.5 * times + 0.15 * times**2 + 0.1 * rng.standard_normal(12))
+    options = {n: unit * s if isinstance(s, float) else s for n, s in options.items()}
+    selection = line_or_curve(values, times, **options)
+    squares = {}
+    for name, columns in (("(none)", [0]), ("b", [0, 1]), ("c", [0, 2]), ("b c", [0, 1, 2])):
+        A = np.vander(times, 3, increasing=True)[:, columns]
+        hat = A @ np.linalg.pinv(A)
+        squares[name] = float(np.sum(((values - hat @ values) / (1 - np.diag(hat))) ** 2))
+    found_squares = selection.leave_one_out
+    assert min(found_squares, key=lambda n: found_squares[n]) == "b c"
+    ratios = np.array([squares[n] / found_squares[n] for n in squares])
+    best = selection[selection.names[0]]
+    sigma = options["sigma"] if isinstance(options.get("sigma"), float) else best.deviations[0]
+    np.testing.assert_allclose(ratios, sigma**2, rtol=1e-5)
+
+
+def test_leave_one_out_of_log_normal_errors_and_counts_has_one_scale() -> None:
+    rng = np.random.default_rng(5)
+    times = np.linspace(0.2, 3, 12)
+    mean = 1 + 0.5 * times + 0.15 * times**2
+    selection = line_or_curve(mean * np.exp(0.1 * rng.standard_normal(12)), times, noise={"y": cf.LogNormal()})
+    best = selection[selection.names[0]]
+    ratio = best.residuals / best.normalised_residuals
+    for name in selection.names:
+        row = selection[name]
+        logs = np.log(row.residual_table()["value"] / row.predictions)
+        expected = np.sum((logs / ratio / (1 - row.leverage)) ** 2)
+        assert selection.leave_one_out[name] == pytest.approx(expected, rel=1e-6)
+    noise = cf.NegativeBinomial()
+    counts = line_or_curve(rng.negative_binomial(5, 5 / (5 + 20 * mean)), times, noise={"y": noise})
+    best = counts[counts.names[0]]
+    for name in counts.names:
+        row = counts[name]
+        errors = (row.residual_table()["value"] - row.predictions) / best.deviations / (1 - row.leverage)
+        assert counts.leave_one_out[name] == pytest.approx(np.sum(errors**2), rel=1e-3)
+
+
 def test_numbers_do_not_depend_on_workers() -> None:
     with Post(2) as workers:
         other = cf.select(four_terms(), "single", choices=CHOICES, workers=workers)

@@ -24,6 +24,7 @@ from castfit.drive.model_comparison.evidence import EvidenceTable, evidences
 from castfit.drive.model_comparison.selection_log import SelectionLog, rank_by_criterion
 from castfit.drive.run.run_result import SearchResult
 from castfit.drive.run.run_result import build_columns as as_columns
+from castfit.drive.uncertainty.refits.resampling import output_places, unit_spreads
 from castfit.result.covariance import quantile
 from castfit.result.estimate import Estimate
 from castfit.result.result import Result, describe_uncounted
@@ -199,17 +200,28 @@ class SelectionResult(SearchResult):
 
     @cached_property
     def leave_one_out(self) -> dict[str, float]:
-        """Sum of squared leave-one-out prediction errors by candidate, in standard deviations.
+        """Sum of squared leave-one-out prediction errors by candidate, in standard deviations of the best candidate.
 
         It is computed from the leverages, sum (r / (1 - h))^2, without a fit; exact for linear models.  Values that
         follow each other in time predict their neighbours: use `leave_out` to leave out whole experiments.
         """
-        out: dict[str, float] = {}
-        for n in self.names:
-            row = self._row(n)
+        if not self.names:
+            return {}
+        best = self[self.names[0]]
+        assert best.problem is not None
+        sigma, is_additive = unit_spreads(best.problem.posed, best), np.zeros(best.n_data, dtype=np.bool_)
+        for block in output_places(best.problem.posed):
+            is_additive[block.rows] = block.noise.additive
+
+        def sum_squares(row: Result) -> float:
             with np.errstate(divide="ignore", invalid="ignore"):
-                out[n] = float(np.sum((row.normalised_residuals / (1.0 - row.leverage)) ** 2))
-        return out
+                own_errors = row.normalised_residuals * row.deviations / best.deviations
+                errors = np.where(is_additive, row.residuals * row.spreads / sigma, own_errors)
+                # A cost of the user has no standard deviation.
+                errors = np.where(np.isnan(errors), row.normalised_residuals, errors)
+                return float(np.sum((errors / (1.0 - row.leverage)) ** 2))
+
+        return {n: sum_squares(self._row(n)) for n in self.names}
 
     @property
     def table(self) -> dict[str, NDArray[Any]]:
