@@ -82,7 +82,14 @@ class ModelTable(TabularReport):
             k = f"{c.k:.0f}" if c.k == round(c.k) else f"{c.k:.1f}"
             remarks = ("" if result.goodness.described else "does not fit the data", describe_uncounted(result))
             figures = (f"{c.neg2loglik:.2f}", k, "-" if np.isnan(p) else f"{p:.2g}", f"{c.aicc:.2f}")
-            return name, *figures, f"{self.delta[name]:.2f}", f"{self.weights[name]:.2g}", f"{c.bic:.2f}", ", ".join(filter(None, remarks))
+            return (
+                name,
+                *figures,
+                f"{self.delta[name]:.2f}",
+                f"{self.weights[name]:.2g}",
+                f"{c.bic:.2f}",
+                ", ".join(filter(None, remarks)),
+            )
 
         heads = ("model", ">-2 log L", ">k", ">p of chi2", ">AICc", ">difference", ">weight", ">BIC", "")
         return TextTable(heads, tuple(cells(name) for name in order))

@@ -93,11 +93,7 @@ class SelectionLog:
         if row.result is None or not row.success:
             return np.nan
         library_value = self.external_criteria.get(name)
-        return (
-            float(getattr(row.result.criteria, self.criterion.lower()))
-            if library_value is None
-            else library_value
-        )
+        return float(getattr(row.result.criteria, self.criterion.lower())) if library_value is None else library_value
 
     @property
     def order(self) -> list[str]:
