@@ -27,11 +27,11 @@ def make_plain(value):
 
 def collect_result(result):
     """Collect numbers of a fit."""
-    names = ("cost", "chi2", "objective", "measure", "n_data", "dof", "neg2loglik", "neg2logprior", "n_estimated",
-             "aic", "bic", "noise", "rank", "inflation", "absolute_sigma", "confidence_level", "transcription", "solver",
-             "iterations", "gaps", "values", "standard_errors", "numerical_errors", "sigmas", "sigma_errors", "active",
-             "smoothness", "effective", "evaluations", "failures", "message", "success", "is_adequate", "predictions",
-             "residuals", "strategies")  # fmt: skip
+    names = ("cost", "chi2", "objective", "measure", "n_data", "dof", "neg2loglik", "neg2logprior",
+             "n_estimated", "aic", "bic", "noise", "rank", "inflation", "absolute_sigma", "confidence_level",
+             "transcription", "solver", "iterations", "gaps", "values", "standard_errors", "numerical_errors",
+             "sigmas", "sigma_errors", "active", "smoothness", "effective", "evaluations", "failures",
+             "message", "success", "is_adequate", "predictions", "residuals", "strategies")  # fmt: skip
     facts = {name: getattr(result, name) for name in names}
     facts["status"] = result.status.value
     facts["names"] = list(result.names)
