@@ -19,24 +19,20 @@ from importlib import resources
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import casadi as ca
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 from castfit._support.arguments import shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.casadi_functions import BufferedFunction
 from castfit._support.reprs import add_brief_repr, one_line
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.model.model import Model
 from castfit.problem.problem import Problem
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from castfit._support.arrays import Array
-
 
 T = TypeVar("T")
 

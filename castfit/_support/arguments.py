@@ -11,19 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, ValuesView
 from contextlib import ContextDecorator
 from dataclasses import fields
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from types import TracebackType
+from typing import Any, ClassVar, cast
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.keywords import call_mistakes
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit._support.views import views
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from numpy.typing import NDArray
 
 
 def read_reals(value: Any) -> NDArray[np.float64] | None:

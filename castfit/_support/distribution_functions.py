@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from math import comb, erfc, exp, inf, isfinite, lgamma, log, log1p, pi, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
 
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
+from castfit._support.arrays import Array
 
 _MAX_SERIES_PARAMETER = 500.0  # largest parameter or number of values evaluated here instead of by SciPy
 _SERIES_RTOL = 1e-16  # relative size of a term at which a series or a continued fraction stops

@@ -13,12 +13,10 @@ from enum import Enum
 from functools import cache
 from inspect import get_annotations, unwrap
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
+from typing import Any, Union, cast, get_args, get_origin
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 RENAMED_FIELDS = {
     "CandidateOutcome": {"settled": "is_converged", "held": "checked_cost", "begun": "start_theta"},

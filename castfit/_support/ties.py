@@ -12,15 +12,12 @@ NaN counts as worse than every number, and an infinity is equal only to itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isclose
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from castfit._support.arrays import Array, Index
+from castfit._support.arrays import Array, Index
 
 # Relative difference up to which two values count as equal: far above rounding (1e-16 times a condition number), below
 # the relative accuracy of an integration (1e-8 to 1e-6).

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from castfit._support.status import raise_if_mistakes
 from castfit.cli.command import format_option, parse_literal
 from castfit.cli.source import ProblemSource
-from castfit.fit.methods import SOLVERS, TRANSCRIPTIONS
-
-if TYPE_CHECKING:
-    from castfit.fit.methods import Solver, Transcription
+from castfit.fit.methods import SOLVERS, TRANSCRIPTIONS, Solver, Transcription
 
 SETTINGS = ("intervals", "elements", "degree", "states", "derivatives", "matching")  # of transcriptions
 _CHOICES = {

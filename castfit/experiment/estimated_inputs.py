@@ -16,20 +16,17 @@ one (m = 2), as of the smoothing spline (Wahba 1978, J. R. Stat. Soc. B 40, 364)
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy
 
 from castfit._support.arguments import is_one_of, read_real, read_reals, shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.bounds import bound_mistakes
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes, suggest
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-
 
 KINDS = {"piecewise_constant": 1, "linear": 2, "cubic_spline": 4}  # with the fewest knots
 AUTO = "auto"

@@ -11,10 +11,11 @@ and meets one that is known counts as later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
+from numpy.typing import ArrayLike
 
 from castfit._support.arguments import (
     is_count,
@@ -32,13 +33,9 @@ from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
+from castfit.experiment.inputs import Input
 from castfit.model.comparisons import is_condition
 from castfit.model.expressions import number_or_expression
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from castfit.experiment.inputs import Input
 
 Value = float | ca.SX
 

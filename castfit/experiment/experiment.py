@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 import casadi as ca
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from castfit._support.arguments import read_mapping, read_real, read_reals, shorten_repr
+from castfit._support.arrays import Array, Mask
 from castfit._support.bounds import both_bounds, bound_mistakes
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
@@ -41,11 +43,6 @@ from castfit.experiment.measurements import (
     series_mistakes,
 )
 from castfit.model.expressions import number_or_expression
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from castfit._support.arrays import Array, Mask
 
 
 @add_brief_repr

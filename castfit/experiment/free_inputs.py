@@ -6,7 +6,7 @@ u(t) = u_k + (u_{k+1} - u_k) (t - t_k) / (t_{k+1} - t_k)      linear: N + 1 valu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +19,11 @@ from castfit._support.arguments import (
     read_reals,
     shorten_repr,
 )
+from castfit._support.arrays import Array
 from castfit._support.bounds import bound_mistakes
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import InputError, raise_if_mistakes
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
 
 KINDS = ("piecewise_constant", "linear")
 _MAX_PIECES = 100_000  # largest number of pieces of a free input

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 from castfit._support.arguments import is_one_of, number_remedy, read_real, read_reals, shorten_repr
 from castfit._support.arrays import Array
@@ -22,10 +23,6 @@ from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.free_inputs import FreeInput
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
 
 _AT_LEAST = {"constant": 1, "piecewise_constant": 1, "linear": 2, "pchip": 2, "cubic_spline": 4}  # points
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from castfit._support.arguments import option_mistakes, read_mapping, read_reals
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.experiment.experiment import Experiment
 from castfit.experiment.measurements import is_frame
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _BY_NAME = ("initial", "parameters", "inputs")  # options in which the name of a column means its value
 

@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import date, timedelta, timezone
 from numbers import Number
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.arguments import (
     describe_non_numbers,
@@ -21,6 +22,7 @@ from castfit._support.arguments import (
     shorten_repr,
     symbol_or_text_name,
 )
+from castfit._support.arrays import Array
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import suggest, unknown_names
@@ -28,11 +30,6 @@ from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.densities.noise.unknown import UnknownSigma
 from castfit.experiment.correlated_errors import is_dependent, is_misplaced_dependence, read_dependence, with_dependence
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
 
 # Longest time from the start to the first measurement, in spans of the measured times, if start= is not set.
 _MAX_LEAD_SPANS = 10.0

@@ -7,29 +7,26 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import field, fields, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from castfit._support.records import dataclass
 from castfit._support.status import Status
 from castfit._support.time_limit import StopRequested, without_deadline
+from castfit.fit.choice import TranscriptionChoice
+from castfit.fit.methods import Solver, Transcription
 from castfit.fit.refinement import Refinement
 from castfit.fit.verification import Verification, objective_function, verify
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.constraints import ALONG
 from castfit.simulate.simulate import SimulationError, TrajectoryNodes, trace
 from castfit.solve.residual_plausibility import has_implausible_residuals
 from castfit.solve.solution import Iteration, Solution, SolveControl, infeasibility
-from castfit.solve.staged import name_violated
+from castfit.solve.staged import Array, Evaluation, Layout, StagedProblem, name_violated
 from castfit.solve.stationarity import nonstationary_quantities, without_invisible_slopes
 from castfit.solve.subproblem import is_small_decrease, local_problem
-
-if TYPE_CHECKING:
-    from castfit.fit.choice import TranscriptionChoice
-    from castfit.fit.methods import Solver, Transcription
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.solve.staged import Array, Evaluation, Layout, StagedProblem
-    from castfit.transcribe.trajectory import States
+from castfit.transcribe.trajectory import States
 
 _MAX_REFINEMENTS = 8  # Limit on the mesh refinements of one search.
 _MAX_ROUNDING_EFFECT_SD = 0.1  # Largest acceptable effect of rounding theta on a residual, in standard deviations.

@@ -6,17 +6,21 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
+from castfit._support.arrays import Array
 from castfit._support.blas_threads import blas_kernel
 from castfit._support.version import __version__
+from castfit.fit.attempt import Attempt, FitRun
 from castfit.fit.choice import DESCENT_SOLVER, PROBE_SOLVER
-from castfit.problem.compiled_problem import LOSS
+from castfit.problem.compiled_problem import LOSS, CompiledProblem
 from castfit.problem.observables import parameter_of, unknowns
 from castfit.problem.prior_rows import SmoothnessPenalty
+from castfit.problem.problem import Posable
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable, constraint_table
 from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES, Statistics, neg2loglik, quantile, statistics
@@ -27,14 +31,6 @@ from castfit.result.result import Result, with_dependence
 from castfit.simulate.simulate import TrajectoryNodes
 from castfit.solve.staged import Evaluation, Linearization, StagedProblem, gaps, weighted_squares
 from castfit.transcribe.observation import constant
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-    from castfit.fit.attempt import Attempt, FitRun
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.problem.problem import Posable
 
 # Multiple of the rounding floor of sigma that integration and collocation errors may reach.
 _INTEGRATION_ERROR_FACTOR = 1e4

@@ -26,33 +26,31 @@ from dataclasses import field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
 from castfit._support.status import Status
 from castfit._support.time_limit import StopRequested
+from castfit.fit.methods import Solver, Transcription
 from castfit.integrate.options import SUNDIALS
+from castfit.model.model import Model
+from castfit.problem.compiled_experiments import Condition
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.homotopy import within_bounds
 from castfit.solve.residual_plausibility import has_implausible_residuals
+from castfit.solve.solution import Iteration, Solution, SolveControl
+from castfit.solve.staged import StagedProblem
 from castfit.transcribe.collocation import MIN_INITIAL_ELEMENTS, Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
+from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 from castfit.transcribe.trajectory import every_state_measured
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.fit.methods import Solver, Transcription
-    from castfit.model.model import Model
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.solve.solution import Iteration, Solution, SolveControl
-    from castfit.solve.staged import StagedProblem
-    from castfit.transcribe.shooting_problem import ShootingProblem
 
 MEASURED_COSTS_PATH = Path(__file__).with_name("measured_costs.json")
 """Measured costs, written by `castfit bench costs`."""

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array
+from castfit.integrate import IntegratorOptions
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.constraints import ALONG
 from castfit.problem.lie_derivatives import graph_of
 from castfit.simulate.simulate import TrajectoryNodes, states_at
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.integrate import IntegratorOptions
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.solve.staged import StagedProblem
+from castfit.solve.staged import StagedProblem
 
 _CHECKS_PER_INTERVAL = 8  # Number of checked times between two neighbouring constraint points.
 _PATH_CONSTRAINT_TOLERANCE = 1e-5  # Largest accepted violation between constraint points, in the constraint's unit.

@@ -24,21 +24,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
 
+from castfit._support.arrays import Array
 from castfit._support.status import Status
 from castfit.densities.noise.correlation import CorrelationEstimates, CrossOutputCorrelation, TimeCorrelation
 from castfit.fit.refinement import RefinedFit, RefinementProblem
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES
 from castfit.result.residuals import groups
 from castfit.result.result import Result
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import CompiledProblem
 
 _MAX_ROUNDS = 60  # Limit on the fits until the correlations have converged.
 _NO_POINT_STATUSES = (Status.START_FAILED, Status.EVALUATION_FAILED)

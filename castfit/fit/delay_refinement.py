@@ -6,18 +6,13 @@ than a hundredth of its standard error.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from castfit._support.status import Status
 from castfit.fit.refinement import RefinedFit, RefinementProblem
 from castfit.model.delay import LADDER
-from castfit.problem.problem import with_nodes
+from castfit.problem.problem import Posable, with_nodes
 from castfit.result.result import Result
-
-if TYPE_CHECKING:
-    from castfit.problem.problem import Posable
 
 _CONVERGENCE_SE = 0.01  # Change of an estimate, in standard errors, below which the delay line is fine enough.
 # Relative change of an estimate that is always accepted: exact data have no standard errors to compare with.

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
 
+from castfit._support.arrays import Array
 from castfit._support.status import Status
 from castfit.densities.priors.distributions import PriorDistribution
 from castfit.densities.priors.laplace import (
@@ -36,14 +36,11 @@ from castfit.densities.priors.laplace import (
     smooth_kink,
 )
 from castfit.fit.refinement import RefinedFit, RefinementProblem
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.prior_rows import ExpressionPrior, QuantityPrior
+from castfit.problem.problem import Posable
 from castfit.result.identifiability import AT_KINK, Identifiability, IdentifiabilityStatus, overall
 from castfit.result.result import Result
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.problem.problem import Posable
 
 _MAX_SIGN_ROUNDS = 20  # Limit on the fits until the signs at the kinks no longer change.
 _MULTIPLIER_TOLERANCE = 1e-7  # Relative distance to its bound within which a multiplier counts as at the bound.

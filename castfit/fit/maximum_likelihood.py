@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.status import Status
 from castfit._support.time_limit import StopRequested, with_deadline, without_deadline
 from castfit.fit.attempt import (
@@ -26,14 +26,11 @@ from castfit.fit.attempt import (
     with_start_trajectory,
     with_state_start,
 )
+from castfit.fit.methods import Transcription
 from castfit.fit.start.gaussian_surrogate import gaussian_surrogate, restore_noise_parameters, with_spreads
 from castfit.fit.strategies import SearchEnd, lowest_visited_point, search_with_fallbacks
+from castfit.solve.staged import StagedProblem
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.fit.methods import Transcription
-    from castfit.solve.staged import StagedProblem
 
 # Fraction of the remaining time that is reserved for the likelihood itself, after the least-squares search.
 _LIKELIHOOD_TIME_FRACTION = 0.25

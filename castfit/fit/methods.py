@@ -10,7 +10,7 @@ from castfit._support.arguments import shorten_repr
 from castfit._support.records import dataclass
 from castfit._support.status import suggest
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.staged import GradientEvaluation, Linearization, MatchingProducts
+from castfit.solve.staged import Array, GradientEvaluation, Linearization, MatchingProducts, StagedProblem
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from castfit.integrate import IntegratorOptions
     from castfit.problem.problem import Posable
     from castfit.solve.solution import Solution, SolveControl
-    from castfit.solve.staged import Array, StagedProblem
     from castfit.transcribe.trajectory import States
 
 

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Mask
-    from castfit.transcribe.path_likelihood import ChainLikelihood, PathEvaluation
+from castfit._support.arrays import Array, Mask
+from castfit.transcribe.path_likelihood import ChainLikelihood, PathEvaluation
 
 _LOG_L_DROP_ONE_SD = 0.5  # Decrease of log L at one standard deviation.
 # Limits of the search for a width on one side: tries, and growth per try.

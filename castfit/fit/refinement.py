@@ -19,13 +19,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from castfit._support.records import dataclass
-
-if TYPE_CHECKING:
-    from castfit.problem.problem import Posable
-    from castfit.result.result import Result
+from castfit.problem.problem import Posable
+from castfit.result.result import Result
 
 Q = TypeVar("Q")
 A = TypeVar("A")

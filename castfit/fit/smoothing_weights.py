@@ -33,19 +33,16 @@ V has no units: if the units of time or of the input change, w_i changes with th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
 
+from castfit._support.arrays import Array
 from castfit.densities.noise.correlation import CorrelationEstimates
 from castfit.fit.refinement import RefinedFit, RefinementProblem
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import with_smoothness
 from castfit.result.result import Result
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import CompiledProblem
 
 _MAX_WEIGHT_ROUNDS = 25  # Limit on the fits until the weights have converged.
 _CONVERGENCE_DOF = 0.01  # Change of the effective degrees of freedom below which the weights have converged.

@@ -26,27 +26,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array, Index
 from castfit._support.records import dataclass
 from castfit.integrate import STEPPED, IntegratorOptions, method_of, sundials
 from castfit.integrate.lanes import snap_times
-from castfit.problem.compiled_problem import CHI2, PETAB
+from castfit.problem.compiled_problem import CHI2, PETAB, CompiledProblem
 from castfit.result.covariance import neg2loglik, weighted_residuals
-from castfit.solve.staged import gaps, weighted_squares
+from castfit.solve.staged import Evaluation, Layout, StagedProblem, gaps, weighted_squares
 from castfit.transcribe.collocation_problem import CollocationProblem
 from castfit.transcribe.observation import constant
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.stage_division import divide_all
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.solve.staged import Evaluation, Layout, StagedProblem
-
 
 _CHI2_RTOL = 1e-3  # Relative difference of chi2 within which two integrations agree.
 _CHI2_RTOL_PER_DATUM = 0.1  # The same for few data: this tolerance divided by their number, if that is larger.

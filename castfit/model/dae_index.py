@@ -13,19 +13,16 @@ may still be singular, as  a + b = x, 2 a + 2 b = y;  then dg/dz has less than f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 import scipy
 
+from castfit._support.arrays import Array, Mask
 from castfit._support.records import dataclass
 from castfit._support.reprs import join_with_and
 from castfit.model.expressions import pattern
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Mask
-
 
 _POINTS, _ENOUGH = 12, 3  # points at which dg/dz is evaluated, and how many must have a value
 _SEED = 20260101  # the seed is fixed, so that a model is always judged in the same way

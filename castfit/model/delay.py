@@ -26,18 +26,15 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, read_real, shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.records import dataclass
 from castfit._support.status import raise_if_mistakes
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-
 
 METHODS = ("spectral", "chain")
 LADDER = (10, 15, 22, 33, 50, 75)  # nodes that are tried where their number is to be found

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import read_real, shorten_repr
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Mask
+from castfit._support.arrays import Mask
 
 NOT_A_NUMBER = (
     "is or contains NaN, which is what math.exp, float and the like make of a symbol; "

@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.arguments import read_mapping, read_real, read_sequence, shorten_repr
 from castfit._support.public_names import public
@@ -40,9 +41,6 @@ from castfit.model.from_function import SymbolArray, call_user_function, rates
 from castfit.model.graph_rewriting import Switch, differentiable_powers, replace_jumps
 from castfit.model.interval_outputs import IntervalMemory, reduce_interval_outputs
 from castfit.model.scaled_outputs import OutputScaling, Scaled, read_scaled, scale_outputs
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Expression = ca.SX | float | int
 

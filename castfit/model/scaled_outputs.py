@@ -9,7 +9,7 @@ them, they are eliminated while fitting (castfit.problem.linear_scales and castf
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
@@ -18,9 +18,7 @@ from castfit._support.arguments import is_one_of, plain_numbers, read_real, shor
 from castfit._support.bounds import both_bounds
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
-
-if TYPE_CHECKING:
-    from castfit.densities.priors import PriorDistribution
+from castfit.densities.priors import PriorDistribution
 
 
 @add_brief_repr

@@ -14,14 +14,13 @@ from castfit.plots._canvas import Axes, Canvas, add_title, labels, tidy, tidy_pa
 from castfit.plots._colours import BLUE, RED, SOFT
 from castfit.plots._pieces import StageIntegrator, StagePiece
 from castfit.solve.solution import infeasibility
-from castfit.solve.staged import StagedProblem, weighted_squares
+from castfit.solve.staged import Array, StagedProblem, weighted_squares
 
 if TYPE_CHECKING:
     from castfit.fit.fit import Transcription
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.problem import Posable
     from castfit.solve.homotopy import GaussNewtonState
-    from castfit.solve.staged import Array
 
 _SHARES = (
     0.0,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit.plots._canvas import Axes, Canvas, add_title, escape_text, labels, shade_band, tidy, time_axis
-
-if TYPE_CHECKING:
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.problem import Posable
+from castfit.problem.compiled_experiments import Condition
+from castfit.problem.problem import Posable
 
 _MOST_COLUMNS, _MOST_PANELS = 4, 12
 _WIDTHS = (6.4, 4.6, 3.6, 2.9)  # of a panel in inches, by the number of columns

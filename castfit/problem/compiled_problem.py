@@ -14,18 +14,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.arguments import is_one_of, read_mapping, read_real, read_reals, read_sequence, shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.bounds import bound_mistakes
 from castfit._support.records import dataclass
 from castfit._support.reprs import join_limited, one_line
 from castfit._support.sparse_rows import stack_rows
 from castfit._support.status import InputError, raise_if_mistakes, suggest, unknown_names
 from castfit._support.views import views
+from castfit.densities.noise.correlation import CorrelationEstimates
 from castfit.experiment.experiment import Experiment, MeasurementPoints
 from castfit.model.model import Model
 from castfit.problem.compiled_experiments import Condition, conditions_of, with_switch_parameters
@@ -46,13 +49,6 @@ from castfit.problem.parameters import Constraint, Parameter, ProblemStatement, 
 from castfit.problem.prior_rows import PriorRows, QuantityPrior, SmoothnessPenalty, Term, prior_rows
 from castfit.problem.prior_terms import compile_priors
 from castfit.problem.quantities import Quantity, list_quantities, within_support
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-    from castfit.densities.noise.correlation import CorrelationEstimates
-
 
 CHI2, LIKELIHOOD, LOSS, PETAB = "chi2", "-2 log L", "2 loss", "PEtab's objective"
 """Names of the objective that is reported; see `CompiledProblem.measure`."""

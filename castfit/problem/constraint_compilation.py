@@ -33,12 +33,11 @@ from castfit.problem.compiled_experiments import Condition, Graph
 from castfit.problem.constraints import ALONG, QUANTITIES, Constraint, expression_text
 from castfit.problem.lie_derivatives import conservation, graph_of, symbols_in, value_of
 from castfit.problem.parameter_map import MappedExpressions
-from castfit.problem.quantities import meanings
+from castfit.problem.quantities import Quantity, meanings
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.problem.quantities import Quantity
 
 
 _N_PATH_INTERVALS = 24  # equal parts of an experiment at whose ends a path constraint is first imposed

@@ -19,17 +19,14 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array, Index, Mask
 from castfit._support.casadi_functions import BufferedFunction, RecentObjectCache
 from castfit._support.records import dataclass
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index, Mask
-
 
 _LOCK = threading.RLock()  # CasADi counts references without one
 

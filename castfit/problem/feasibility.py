@@ -9,18 +9,16 @@ left out of the problem, since copies of an equation leave an interior point met
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 import scipy
 
+from castfit._support.arrays import Array
 from castfit._support.records import dataclass
 from castfit._support.reprs import join_with_and
 from castfit.problem.constraint_compilation import Relation
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
 
 _N_SLOPE_PROBES = 3  # number of random points at which the slope of a relation is compared with that at the guess
 _LINEARITY_RTOL = 1e-9  # relative difference of slopes or rows that counts as zero

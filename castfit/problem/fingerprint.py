@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import PerObjectCache
+from castfit.densities.noise.correlation import Correlation
+from castfit.problem.compiled_experiments import Condition
 from castfit.problem.compiled_problem import CompiledProblem
+from castfit.problem.constraints import Constraint
 from castfit.problem.map_initial_states import ConsistentInitialRows, SteadyStateRows
 from castfit.problem.parameter_map import MappedExpressions, ParameterLink
-
-if TYPE_CHECKING:
-    from castfit.densities.noise.correlation import Correlation
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.constraints import Constraint
-    from castfit.problem.problem import Posable
+from castfit.problem.problem import Posable
 
 _QUESTIONS: PerObjectCache[CompiledProblem, dict[str, str]] = PerObjectCache()
 """What was found of each posed problem; a thousand fits may ask."""

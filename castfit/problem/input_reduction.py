@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
@@ -26,13 +26,11 @@ from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
 from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.events import Event, ParameterSwitch
+from castfit.experiment.experiment import Experiment
 from castfit.experiment.inputs import Placeholder
 from castfit.model.expressions import substitute_by_name
 from castfit.model.model import Model
 from castfit.problem.parameters import ProblemStatement
-
-if TYPE_CHECKING:
-    from castfit.experiment.experiment import Experiment
 
 _DEGREE = {"piecewise_constant": 0, "linear": 1, "cubic_spline": 3}
 

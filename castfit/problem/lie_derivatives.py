@@ -10,18 +10,14 @@ action, that is a set of linear equations in these: rates at many states, reduce
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.records import dataclass
 from castfit.model.expressions import substitute_by_name
 from castfit.model.model import Model, by_name
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.problem.constraints import Constraint
+from castfit.problem.constraints import Constraint
 
 _ZERO_RATE_RTOL = 1e-10  # size of a rate relative to its terms, below which it counts as zero
 _SAMPLES_PER_PARAMETER = 6  # number of random states, per parameter, at which a rate is evaluated

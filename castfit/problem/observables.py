@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
@@ -22,12 +21,10 @@ from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.densities.noise.unknown import UnknownSigma
 from castfit.experiment.events import event_symbols
+from castfit.experiment.experiment import Experiment
+from castfit.model.model import Model
 from castfit.problem.parameters import Parameter, ProblemStatement
 from castfit.problem.quantities import every_parameter
-
-if TYPE_CHECKING:
-    from castfit.experiment.experiment import Experiment
-    from castfit.model.model import Model
 
 _FIRST_GUESS = 0.1  # of the data: where an unknown spread stands until residuals say more
 

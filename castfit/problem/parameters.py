@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.bounds import both_bounds
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
+from castfit.densities.priors import Entry, PriorDistribution
 from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.events import Event
+from castfit.experiment.experiment import Experiment
 from castfit.model.expressions import substitute_by_name
+from castfit.model.model import Model
 from castfit.problem.constraints import Constraint
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.densities.priors import Entry, PriorDistribution
-    from castfit.experiment.experiment import Experiment
-    from castfit.model.model import Model
 
 
 @public("castfit")

@@ -8,18 +8,13 @@ which one trial says otherwise is signed, and others may follow from it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Mask
 from castfit._support.casadi_functions import PerObjectCache
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Mask
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import CompiledProblem
-
+from castfit.problem.compiled_experiments import Condition
+from castfit.problem.compiled_problem import CompiledProblem
 
 _N_TRIAL_POINTS = 64  # number of random points per state and experiment
 _STATE_RANGE_DECADES = 3.0  # decades above and below 1 from which states are drawn

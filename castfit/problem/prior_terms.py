@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 import scipy
 
+from castfit._support.arrays import Array
 from castfit._support.status import suggest
 from castfit.densities.priors import (
     JointNormal,
@@ -25,16 +26,12 @@ from castfit.densities.priors import (
     Truncated,
     prior_bound_conflicts,
 )
-from castfit.experiment.estimated_inputs import AUTO
+from castfit.experiment.estimated_inputs import AUTO, EstimatedInput
 from castfit.experiment.inputs import Placeholder
 from castfit.problem.compiled_experiments import Graph
+from castfit.problem.parameters import ProblemStatement
 from castfit.problem.prior_rows import ExpressionPrior, JointPriorRows, QuantityPrior, SmoothnessPenalty, Term
 from castfit.problem.quantities import Quantity, SymbolMeanings, every_parameter, fixed_value, meanings
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.experiment.estimated_inputs import EstimatedInput
-    from castfit.problem.parameters import ProblemStatement
 
 _EXPECTED_CURVATURE = 30.0  # expected second derivative, in units of the size of the values per squared span
 

@@ -11,15 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.arguments import is_one_of, is_within, read_mapping, read_reals, read_sequence, shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.renamed import with_old_names
 from castfit._support.status import collect_mistakes, raise_if_mistakes, unknown_names
 from castfit._support.views import views
+from castfit.densities.noise.correlation import CorrelationEstimates
 from castfit.densities.noise.unknown import UnknownSigma
 from castfit.densities.priors import Entry, Normal, Priors, read_entries
 from castfit.experiment.experiment import Experiment
@@ -37,6 +41,7 @@ from castfit.problem.parameters import (
     with_resets,
     with_scales,
 )
+from castfit.problem.prior_rows import PriorRows
 from castfit.problem.prior_terms import entry_mistakes
 from castfit.problem.quantities import Quantity, list_quantities
 from castfit.problem.validation import (
@@ -49,15 +54,6 @@ from castfit.problem.validation import (
     statement_mistakes,
     support_mistakes,
 )
-
-if TYPE_CHECKING:
-    import casadi as ca
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-    from castfit.densities.noise.correlation import CorrelationEstimates
-    from castfit.problem.prior_rows import PriorRows
-
 
 __all__ = ["Constraint", "Normal", "Parameter", "Posable", "Problem"]
 

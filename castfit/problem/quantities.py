@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import casadi as ca
 
 from castfit._support.records import dataclass
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
-from castfit.densities.priors import PriorTerm
+from castfit.densities.priors import PriorDistribution, PriorTerm
 from castfit.experiment.events import event_symbols
 from castfit.experiment.experiment import Experiment, Free
+from castfit.model.model import Model
 from castfit.model.scaled_outputs import measured_with
 from castfit.problem.parameters import Parameter, ProblemStatement, estimated_inputs, initial_values
-
-if TYPE_CHECKING:
-    from castfit.densities.priors import PriorDistribution
-    from castfit.model.model import Model
 
 
 @with_old_names(of="symbol_name")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_one_of, read_mapping, shorten_repr
+from castfit._support.arrays import Array, Mask
 from castfit._support.bounds import bound_mistakes
 from castfit._support.status import InputError, suggest, unknown_names
 from castfit.densities.priors import PriorTerm, prior_bound_conflicts, prior_mistakes
 from castfit.densities.priors.distributions import start_mistakes
+from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.events import (
     Doses,
     Event,
@@ -28,19 +30,14 @@ from castfit.experiment.experiment import Consistent, Experiment, Free, SteadySt
 from castfit.experiment.inputs import Input
 from castfit.model.dae_index import unmatched_parts
 from castfit.model.expressions import pattern
-from castfit.model.model import Model
+from castfit.model.model import Model, System
 from castfit.model.scaled_outputs import measured_with
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.constraint_compilation import shape_mistakes, symbol_mistakes
 from castfit.problem.constraints import repeated_names
 from castfit.problem.observables import parameter_of, unknowns
 from castfit.problem.parameters import Parameter, ProblemStatement, estimated_inputs, initial_values, measured_times
 from castfit.problem.quantities import every_parameter, names_used, noise_names
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Mask
-    from castfit.experiment.estimated_inputs import EstimatedInput
-    from castfit.model.model import System
-    from castfit.problem.compiled_problem import CompiledProblem
 
 
 def statement_mistakes(statement: ProblemStatement) -> list[str]:

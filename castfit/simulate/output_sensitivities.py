@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from castfit._support.arguments import read_mapping, read_reals, shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.experiment.experiment import MeasurementPoints
+from castfit.integrate import IntegratorOptions
+from castfit.problem.compiled_experiments import Condition
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.observables import ObservedOutput
 from castfit.simulate.simulate import SimulationError
+from castfit.solve.staged import Linearization, StagedProblem
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from castfit._support.arrays import Array
-    from castfit.integrate import IntegratorOptions
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.solve.staged import Linearization, StagedProblem
 
 
 @dataclass(frozen=True, eq=False)

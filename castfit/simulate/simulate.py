@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, Union, cast, overload, runtime_checkable
+from typing import Any, Protocol, Union, cast, overload, runtime_checkable
 
 import casadi as ca
 import numpy as np
+from numpy.typing import ArrayLike
 
 from castfit._support.arguments import as_reusable, read_mapping, read_real, read_reals, shorten_repr
 from castfit._support.arrays import Array
@@ -21,17 +22,20 @@ from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import CastfitError, InputError, raise_if_mistakes, suggest
-from castfit.experiment.events import events_until, read_events, single_occurrence
+from castfit.experiment.events import Doses, Event, Happening, events_until, read_events, single_occurrence
 from castfit.experiment.experiment import Consistent, Experiment, as_input
+from castfit.experiment.inputs import Input
 from castfit.experiment.measurements import time_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge, snap_times
 from castfit.model.delay import LADDER, DelayLine
 from castfit.model.model import Model
+from castfit.problem.compiled_experiments import Condition
 from castfit.problem.compiled_problem import CompiledProblem
+from castfit.problem.event_schedule import NumericSchedule
 from castfit.problem.imported_model import ImportedModel
 from castfit.problem.parameters import Parameter, at_start
-from castfit.problem.problem import Problem, with_nodes
+from castfit.problem.problem import Posable, Problem, with_nodes
 from castfit.problem.validation import point_mistakes, tau_mistakes
 from castfit.simulate.predictions import Prediction, Simulation
 from castfit.transcribe.experiment_trajectories import (
@@ -45,16 +49,6 @@ from castfit.transcribe.experiment_trajectories import (
 )
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
 from castfit.transcribe.triggers import locate_triggered_events, timetable_of
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from castfit.experiment.events import Doses, Event, Happening
-    from castfit.experiment.inputs import Input
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.event_schedule import NumericSchedule
-    from castfit.problem.problem import Posable
-
 
 _TABLE_SUBDIVISIONS = 12  # Table entries between measured times or nodes, for accurate interpolation.
 _OBSERVE: PerObjectCache[Model, Any] = PerObjectCache()

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.arguments import read_mapping, read_real, shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
 from castfit._support.status import CastfitError, raise_if_mistakes
 from castfit._support.text_tables import align_columns
 from castfit.experiment.experiment import Free, SteadyStart, as_input, read_local_parameter
+from castfit.experiment.inputs import Input
 from castfit.experiment.steady import SteadyStateSolver
 from castfit.model.model import Model
 from castfit.simulate.simulate import read_model
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-    from castfit.experiment.inputs import Input
 
 
 @public("castfit")

@@ -32,18 +32,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import scipy
 
+from castfit._support.arrays import Array, Index, Mask, Signs
 from castfit._support.sparse_rows import SparseRows
 from castfit.solve.block_pivoting import solve_boxed_batch, with_held
-from castfit.solve.matrices import MAX_DENSE_LOCAL_UNKNOWNS, positive_solution, triangle
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index, Mask, Signs
-    from castfit.solve.matrices import BlockRows
+from castfit.solve.matrices import MAX_DENSE_LOCAL_UNKNOWNS, BlockRows, positive_solution, triangle
 
 _ROW_COUNT_MULTIPLE = 8
 """Row counts of chains are padded with zero rows to a multiple of this, so that they are factored together."""

@@ -19,16 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
 
+from castfit._support.arrays import Array, Mask, Signs
 from castfit.solve.arrow import ArrowFactors, ArrowMatrix, FactoredArrow
 from castfit.solve.bounded_lsq import BoundedLsqSolution, LinearConstraints, bounded_lsq, column_scale, split
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Mask, Signs
 
 FIXED_DIRECTION_STIFFNESS = 1e3
 """Stiffness of fixed directions, relative to the largest singular value (Peifer and Timmer 2007, Eq. 23)."""

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
+from castfit._support.arrays import Array, Index
 from castfit.solve.staged import Chain, ChainValues, Evaluation, Jacobians, Layout, Linearization, Multipliers, gaps
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array, Index
 
 
 class ConstraintRows:

@@ -25,18 +25,14 @@ there, so that all problems keep one shape:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from castfit._support.arrays import Array, Mask, Signs
 from castfit.solve.bounded_lsq import bounded_lsq
 from castfit.solve.matrices import positive_solution
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array, Mask, Signs
-
 
 # Limit on exchanges of many bounds at once: more rounds hardly ever help (searches of four PEtab models).
 _MAX_BLOCK_ROUNDS = 2

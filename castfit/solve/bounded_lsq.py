@@ -30,10 +30,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, cached_property
 from math import sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array, Index, Mask, Signs
 from castfit._support.records import dataclass
 from castfit.solve.matrices import (
     TallFactors,
@@ -45,9 +45,6 @@ from castfit.solve.matrices import (
     triangular_solution,
     upper_factor,
 )
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index, Mask, Signs
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array, Index
 from castfit._support.records import dataclass
 from castfit._support.status import raise_if_mistakes
 from castfit.solve.matrices import BlockLU, BlockRows, block_rows
@@ -50,9 +50,6 @@ from castfit.solve.staged import (
     Multipliers,
     rows_in_units,
 )
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
 
 
 class NodeElimination(ABC):

@@ -15,19 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array, Signs
 from castfit._support.time_limit import StopRequested, with_deadline
 from castfit.solve.block_pivoting import active_signs, minimize_in_box
-from castfit.solve.staged import DenseRows, Linearization
+from castfit.solve.staged import DenseEvaluator, DenseRows, Linearization, StagedProblem
 from castfit.solve.step_control.box import TrustRegion
 from castfit.solve.subproblem import RIDGE_FRACTIONS, units_of_search
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Signs
-    from castfit.solve.staged import DenseEvaluator, StagedProblem
 
 _MIN_PREDICTED_DECREASE = 1e-7
 """Predicted decrease below which a descent ends: of the logarithm of the likelihood, and of the half-square."""

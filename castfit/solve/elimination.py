@@ -28,15 +28,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array, Index, Mask
 from castfit.solve.condensing import Condensed, NodeElimination, Substitution, condense
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index, Mask
-    from castfit.solve.staged import Chain, Layout, Linearization
+from castfit.solve.staged import Chain, Layout, Linearization
 
 DEPENDENCE_LIMIT = 1e4
 """Sensitivity of a node to its neighbours, in scaled states, above which it stays unknown."""

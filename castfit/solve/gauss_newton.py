@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from castfit.solve.homotopy import (
 from castfit.solve.residual_plausibility import integration_error_square
 from castfit.solve.solution import CountingProblem, Iteration, Solution, SolveControl, infeasibility
 from castfit.solve.staged import (
+    Array,
+    Evaluation,
     Linearization,
     MatchingProducts,
     StagedProblem,
@@ -60,9 +62,6 @@ from castfit.solve.subproblem import (
     is_small_decrease,
     local_problem,
 )
-
-if TYPE_CHECKING:
-    from castfit.solve.staged import Array, Evaluation
 
 __all__ = ["GaussNewton", "GaussNewtonState"]
 

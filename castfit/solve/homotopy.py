@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,13 +30,9 @@ from castfit._support.status import Status
 from castfit.solve.fallback_thresholds import FALLBACK_THRESHOLDS
 from castfit.solve.penalty_homotopy import RelaxationLevel, RelaxedProblem
 from castfit.solve.residual_plausibility import expected_noise, has_implausible_residuals
-from castfit.solve.solution import infeasibility
-from castfit.solve.staged import weighted_squares
-
-if TYPE_CHECKING:
-    from castfit.solve.solution import CountingProblem
-    from castfit.solve.staged import Array, Evaluation, Linearization, StagedProblem
-    from castfit.solve.subproblem import ActiveSet, Step
+from castfit.solve.solution import CountingProblem, infeasibility
+from castfit.solve.staged import Array, Evaluation, Linearization, StagedProblem, weighted_squares
+from castfit.solve.subproblem import ActiveSet, Step
 
 LEVENBERG_MARQUARDT_PHASE = "held back"
 """Phase of the search whose steps are those of Levenberg and Marquardt."""

@@ -25,12 +25,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers, read_mapping
+from castfit._support.arrays import Array, Index
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.silence import CapturedOutput, capture_output, release_output
@@ -63,12 +65,6 @@ from castfit.solve.staged import (
     weighted_squares,
 )
 from castfit.solve.subproblem import MATCHING_TOLERANCE, Step, active_bounds, is_small_decrease, local_problem
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array, Index
-
 
 IPOPT_STATUS = {
     "Solve_Succeeded": Status.CONVERGED,

@@ -17,20 +17,14 @@ its direction, unit vectors are used in turn.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from castfit._support.arrays import Array
 from castfit.solve.staged import Evaluation, Jacobians, Layout, Linearization, MatchingProducts, gaps
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-
 
 _MATCHING_TOLERANCE = 1e-7  # Gap, in units of the states, that may be an integration error.
 _MAX_DIRECTION_COSINE = 0.7  # Cosine between two directions above which the second one adds no information.

@@ -15,16 +15,14 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import scipy
 
+from castfit._support.arrays import Array, Index
 from castfit._support.records import dataclass
 from castfit._support.sparse_rows import SparseRows, sparse_rows
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
 
 _MAX_UNIT_RATIO = 2.0**20
 """Ratio of units above which the matrix is scaled, because the units would decide on the pivots."""

@@ -18,7 +18,7 @@ normal matrix is block tridiagonal with a border of theta: banded Cholesky and a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 import scipy
@@ -26,11 +26,20 @@ import scipy
 from castfit._support.arrays import Array
 from castfit._support.records import dataclass
 from castfit._support.sparse_rows import sparse_rows
-from castfit.solve.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gap_of, gaps, rows_in_units
-
-if TYPE_CHECKING:
-    from castfit.solve.solution import CountingProblem
-    from castfit.solve.staged import Index, Layout, Mask
+from castfit.solve.solution import CountingProblem
+from castfit.solve.staged import (
+    Chain,
+    Evaluation,
+    Index,
+    Jacobians,
+    Layout,
+    Linearization,
+    Mask,
+    StagedProblem,
+    gap_of,
+    gaps,
+    rows_in_units,
+)
 
 UNIT_PENALTY_RELATIVE_GAP = 0.065
 """Relative gap whose penalty equals that of one standard deviation at rho = 1."""

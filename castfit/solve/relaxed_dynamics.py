@@ -25,16 +25,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit.solve.penalty_homotopy import NormalEquations, WeightedRows, stage_jacobian
-from castfit.solve.staged import rows_in_units
-
-if TYPE_CHECKING:
-    from castfit.solve.solution import CountingProblem
-    from castfit.solve.staged import Array, Chain, Evaluation, Index, Layout, Linearization, Mask, StagedProblem
+from castfit.solve.solution import CountingProblem
+from castfit.solve.staged import (
+    Array,
+    Chain,
+    Evaluation,
+    Index,
+    Layout,
+    Linearization,
+    Mask,
+    StagedProblem,
+    rows_in_units,
+)
 
 LONG_RAMP = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 SHORT_RAMP = (1.0, 0.1, 0.01)

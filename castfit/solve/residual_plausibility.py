@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit._support.distribution_functions import chi2_quantile
-from castfit.solve.staged import COARSE_RTOL, rows_in_units
-
-if TYPE_CHECKING:
-    from castfit.solve.staged import Array, Evaluation, Index, StagedProblem
+from castfit.solve.staged import COARSE_RTOL, Array, Evaluation, Index, StagedProblem, rows_in_units
 
 ASSUMED_NOISE = 0.065
 """Relative accuracy of data whose standard deviations are unknown."""

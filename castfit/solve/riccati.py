@@ -27,14 +27,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit.solve.matrices import LAPACK
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
 
 _potrf: Any = LAPACK.dpotrf
 _potrs: Any = LAPACK.dpotrs

@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from math import ceil, log2
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
+from castfit._support.status import Status
 from castfit._support.time_limit import StopRequested, check_deadline, without_deadline
 from castfit.solve.staged import (
     Evaluation,
@@ -26,14 +29,7 @@ from castfit.solve.staged import (
     gap_of,
     same_point,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-    from castfit._support.status import Status
-    from castfit.solve.subproblem import LocalProblem
-
+from castfit.solve.subproblem import LocalProblem
 
 _WORST_MERIT = (np.inf, np.inf)
 _MAX_INFEASIBILITY = 1e300  # Infeasibility above which a ratio to its tolerance of 1e-6 overflows.

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers, shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import Status, raise_if_mistakes
@@ -44,10 +45,6 @@ from castfit.solve.subproblem import (
     is_small_decrease,
     local_problem,
 )
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-
 
 _GAUSS_NEWTON_REGULARISATION = 1e-9
 """Regularisation, relative to the largest singular value; see `GaussNewton.regularisation`."""

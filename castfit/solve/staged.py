@@ -70,16 +70,13 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from castfit._support.arrays import Array, Index, Mask
 from castfit._support.records import dataclass
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index, Mask
-    from castfit._support.sparse_rows import SparseRows
-
+from castfit._support.sparse_rows import SparseRows
 
 _E = TypeVar("_E", bound="Evaluation")
 

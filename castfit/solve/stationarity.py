@@ -21,12 +21,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit.solve.fallback_thresholds import FALLBACK_THRESHOLDS
 from castfit.solve.residual_plausibility import size_square
+from castfit.solve.solution import Solution
+from castfit.solve.staged import Evaluation, StagedProblem
 from castfit.solve.subproblem import (
     EXACT_DATA_RTOL,
     LocalProblem,
@@ -35,12 +37,6 @@ from castfit.solve.subproblem import (
     local_problem,
     units_of_search,
 )
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.solve.solution import Solution
-    from castfit.solve.staged import Evaluation, StagedProblem
-
 
 _REPORTED_SHARE = 0.1  # Share of the decrease, relative to the largest one, from which a quantity is named.
 _MAX_REPORTED_QUANTITIES = 3  # Limit on the quantities that are named in a message.

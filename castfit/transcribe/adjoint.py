@@ -18,19 +18,14 @@ at every datum on the way back, and end as the gradient.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
-from castfit.transcribe.segments import DirectionalDerivatives
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from castfit._support.arrays import Array, Index
-    from castfit.problem.parameter_map import NaturalValues
-    from castfit.solve.staged import Chain, Failure
-    from castfit.transcribe.segments import IntegratedPoints, Integration, SensitivitySeeds
+from castfit._support.arrays import Array, Index
+from castfit.problem.parameter_map import NaturalValues
+from castfit.solve.staged import Chain, Failure
+from castfit.transcribe.segments import DirectionalDerivatives, IntegratedPoints, Integration, SensitivitySeeds
 
 
 def by_adjoint(

@@ -10,21 +10,17 @@ one after the other in a flat array.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array, Index
 from castfit._support.casadi_functions import BufferedFunction, PerObjectCache
 from castfit._support.records import dataclass
-from castfit.problem.parameter_map import MappedExpressions
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
-    from castfit.model.model import Model
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.parameter_map import ParameterLink
-
+from castfit.model.model import Model
+from castfit.problem.compiled_experiments import Condition
+from castfit.problem.parameter_map import MappedExpressions, ParameterLink
 
 _FUNCTIONS: PerObjectCache[Model, dict[tuple[int, ...], tuple[tuple[ca.Function, ...], BufferedFunction]]] = (
     PerObjectCache()

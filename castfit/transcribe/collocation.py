@@ -19,7 +19,7 @@ from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge
-from castfit.solve.staged import read_only_copy
+from castfit.solve.staged import StagedProblem, read_only_copy
 from castfit.transcribe.collocation_problem import CollocationProblem, collocation_problem
 from castfit.transcribe.elements import SCHEMES
 from castfit.transcribe.refinement import estimated_errors, inner_integrated, refine
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
-    from castfit.solve.staged import StagedProblem
 
 
 _MIN_MESH_TOLERANCE = 1e-10  # smallest mesh tolerance: the integrator that verifies it is a thousand times as accurate

@@ -15,17 +15,15 @@ step, in time or in states, is found whatever its frequency.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array, Index, Mask
 from castfit.integrate.dense_output import LEFT, POWERS, RIGHT, DenseOutput
 from castfit.integrate.intervals import Enclosure, may_jump
 from castfit.problem.event_schedule import EventUpdate
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index, Mask
 
 _MAX_HALVINGS = 26  # halvings of a step at most; below that width only the signs at the ends count
 _MIN_INTERVAL_ULPS = 4  # width in units in the last place of time, below which an interval is not halved

@@ -20,24 +20,20 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.integrate import Lanes
+from castfit.integrate import Lanes, Trajectories
 from castfit.integrate.repeated_lanes import RepeatedLanes
 from castfit.problem.parameter_map import NaturalValues, natural_value
-from castfit.solve.staged import ChainValues, DenseRows, Evaluation, Jacobians
+from castfit.solve.staged import ChainValues, DenseRows, Evaluation, Jacobians, Layout
 from castfit.transcribe.batched_maps import BatchedLinks, batch_links
-from castfit.transcribe.observation import MeasurementRows
-from castfit.transcribe.segments import IntegratedPoints, Integration
+from castfit.transcribe.observation import MeasurementRows, PointwiseExpressions
+from castfit.transcribe.segments import IntegratedPoints, Integration, IntegrationPlan, Segments
 from castfit.transcribe.transcribed_problem import likeliest_sigma
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
-    from castfit.integrate import Trajectories
     from castfit.integrate.lanes import Sensitivities
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.prior_rows import PriorRows
-    from castfit.solve.staged import Layout
-    from castfit.transcribe.observation import PointwiseExpressions
-    from castfit.transcribe.segments import IntegrationPlan, Segments
     from castfit.transcribe.variable_projection import Projection
 
 

@@ -24,24 +24,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from castfit._support.arrays import Array, Index, Mask
 from castfit._support.records import dataclass
 from castfit._support.sparse_rows import SparseRows
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit.integrate import shift_cubics
+from castfit.problem.parameter_map import NaturalValues
 from castfit.solve.staged import ChainValues
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from castfit._support.arrays import Array, Index, Mask
-    from castfit.problem.parameter_map import NaturalValues
-    from castfit.transcribe.observation import MeasurementRows, PointwiseExpressions
-    from castfit.transcribe.stage_division import StageDivision
-
+from castfit.transcribe.observation import MeasurementRows, PointwiseExpressions
+from castfit.transcribe.stage_division import StageDivision
 
 SCHEMES = ("radau", "legendre")
 _NEWTON_ITERATIONS = 8  # iterations: five reach the last digit for any degree

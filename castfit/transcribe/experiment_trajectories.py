@@ -16,28 +16,22 @@ Notation: K nodes, m times of a stretch; the first is the time of its node, or o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.casadi_functions import BatchedFunction, PerObjectCache
 from castfit._support.records import dataclass
-from castfit.integrate.integrator import integrator_of, relative_grid
-from castfit.integrate.lanes import Lanes, merge, snap_times, time_rounding
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from castfit._support.arrays import Array
-    from castfit.experiment.inputs import Input
-    from castfit.integrate.integrator import Integrator
-    from castfit.integrate.lanes import IntegrationStop
-    from castfit.integrate.options import IntegratorOptions
-    from castfit.model.model import Model
-    from castfit.problem.event_schedule import NumericSchedule
-
+from castfit.experiment.inputs import Input
+from castfit.integrate.integrator import Integrator, integrator_of, relative_grid
+from castfit.integrate.lanes import IntegrationStop, Lanes, merge, snap_times, time_rounding
+from castfit.integrate.options import IntegratorOptions
+from castfit.model.model import Model
+from castfit.problem.event_schedule import NumericSchedule
 
 _MIN_OUTPUTS_TO_BUILD = 50  # outputs of a stretch, below which single steps cost less than an integrator
 

@@ -14,7 +14,7 @@ from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge
-from castfit.solve.staged import Linearization, MatchingProducts
+from castfit.solve.staged import Linearization, MatchingProducts, StagedProblem
 from castfit.transcribe.shooting_problem import ShootingProblem, derivative_mistakes, is_adjoint_cheaper
 from castfit.transcribe.stage_division import (
     divide_all,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
-    from castfit.solve.staged import StagedProblem
 
 
 @public("castfit")

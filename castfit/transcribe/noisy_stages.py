@@ -25,23 +25,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array, Index
 from castfit._support.casadi_functions import BatchedFunction, PerObjectCache
 from castfit.integrate.lanes import merge, snap_times
 from castfit.model.model import Model
+from castfit.problem.compiled_experiments import Condition
+from castfit.problem.compiled_problem import CompiledProblem
+from castfit.problem.event_schedule import NumericSchedule, StageEndUpdate
+from castfit.problem.observables import ObservedOutput
+from castfit.problem.parameter_map import NaturalValues
 from castfit.transcribe.experiment_trajectories import as_measured, input_cubics
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.problem.event_schedule import NumericSchedule, StageEndUpdate
-    from castfit.problem.observables import ObservedOutput
-    from castfit.problem.parameter_map import NaturalValues
 
 NOISE_MODES = 2
 """Modes of noise in a stage: their error in linear models is of the order of that of the Runge-Kutta method."""

@@ -25,25 +25,18 @@ cannot be evaluated there, and, once the search has ended, the verification (see
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
+from castfit._support.arrays import Array
 from castfit._support.records import dataclass
-from castfit.integrate import IntegratorOptions, Lanes, shift_cubics
+from castfit.integrate import Integrator, IntegratorOptions, Lanes, shift_cubics
 from castfit.integrate.integrator import integrator_of
 from castfit.solve.matrices import BlockLU
-from castfit.transcribe.elements import table
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-    from castfit.integrate import Integrator
-    from castfit.transcribe.collocation_problem import CollocationProblem
-    from castfit.transcribe.elements import CollocationScheme, ElementConstants, PointEquations
-
+from castfit.transcribe.collocation_problem import CollocationProblem
+from castfit.transcribe.elements import CollocationScheme, ElementConstants, PointEquations, table
 
 _MAX_ELEMENT_SPLIT = 8  # parts of an element per round: far from the final mesh the orders do not hold yet
 _REFERENCE_OPTIONS = IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-12)

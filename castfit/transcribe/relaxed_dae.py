@@ -15,20 +15,17 @@ The integrated system has more parameters, (p, rho_k).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
+from castfit.integrate import IntegratorOptions, Lanes
 from castfit.integrate.algebraic import AlgebraicEquations, AlgebraicPoints
 from castfit.integrate.lanes import shift_slopes
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.integrate import IntegratorOptions, Lanes
-    from castfit.model.model import Model, System
+from castfit.model.model import Model, System
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,22 +19,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.integrate import shift_cubics
-from castfit.integrate.integrator import integrator_of, relative_grid
-from castfit.integrate.lanes import merge, snap_times
-from castfit.solve.staged import Failure
+from castfit.integrate import Integrator, IntegratorOptions, Lanes, Trajectories, shift_cubics
+from castfit.integrate.integrator import Integrable, integrator_of, relative_grid
+from castfit.integrate.lanes import LaneFailure, merge, snap_times
+from castfit.solve.staged import Chain, Failure
 from castfit.transcribe.experiment_trajectories import as_measured, input_cubics
 from castfit.transcribe.observation import MeasurementRows, measurement_rows
-from castfit.transcribe.stage_division import StagedMeasurements, arrange
+from castfit.transcribe.stage_division import StageDivision, StagedMeasurements, arrange
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
-    from castfit.integrate import Integrator, IntegratorOptions, Lanes, Trajectories
-    from castfit.integrate.integrator import Integrable
-    from castfit.integrate.lanes import LaneFailure
     from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.solve.staged import Chain
-    from castfit.transcribe.stage_division import StageDivision
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,7 +66,7 @@ from castfit.transcribe.segments import (
     plan_integration,
 )
 from castfit.transcribe.stage_division import StageDivision, arrange, divide, stages_of
-from castfit.transcribe.trajectory import constant_trajectory, every_state_measured, known_states
+from castfit.transcribe.trajectory import Trajectory, constant_trajectory, every_state_measured, known_states
 from castfit.transcribe.transcribed_problem import TranscribedProblem, parameter_scale, relations_of, variable_bounds
 from castfit.transcribe.triggers import locate_triggered_events
 
@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.event_schedule import StageEndUpdate
     from castfit.problem.parameter_map import NaturalValues
-    from castfit.transcribe.trajectory import Trajectory
 
 
 _MAX_START_SIMULATIONS = 3  # number of simulations from the start that determine magnitudes

@@ -12,7 +12,7 @@ from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
 from castfit.integrate import IntegratorOptions
-from castfit.solve.staged import GradientEvaluation, Linearization
+from castfit.solve.staged import GradientEvaluation, Linearization, StagedProblem
 from castfit.transcribe.shooting_problem import (
     ShootingProblem,
     adjoint_obstacle,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.problem.problem import Posable
-    from castfit.solve.staged import StagedProblem
 
 
 @public("castfit")

@@ -33,7 +33,7 @@ from castfit._support.records import dataclass
 from castfit._support.status import raise_if_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge, snap_times, time_rounding
-from castfit.problem.event_schedule import StageEndUpdate, follows, merge_instants
+from castfit.problem.event_schedule import Schedule, StageEndUpdate, SwitchedParameter, follows, merge_instants
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.problem.event_schedule import Schedule, SwitchedParameter
 
 
 _MIN_OCCUPIED_FRACTION = 0.5  # share of equal intervals with data, below which they are not used ...

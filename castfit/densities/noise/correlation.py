@@ -11,22 +11,18 @@ P_ij = exp(-|t_i - t_j| / tau),  it is  (e_i - phi_i e_{i-1}) / sqrt(1 - phi_i^2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
 
 from castfit._support.arguments import read_real, read_reals, shorten_repr
+from castfit._support.arrays import Array, Mask
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit.densities.noise.unknown import UnknownSigma
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from castfit._support.arrays import Array, Mask
 
 JOINT = "joint"
 """The name of unknown standard deviations whose covariance is unknown as well."""

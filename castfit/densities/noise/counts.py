@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs
 from castfit.densities.noise.special import log1p_ratio, log_gamma, log_rising
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-
 
 # Smaller expected counts are set to this value: integrators err by as much, and the information stays finite.
 _MIN_EXPECTED_COUNT = 1e-8

@@ -38,22 +38,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.arguments import plain_numbers
+from castfit._support.arrays import Array
 from castfit._support.pickling import Picklable
 from castfit._support.records import dataclass
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-
 
 # Smallest starting value of a standard deviation, relative to the root mean square of the data.
 _MIN_START_SPREAD = 1e-10

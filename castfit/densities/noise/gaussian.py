@@ -24,21 +24,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_one_of, read_real, shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit.densities.noise.density import Density, Noise, floor_spread, lower_triangular, pairs, secant_curvature
 from castfit.densities.noise.special import normal_tail
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-
 
 _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
 _MIN_UNCENSORED_SHARE = 0.5  # share of uncensored values above which the starting spread is computed from them alone

@@ -16,20 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.graphs import rewrite_operations
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
 from castfit.densities.noise.density import KINK_HALF_WIDTH, Density, Noise
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import read_real, shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
@@ -34,10 +35,6 @@ from castfit.densities.noise.density import (
     pairs,
     secant_curvature,
 )
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-
 
 _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
 _NORMAL_QUARTILE = 0.6744897501960817  # upper quartile of the standard normal distribution

@@ -8,18 +8,15 @@ from __future__ import annotations
 import threading
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.casadi_functions import BatchedFunction, PerObjectCache
-from castfit.densities.noise.density import factor_curvature
+from castfit.densities.noise.density import Noise, factor_curvature
 from castfit.densities.noise.fisher_information import information_root
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.densities.noise.density import Noise
 
 
 class DensityFunctions:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.arguments import (
     is_one_of,
@@ -18,16 +19,12 @@ from castfit._support.arguments import (
     shorten_repr,
     symbol_or_text_name,
 )
+from castfit._support.arrays import Array
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.status import raise_if_mistakes, unknown_names
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-    from castfit.densities.priors.distributions import PriorDistribution
+from castfit.densities.priors.distributions import PriorDistribution
 
 _MAX_RELATIVE_ASYMMETRY = 1e-10  # a larger asymmetry of a covariance, relative to its diagonal, is more than rounding
 

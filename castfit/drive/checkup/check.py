@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,14 +27,10 @@ from castfit.drive.checkup.examinations import (
 )
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.fit.fit import plain_fit as fit
-from castfit.fit.methods import given_parts
+from castfit.fit.methods import Solver, Transcription, given_parts
 from castfit.integrate import IntegratorOptions
-from castfit.problem.problem import start_mistakes
+from castfit.problem.problem import Posable, start_mistakes
 from castfit.result.result import Result
-
-if TYPE_CHECKING:
-    from castfit.fit.methods import Solver, Transcription
-    from castfit.problem.problem import Posable
 
 _MAX_FIT_TIME_FRACTION = 0.3  # fraction of max_time for the fit
 

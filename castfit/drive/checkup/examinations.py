@@ -8,36 +8,30 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError
 from castfit.drive.checkup.stiffness import stiffness
 from castfit.fit.choice import CostFeatures, available_memory, choose, format_memory, predict_costs
 from castfit.fit.fit import plain_fit as fit
-from castfit.fit.methods import TRANSCRIPTIONS
-from castfit.integrate import STEPPED, SUNDIALS, sundials
+from castfit.fit.methods import TRANSCRIPTIONS, Solver, Transcription
+from castfit.integrate import STEPPED, SUNDIALS, IntegratorOptions, sundials
 from castfit.integrate.esdirk_binding import wanted_compiler
+from castfit.problem.compiled_experiments import Condition
+from castfit.problem.compiled_problem import CompiledProblem
+from castfit.problem.problem import Posable
 from castfit.result.covariance import statistics
 from castfit.result.identifiability import CORRELATED_WITH, NOT_IDENTIFIABLE, POORLY_DETERMINED
 from castfit.result.residuals import NO_FINDING
+from castfit.result.result import Result
 from castfit.result.structural_identifiability import magnitudes_of, random_values, structure
 from castfit.simulate.output_sensitivities import OutputSensitivities, responses
 from castfit.simulate.simulate import SimulationError, predict
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.fit.methods import Solver, Transcription
-    from castfit.integrate import IntegratorOptions
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.problem.problem import Posable
-    from castfit.result.result import Result
-
 
 _MAX_DERIVATIVE_ERROR = 1e-3  # relative error of a derivative, beyond which the check warns
 _DIFFERENCE_STEP_REL = 1e-3  # step of finite differences, relative to each quantity's size

@@ -34,7 +34,7 @@ from castfit.drive.uncertainty.inputs import UNKNOWN_MODEL
 from castfit.integrate import STEPPED, IntegratorOptions, method_of
 from castfit.model.model import Model
 from castfit.result.result import Result
-from castfit.simulate.simulate import SimulatedPath, SimulationRequest, paths
+from castfit.simulate.simulate import SimulatedPath, SimulationRequest, Times, paths
 
 if TYPE_CHECKING:
     import pathlib
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array
     from castfit.problem.problem import Posable
-    from castfit.simulate.simulate import Times
 
     Complex = NDArray[np.complex128]
 

@@ -21,13 +21,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index, Mask
+from castfit._support.arrays import Array, Index, Mask
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,15 +16,13 @@ few are needed.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.optimize import linprog
 
+from castfit._support.arrays import Array, Index, Mask
 from castfit.drive.design.interior_point import CandidatePool, DesignGoal, GoalTangent, RelaxedDesign, optimality_bound
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index, Mask
 
 _MAX_ROUNDS = 60  # rounds of linear programs
 _MIN_PLANE_WEIGHT = 1e-12  # multiplier of a plane, or eigenvalue of Z, below which it is dropped

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -29,6 +29,7 @@ from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
+from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import LogNormal
 from castfit.drive.design.criteria import ECriterion
 from castfit.drive.design.cutting_planes import maximize_below_planes
@@ -42,14 +43,11 @@ from castfit.drive.design.knowledge import (
     information_rows,
     transform_slope,
 )
+from castfit.drive.design.purchases import CandidateSelection
 from castfit.drive.design.simple_schedules import build_simple_designs
 from castfit.problem.problem import Problem
 from castfit.result.result import Result
-
-if TYPE_CHECKING:
-    from castfit.densities.noise.density import Noise
-    from castfit.drive.design.purchases import CandidateSelection
-    from castfit.simulate.output_sensitivities import OutputSensitivities
+from castfit.simulate.output_sensitivities import OutputSensitivities
 
 _MAX_ROUNDS = 60  # rounds of a linear program and a fit of the rivals
 _GAP_RTOL = 1e-5  # gap, relative to the bound, that ends the rounds

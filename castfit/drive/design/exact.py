@@ -7,19 +7,16 @@ exchanges with the largest sensitivities are evaluated.  The bound of the relaxe
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from castfit._support.arrays import Array, Index, Mask
 from castfit._support.ties import first_argmin, stable_order
 from castfit.drive.design.interior_point import CandidatePool, DesignGoal, compute_tangent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from castfit._support.arrays import Array, Index, Mask
 
 _MAX_ENTERING = 30  # candidates with the largest sensitivities that are evaluated
 _MAX_TRIAL_MATRICES = 2000  # number of matrices up to which all candidates are evaluated

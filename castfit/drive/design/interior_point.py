@@ -27,16 +27,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from castfit.drive.design.criteria import ECriterion
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
-    from castfit.drive.design.criteria import CriterionLinearization, InformationCriterion
+from castfit._support.arrays import Array, Index
+from castfit.drive.design.criteria import CriterionLinearization, ECriterion, InformationCriterion
 
 _MU_REDUCTION = 0.15  # factor by which a step aims to reduce the complementarity
 # The same from a good design: at least this factor, and the power of the relative complementarity.

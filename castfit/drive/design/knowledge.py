@@ -14,43 +14,38 @@ standard deviation above 1e4 counts as unknown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from castfit._support.arguments import describe_rejected, shorten_repr
+from castfit._support.arrays import Array, Index, Mask
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes, suggest, unknown_names
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
+from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.densities.noise.robust import HeavyTailed
 from castfit.drive.design.candidate import Candidate, with_fields
 from castfit.drive.design.choices import substitute_choices
-from castfit.experiment.events import is_after_data
+from castfit.drive.design.interior_point import CandidatePool
+from castfit.experiment.events import Happening, is_after_data
 from castfit.experiment.experiment import Experiment, SteadyStart
 from castfit.experiment.measurements import Relative
 from castfit.integrate import IntegratorOptions
+from castfit.problem.compiled_experiments import Condition
+from castfit.problem.compiled_problem import CompiledProblem
+from castfit.problem.observables import ObservedOutput
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem
+from castfit.problem.quantities import Quantity
 from castfit.result.result import Result
 from castfit.simulate.output_sensitivities import OutputSensitivities, ResponseFunction
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from castfit._support.arrays import Array, Index, Mask
-    from castfit.densities.noise.density import Noise
-    from castfit.drive.design.interior_point import CandidatePool
-    from castfit.experiment.events import Happening
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.problem.observables import ObservedOutput
-    from castfit.problem.quantities import Quantity
 
 WEAK_PRIOR_INFORMATION = 1e-10  # information of the weak prior of each quantity, in relative changes
 EQUATION_PRECISION = 1e5  # square root of the information of an equation between quantities, in relative changes

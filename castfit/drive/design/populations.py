@@ -24,23 +24,25 @@ P        schedules;  rows (..., 2, m + n_u) of values: (L, J) / s and (0, s') / 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations_with_replacement
 from math import comb
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.interpolate import CubicSpline
 
 from castfit._support.arguments import shorten_repr
+from castfit._support.arrays import Array, Index
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.ties import first_argmax
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
-from castfit.drive.design.candidate import with_fields
+from castfit.drive.design.candidate import Candidate, with_fields
 from castfit.drive.design.exact import CandidatePositions
-from castfit.drive.design.interior_point import CandidatePool, optimize_weights
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, RelaxedDesign, optimize_weights
 from castfit.drive.design.knowledge import (
     WEAK_PRIOR_INFORMATION,
     DesignInformation,
@@ -48,25 +50,17 @@ from castfit.drive.design.knowledge import (
     extend_with_candidates,
     tighten_tolerances,
 )
+from castfit.drive.design.purchases import CandidateSelection
 from castfit.drive.design.simple_schedules import EQUIDISTANT, PRESENT, RATIOS, find_simple_places
 from castfit.drive.design.times_between import MIN_SPLINE_TIMES, optimize_times
-from castfit.drive.population.compiled import compile_population
+from castfit.drive.population.compiled import CompiledPopulation, compile_population
 from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.spec import Population
+from castfit.experiment.experiment import Experiment
+from castfit.integrate import IntegratorOptions
+from castfit.problem.compiled_experiments import Condition
+from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from castfit._support.arrays import Array, Index
-    from castfit.drive.design.candidate import Candidate
-    from castfit.drive.design.interior_point import DesignGoal, RelaxedDesign
-    from castfit.drive.design.purchases import CandidateSelection
-    from castfit.drive.population.compiled import CompiledPopulation
-    from castfit.experiment.experiment import Experiment
-    from castfit.integrate import IntegratorOptions
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.parameters import Parameter
 
 _MAX_ENUMERATED_SCHEDULES = 2000  # number of a group's schedules up to which all of them are compared
 _N_FIRST_SCHEDULES = 12  # random schedules of a group with which a search begins

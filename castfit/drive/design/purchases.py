@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from castfit._support.arguments import read_mapping, read_real, shorten_repr
+from castfit._support.arrays import Array, Index
 from castfit._support.status import collect_mistakes, suggest
 from castfit.drive.design.exact import CandidatePositions
 from castfit.drive.design.interior_point import CandidatePool, max_affordable_counts
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
-    from castfit.drive.design.knowledge import DesignInformation, PredictedValues
+from castfit.drive.design.knowledge import DesignInformation, PredictedValues
 
 _GRID_REFINEMENT = 10  # intervals per interval of the grid, if times may lie between grid times
 _MAX_REFINED_TIMES = 2000  # times of a refined grid, roughly

@@ -19,35 +19,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array, Index
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
-from castfit.drive.design.choices import choice_locations, collect_choices, piece_edges
+from castfit.drive.design.candidate import Candidate
+from castfit.drive.design.choices import DesignChoice, choice_locations, collect_choices, piece_edges
 from castfit.drive.design.knowledge import DesignInformation, information_factors
-from castfit.experiment.events import occurrences
-from castfit.experiment.experiment import Free
+from castfit.experiment.events import ScheduledEvent, occurrences
+from castfit.experiment.experiment import Experiment, Free
 from castfit.experiment.inputs import Placeholder
 from castfit.experiment.measurements import Relative
 from castfit.model.expressions import substitute_by_name
-from castfit.model.model import by_name
+from castfit.model.model import Model, by_name
 from castfit.problem.compiled_experiments import resolve_overrides
 from castfit.problem.constraints import ALONG, Constraint
 from castfit.problem.parameters import initial_values
-from castfit.problem.quantities import fixed_value
+from castfit.problem.quantities import Quantity, fixed_value
 from castfit.transcribe.experiment_trajectories import input_cubics
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
-    from castfit.drive.design.candidate import Candidate
-    from castfit.drive.design.choices import DesignChoice
-    from castfit.experiment.events import ScheduledEvent
-    from castfit.experiment.experiment import Experiment
-    from castfit.model.model import Model
-    from castfit.problem.quantities import Quantity
 
 _ca: Any = ca  # functions that take graphs and numbers of every kind
 _NODE_MERGE_RTOL = 1e-12  # distance up to which two nodes are merged, relative to the whole time

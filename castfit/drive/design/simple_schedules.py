@@ -6,14 +6,11 @@ The third schedule repeats the times measured so far.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
-    from castfit.drive.design.knowledge import DesignInformation
-    from castfit.drive.design.purchases import CandidateSelection
+from castfit._support.arrays import Array, Index
+from castfit.drive.design.knowledge import DesignInformation
+from castfit.drive.design.purchases import CandidateSelection
 
 EQUIDISTANT, RATIOS, PRESENT = "equidistant times", "times in equal ratios", "the present times"
 

@@ -5,22 +5,19 @@ The model predicts the rows at the new times, which are accepted only if the cri
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import minimize
 
+from castfit._support.arrays import Array, Index
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal
+from castfit.drive.design.knowledge import DesignInformation
 from castfit.drive.design.purchases import CandidateSelection, candidate_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from castfit._support.arrays import Array, Index
-    from castfit.drive.design.interior_point import CandidatePool, DesignGoal
-    from castfit.drive.design.knowledge import DesignInformation
 
 _MAX_SHIFT_FRACTION = 0.5  # largest shift of a time, as a fraction of the grid step
 MIN_SPLINE_TIMES = 4  # grid times that a spline needs

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import chdtri
@@ -22,6 +22,7 @@ from castfit._support.renamed import with_old_names
 from castfit._support.status import Status, raise_if_mistakes
 from castfit._support.text_tables import TextTable, format_to_error
 from castfit.drive.design.populations import PopulationDesignInformation
+from castfit.drive.design.proposal import Design
 from castfit.drive.population.compiled import CompiledPopulation, compile_population
 from castfit.drive.population.distributed import build_cohort, default_integrator
 from castfit.drive.population.mixed_effects import mixed_effects
@@ -30,11 +31,8 @@ from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import CUT_OFF
 from castfit.drive.uncertainty.refits.resampling import output_places
 from castfit.drive.uncertainty.refits.run import Refit, RefitsResult, carry_out_refits
-
-if TYPE_CHECKING:
-    from castfit.drive.design.proposal import Design
-    from castfit.integrate import IntegratorOptions
-    from castfit.problem.problem import Problem
+from castfit.integrate import IntegratorOptions
+from castfit.problem.problem import Problem
 
 OPTIONS = ("workers", "max_time", "fit_max_time", "callback", "verbose")
 _RATIO_COVERAGE = 0.99  # probability of the range of scatter / promised

@@ -20,12 +20,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from castfit._support.arguments import describe_rejected, is_one_of, shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
@@ -35,11 +37,6 @@ from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES
 from castfit.result.result import Result
 from castfit.result.same_data import data_mistakes
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
 
 _MAX_PREDICTION_DIFFERENCE_SD = 1e-2  # root mean square in standard deviations, up to which predictions are equal
 _STATISTIC_ERROR = 1e-3  # of T: error that two fits may contribute

@@ -19,15 +19,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array, Index
 from castfit._support.silence import capture_output
 from castfit._support.time_limit import StopRequested
+from castfit.drive.population.compiled import CompiledPopulation
 from castfit.drive.population.likelihoods import IndividualCurvature
 from castfit.integrate import STEPPED, IntegratorOptions, Lanes, Sensitivities, Trajectories
 from castfit.integrate.integrator import integrator_of
+from castfit.problem.compiled_experiments import Condition
 from castfit.problem.fingerprint import digest
 from castfit.problem.parameter_map import MappedExpressions, natural_value
 from castfit.transcribe.experiment_trajectories import mean_magnitude
@@ -35,14 +39,6 @@ from castfit.transcribe.observation import MeasurementRows, NonGaussianOutput, O
 from castfit.transcribe.segments import Segments, cut_segments
 from castfit.transcribe.stage_division import divide
 from castfit.transcribe.trajectory import constant_trajectory
-
-if TYPE_CHECKING:
-    import casadi as ca
-
-    from castfit._support.arrays import Array, Index
-    from castfit.drive.population.compiled import CompiledPopulation
-    from castfit.problem.compiled_experiments import Condition
-
 
 _BLOCK_SIZE = 256  # individuals that one call integrates
 _MAX_GRID_TIMES = 200  # times of the common grid of individuals that are measured at different times

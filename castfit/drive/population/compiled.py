@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import option_mistakes, read_real
+from castfit._support.arrays import Array, Index, Mask
 from castfit._support.bounds import bound_mistakes
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit.densities.noise.gaussian import Gaussian
@@ -33,10 +34,6 @@ from castfit.problem.parameters import Parameter, initial_values
 from castfit.problem.prior_rows import PriorRows, QuantityPrior, prior_rows
 from castfit.problem.problem import Problem, kind_mistakes
 from castfit.problem.quantities import Quantity
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index, Mask
-
 
 _SIGMA_GUESS_FRACTION = 0.2  # of the median of the data: the guess of an unknown standard deviation
 _MIN_OMEGA_FRACTION = 1e-3  # of its guess: the lower bound of a standard deviation of a population

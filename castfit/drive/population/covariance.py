@@ -15,12 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
+from castfit._support.arrays import Array, Index
 
 
 @dataclass(frozen=True)

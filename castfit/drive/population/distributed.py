@@ -8,20 +8,18 @@ on the other individuals, so they are equal to the numbers of one process.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from castfit._support.arrays import Array, Index
 from castfit._support.process_pool import LostTask
 from castfit.drive.population.batched import BatchedCohort, laid_out, suitable
+from castfit.drive.population.compiled import CompiledPopulation
 from castfit.drive.population.likelihoods import Cohort, IndividualCurvature, SimulatedCohort
 from castfit.integrate import STEPPED, IntegratorOptions
 from castfit.integrate.distributed import make_worker_object, workers
 from castfit.integrate.esdirk_binding import missing_integrator_reason
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
-    from castfit.drive.population.compiled import CompiledPopulation
 
 Answers = Callable[[str, Sequence[tuple[Any, ...]]], Sequence[Any]]
 

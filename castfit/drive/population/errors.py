@@ -12,16 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit.drive.population.laplace import LaplaceApproximation, LikelihoodScores, MarginalLikelihood
 from castfit.drive.population.search import make_positive_definite
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-
 
 _MIN_INDIVIDUALS_ONE_SIDED = 200  # individuals from which one-sided differences are used
 _DIFFERENCE_STEP_SE = 0.05  # step of differences in approximate standard errors, limited to this step of y

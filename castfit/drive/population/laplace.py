@@ -19,17 +19,13 @@ of H: one pair of simulations of all individuals for each own and shared paramet
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array
+from castfit.drive.population.compiled import CompiledPopulation
 from castfit.drive.population.likelihoods import Cohort
 from castfit.drive.population.modes import IndividualModes, IndividualPrior, find_modes
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.drive.population.compiled import CompiledPopulation
-
 
 _MAX_EM_STEP = 1.0  # step of a parameter, mostly a logarithm, towards the maximum of an expectation
 # Of a parameter's magnitude: the truncation error is 1e-6, and integration errors of 1e-9 contribute as much.

@@ -12,17 +12,15 @@ faster (`castfit.drive.population.batched`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from castfit._support.arrays import Array, Index
+from castfit.drive.population.compiled import CompiledPopulation
+from castfit.integrate import IntegratorOptions
 from castfit.transcribe.observation import constant
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
-    from castfit.drive.population.compiled import CompiledPopulation
-    from castfit.integrate import IntegratorOptions
 
 
 @dataclass(frozen=True)

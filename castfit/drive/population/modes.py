@@ -12,15 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array, Mask
 from castfit.drive.population.likelihoods import Cohort, IndividualCurvature
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Mask
-
 
 # Predicted decreases of -log p by a Newton step, relative to 1 + |-log p|:
 _MODE_DECREASE_RTOL = 1e-14  # at a mode: phi then has an error of 1e-7 of its own uncertainty

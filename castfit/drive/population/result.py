@@ -23,7 +23,7 @@ from castfit.drive.run.run_result import RunResult
 from castfit.problem.parameter_map import natural_value
 from castfit.result.residuals import replicates
 from castfit.simulate.predictions import Prediction
-from castfit.simulate.simulate import simulate
+from castfit.simulate.simulate import Times, simulate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from castfit.drive.population.compiled import CompiledPopulation
     from castfit.drive.population.errors import EstimateErrors
     from castfit.integrate import IntegratorOptions
-    from castfit.simulate.simulate import Times
 
 
 # Shrinkage above which plots and correlations of individual values mislead  [Savic, Karlsson 2009].

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
@@ -19,15 +19,12 @@ from castfit._support.arguments import (
     shorten_repr,
     symbol_or_text_name,
 )
+from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit.experiment.measurements import is_frame
 from castfit.problem.parameters import Parameter
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-
 
 DISTRIBUTIONS = ("lognormal", "normal")
 

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import casadi as ca
 import numpy as np
 
-if TYPE_CHECKING:
-    import casadi as ca
-
-    from castfit._support.arrays import Array, Mask
-
+from castfit._support.arrays import Array, Mask
 
 _RANK_RTOL = 1e-11  # smaller singular values, relative to the largest, count as zero
 _COMMON_DENOMINATOR = 60.0  # coefficients that are multiples of 1 / 60 up to rounding are rounded to them

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array, Mask
 from castfit.integrate.integrator import Integrator
 from castfit.integrate.lanes import Lanes
 from castfit.integrate.options import IntegratorOptions
-
-if TYPE_CHECKING:
-    import casadi as ca
-
-    from castfit._support.arrays import Array, Mask
 
 _OUTPUT_TIME_RATIO = 8.0  # ratio of two consecutive output times
 _OUTPUTS_PER_RUN = 8  # number of output times of one integration

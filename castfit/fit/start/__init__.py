@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from castfit._support.arrays import Array
 from castfit._support.records import dataclass
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit._support.status import Status
-    from castfit.simulate.simulate import TrajectoryNodes
+from castfit._support.status import Status
+from castfit.simulate.simulate import TrajectoryNodes
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
+from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.densities.noise.density import Noise
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.solve.staged import StagedProblem
+from castfit.problem.compiled_experiments import Condition
+from castfit.problem.compiled_problem import CompiledProblem
+from castfit.solve.staged import StagedProblem
 
 _MAX_SPREAD_ROUNDS = 8  # Limit on the fits with updated spreads.
 _FEW_COUNTS = 5  # Number of counts below which their dispersion is not estimated.

@@ -10,21 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.time_limit import StopRequested, with_deadline
 from castfit.fit.start.search_problem import SearchProblem
 from castfit.fit.start.soft_start import soft_start
 from castfit.solve.dense_descent import minimize_in_trust_region, supports_dense_descent
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Iteration, SolveControl
+from castfit.solve.staged import StagedProblem
 from castfit.solve.step_control import StepControl, TrustRegion
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.solve.staged import StagedProblem
 
 LOOK_ITERATIONS = (10, 25)
 """Iterations at which a candidate must not be worse than half of those before it."""

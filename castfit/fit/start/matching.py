@@ -7,29 +7,22 @@ sensitivity: with rate constants of 0.5 and intervals of 1230, exp(-p t) and all
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.time_limit import StopRequested
+from castfit.integrate import IntegratorOptions
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.solve.arrow import solve_arrow
 from castfit.solve.penalty_homotopy import RelaxationLevel, RelaxedProblem
 from castfit.solve.solution import CountingProblem
+from castfit.solve.staged import Evaluation, Mask
 from castfit.transcribe.collocation import Collocation
-from castfit.transcribe.collocation_problem import CollocationProblem
-from castfit.transcribe.trajectory import Trajectory, known_states
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from castfit._support.arrays import Array
-    from castfit.integrate import IntegratorOptions
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.solve.staged import Evaluation, Mask
-    from castfit.transcribe.collocation_problem import QuantitySlopes
-    from castfit.transcribe.trajectory import States
-
+from castfit.transcribe.collocation_problem import CollocationProblem, QuantitySlopes
+from castfit.transcribe.trajectory import States, Trajectory, known_states
 
 _MATCHING_LEVEL = RelaxationLevel(0.065, 1.0)
 _MAX_MATCHING_ITERATIONS = 30  # Limit on the iterations of gradient matching.

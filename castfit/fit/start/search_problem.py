@@ -6,28 +6,24 @@ Such points are not reported: `castfit.fit` fits promising ones again at full ac
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array, Mask
 from castfit._support.casadi_functions import RecentObjectCache
 from castfit._support.reprs import join_limited
 from castfit.fit.start.gaussian_surrogate import gaussian_surrogate
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.esdirk_binding import missing_integrator_reason
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.linear_scales import eliminable_blocks
 from castfit.solve.subproblem import units_between, units_of_search
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 from castfit.transcribe.trajectory import every_state_measured
 from castfit.transcribe.transcribed_problem import parameter_scale
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from castfit._support.arrays import Array, Mask
-    from castfit.problem.compiled_problem import CompiledProblem
 
 _SEARCH_TOLERANCES = 1e-6, 1e-8
 _ACCURATE_TOLERANCES = 1e-7, 1e-9

@@ -12,32 +12,28 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit._support.arguments import is_one_of, shorten_repr
+from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
 from castfit._support.time_limit import StopRequested
 from castfit.fit.start import StartingPoint
+from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge
+from castfit.problem.compiled_experiments import Condition
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.positivity import positive_states
 from castfit.simulate.simulate import TrajectoryNodes
 from castfit.solve.relaxed_dynamics import LONG_RAMP, SHORT_RAMP, FlatRelaxedProblem, SearchCoordinates, run_homotopy
 from castfit.solve.solution import CountingProblem, SolveControl
-from castfit.solve.staged import rows_in_units
+from castfit.solve.staged import Chain, Evaluation, Mask, StagedProblem, rows_in_units
 from castfit.transcribe.collocation_problem import collocation_problem
 from castfit.transcribe.stage_division import check_triggers
 from castfit.transcribe.trajectory import Trajectory, start_trajectory
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.integrate import IntegratorOptions
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.solve.staged import Chain, Evaluation, Mask, StagedProblem
 
 RELAXATION_RAMPS = {"long": LONG_RAMP, "short": SHORT_RAMP}
 """Prices of equations, from the first to the last."""

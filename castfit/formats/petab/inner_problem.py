@@ -24,14 +24,13 @@ import numpy as np
 
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.problem.lie_derivatives import graph_of
-from castfit.problem.parameter_map import MappedExpressions, natural_value
+from castfit.problem.parameter_map import MappedExpressions, NaturalValues, natural_value
 from castfit.transcribe.variable_projection import Projection, least_squares
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.problem.parameter_map import NaturalValues
     from castfit.transcribe.observation import MeasurementRows
 
 _TURNS, _STILL = (

@@ -14,7 +14,7 @@ from castfit._support.status import collect_mistakes, raise_if_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.esdirk_binding import missing_integrator_reason
 from castfit.problem.compiled_problem import CompiledProblem
-from castfit.problem.problem import Problem, kind_mistakes
+from castfit.problem.problem import Posable, Problem, kind_mistakes
 from castfit.result.covariance import neg2loglik
 from castfit.result.residuals import ResidualTable, residual_table
 from castfit.result.result import Result
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array
     from castfit.formats.petab.loading import LoadedProblem
-    from castfit.problem.problem import Posable
     from castfit.solve.staged import Evaluation, StagedProblem
 
 

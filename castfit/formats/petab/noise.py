@@ -7,17 +7,14 @@ factor log 10 in each logarithm; rows are the same as in `Laplace`, with d log m
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.reprs import add_brief_repr
 from castfit.densities.noise.density import Density, Noise, floor_spread, lower_triangular, pairs, secant_curvature
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-
 
 _KINK_HALF_WIDTH = 1e-3  # half width of the parabola that replaces the kink of abs(r) at 0, as in Laplace
 

@@ -7,17 +7,15 @@ import io
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from castfit._support.arguments import option_mistakes
 from castfit._support.status import collect_mistakes, raise_if_mistakes, suggest
 from castfit.formats.petab.likelihood import simulated
 from castfit.formats.petab.loading import load_tables
 from castfit.formats.petab.yaml_file import read_overview
+from castfit.problem.quantities import Quantity
 from castfit.result.result import Result
-
-if TYPE_CHECKING:
-    from castfit.problem.quantities import Quantity
 
 _HEAD = ("parameterId", "parameterScale", "lowerBound", "upperBound", "nominalValue", "estimate")
 

@@ -7,17 +7,14 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
 from math import sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.solve.staged import Evaluation, Layout, gaps
+from castfit.solve.solution import CountingProblem
+from castfit.solve.staged import Array, Evaluation, Index, Layout, gaps
 from castfit.solve.subproblem import LocalProblem, Step
-
-if TYPE_CHECKING:
-    from castfit.solve.solution import CountingProblem
-    from castfit.solve.staged import Array, Index
 
 
 @dataclass(frozen=True)

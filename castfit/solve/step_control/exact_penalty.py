@@ -10,16 +10,13 @@ The e_i are the equations' defects and the violations of path constraints; bound
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit._support.records import dataclass
 from castfit.solve.condensing import multipliers
+from castfit.solve.staged import Array, Evaluation
 from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome, violation, violation_units
-
-if TYPE_CHECKING:
-    from castfit.solve.staged import Array, Evaluation
 
 INTEGRATION_NOISE_RTOL = 1e-9
 """Change of the cost, relative to the half-square of the rows, that counts as an integration error."""

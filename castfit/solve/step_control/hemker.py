@@ -6,17 +6,12 @@ tried, g = -A^T r; if S rises still, that step is multiplied by S/(S + S') until
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from castfit._support.records import dataclass
 from castfit.solve.condensing import expand
-from castfit.solve.staged import half_square_in_units
+from castfit.solve.staged import Array, Layout, half_square_in_units
 from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome
-
-if TYPE_CHECKING:
-    from castfit.solve.staged import Array, Layout
 
 
 @dataclass(frozen=True)

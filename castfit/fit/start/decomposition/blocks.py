@@ -12,25 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
+from castfit._support.arrays import Array
 from castfit._support.status import InputError
 from castfit.experiment.experiment import Experiment
 from castfit.experiment.inputs import Input
 from castfit.model.model import Model
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem
 from castfit.problem.quantities import every_parameter, fixed_value
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import CompiledProblem
-
 
 _REMEDY = "start from 'matching' or from values"
 _MIN_MEASURED_TIMES = 3  # Smallest number of measured times from which a state is interpolated.

@@ -8,12 +8,13 @@ fit of the full model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit._support.arguments import rng_mistakes
+from castfit._support.arrays import Array
 from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
@@ -33,12 +34,6 @@ from castfit.solve.dense_descent import minimize_in_trust_region
 from castfit.solve.step_control import TrustRegion
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from castfit._support.arrays import Array
-
 
 _N_SCREENED_DRAWS = 200  # Number of random starts that are simulated once.
 _MAX_FITTED_STARTS = 12  # Limit on the best random starts that are fitted.
