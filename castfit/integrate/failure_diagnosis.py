@@ -49,6 +49,8 @@ def diagnose(error: str, log: list[str], start: float, duration: float, integrat
     causes = (cause for text in (error, printed) for cause, pattern in _CAUSES if re.search(pattern, text))
     # CasADi's Rosenbrock integrator says nothing when it runs out of steps or they become too short.
     cause = next(causes, "step_size" if integrator.method == "rosenbrock" else "solver")
+    if cause == "consistent_initialisation" and not integrator.n_z:
+        cause = "solver"  # IDAS found no derivatives of the states; no algebraic states exist
     details: list[str] = []
     place = re.search(r"(NaN|Inf) detected for output (?:\w*_)?(ode|alg), at \(row (\d+)", error + printed)
     if cause == "not_finite" and place:

@@ -39,6 +39,7 @@ from castfit.problem.problem import Posable, Problem, with_nodes
 from castfit.problem.validation import point_mistakes, tau_mistakes
 from castfit.simulate.predictions import Prediction, Simulation
 from castfit.transcribe.experiment_trajectories import (
+    NEGLIGIBLE_STATE_RATIO,
     IntegrationCase,
     NodeTrajectory,
     as_measured,
@@ -680,7 +681,8 @@ def _integrate_between_nodes(case: SimulationCase) -> list[NodeTrajectory]:
     z_held = np.repeat(case.z_guess[None], begins.size, axis=0)
     horizon = float(case.times[-1] - begins[0])
     unit = units_of(case.model, case.inputs, case.p, horizon, (begins, states, z_held))
-    zero_states = np.flatnonzero(mean_magnitude(states) == 0.0)  # what moves here may be far too small to be followed
+    # States that start at zero, or count as zero: their magnitudes may be far too small to be followed.
+    zero_states = np.flatnonzero(mean_magnitude(states) < NEGLIGIBLE_STATE_RATIO * unit[: states.shape[1]])
     stretches: list[NodeTrajectory] = []
     for _ in range(1 + _MAX_RESCALINGS):
         integration_case = IntegrationCase(

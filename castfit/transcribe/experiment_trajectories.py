@@ -8,7 +8,8 @@ to the output before the failure.  An event ends a stretch and begins the next.
 **Units.**  The unit of a state is its mean magnitude over a trajectory; absolute tolerances are relative to it, and it
 scales the variables.  A state that is zero there, because it starts at zero and was not simulated, gets the magnitude
 that its rate can produce: |f| T within the horizon T, or |f| / |df/dx| if it decays faster, with the other states at
-their known magnitudes.  So the products of a reaction get their units one after the other.  Everything here scales with
+their known magnitudes.  So the products of a reaction get their units one after the other.  A state far below what its
+rate can produce counts as zero, as absolute tolerances have it: relative to 1e-50 no step is short enough.  Everything here scales with
 the states and with time: in other units the units are other numbers and the tolerances the same.
 
 Notation: K nodes, m times of a stretch; the first is the time of its node, or of the event that it follows.
@@ -36,6 +37,7 @@ from castfit.problem.event_schedule import NumericSchedule
 _MIN_OUTPUTS_TO_BUILD = 50  # outputs of a stretch, below which single steps cost less than an integrator
 
 _MAGNITUDE_ROUNDS = 16  # number of rounds; in each, rates of known magnitude determine further magnitudes
+NEGLIGIBLE_STATE_RATIO = 1e-10  # of the magnitude that its rate can produce, below which a state counts as zero
 
 _MIN_NETWORK_MAGNITUDE_RATIO = 1e-12  # smallest magnitude relative to the largest, in models of many states
 _MIN_NETWORK_STATES = 100  # number of states from which a model counts as one of many states with one unit
@@ -315,14 +317,18 @@ def units_of(
     times, x, z = table
     size = mean_magnitude(x)
     min_decay = 1.0 / horizon if horizon > 0.0 else np.inf  # in no time at all nothing moves from zero
-    estimated_size = np.zeros(size.size)
+    estimated_size, is_estimated = np.zeros(size.size), np.zeros(size.size, dtype=bool)
     u = np.array([signal(times) for signal in inputs]).reshape(-1, times.size).T
-    for _ in range(min(size.size, _MAGNITUDE_ROUNDS) if (size == 0.0).any() else 0):
+    for _ in range(min(size.size, _MAGNITUDE_ROUNDS)):
         filled_states = np.where((x == 0.0) & (size > 0.0), size, x)
         rates, decay = _rates(model, u, times, filled_states, z, p)
-        estimated_size = np.where(size == 0.0, rates / np.maximum(decay, min_decay), 0.0)
-        if not (estimated_size > 0.0).any():
+        production = rates / np.maximum(decay, min_decay)
+        is_negligible = ~is_estimated & (size < NEGLIGIBLE_STATE_RATIO * production)
+        estimated_size = np.where(is_negligible, production, 0.0)
+        if not is_negligible.any():
             break
+        is_estimated |= is_negligible
+        x, size = np.where(is_negligible, 0.0, x), np.where(is_negligible, 0.0, size)
         # What decays the faster the larger it is settles between the two.
         _, faster = _rates(model, u, times, np.where(estimated_size > 0.0, estimated_size, filled_states), z, p)
         balance = rates / np.maximum(faster, min_decay)
@@ -349,11 +355,14 @@ def resolvable(size: Array) -> Array:
 
 
 def mean_magnitude(values: Array) -> Array:
-    """Return the mean absolute value of the finite entries of each column of (n, m); 0 if none is finite."""
+    """Return the mean absolute value of the finite entries of each column of (n, m).
+
+    The mean is 0 if no entry is finite, or if its reciprocal is not finite.
+    """
     finite = np.isfinite(values)
     with np.errstate(over="ignore"):
         mean = np.abs(np.where(finite, values, 0.0)).sum(axis=0) / np.maximum(finite.sum(axis=0), 1)
-    return np.where(np.isfinite(mean), mean, 0.0)
+    return np.where(np.isfinite(mean) & (mean >= np.finfo(float).tiny), mean, 0.0)
 
 
 def _rates(model: Model, u: Array, times: Array, x: Array, z: Array, p: Array) -> tuple[Array, Array]:

@@ -197,3 +197,63 @@ def test_magnitudes_of_a_small_model_may_be_any_decades_apart():
         table = np.array([0.0, 1.0]), np.array([[1.0, 0.0], [1.0, 0.0]]), np.zeros((2, 0))
         units = units_of(model, [], np.ones(1), 1.0, table)
         assert units[1] == pytest.approx(unit * units[0])
+
+
+@pytest.mark.parametrize("method", ["esdirk", "cvodes", "idas", "rosenbrock", "collocation"])
+@pytest.mark.parametrize("tiny", [1e-12, 1e-20, 1e-50, 1e-200, 1e-307, 5e-320])
+def test_simulate_tiny_initial_states_behave_as_zero(method, tiny):
+    """A -> B -> C in closed form; C begins at the tiny value too, and gets its unit from that of B."""
+    a, b, c, k = cf.symbols("a b c k")
+    for unit, second in ((1.0, 1.0), (1e-9, 1e6)):
+        model = cf.Model({a: -k * a, b: k * a - k * b, c: k * b}, parameters=[k])
+        t = np.array([1e-3, 1.0, 2.0])
+        out = cf.simulate(
+            model,
+            {"k": 0.7 / second},
+            t * second,
+            initial={"a": unit, "b": tiny * unit, "c": tiny * unit},
+            integrator=IntegratorOptions(method),
+        )
+        decay = np.exp(-0.7 * t)
+        np.testing.assert_allclose(out["b"] / unit, 0.7 * t * decay, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(out["c"] / unit, 1 - decay - 0.7 * t * decay, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("tiny", [1e-12, 1e-50, 1e-300])
+def test_simulate_growth_from_tiny_state_is_relatively_accurate(tiny):
+    """Nothing produces y but y itself: so it does not count as zero beside x."""
+    x, y, k = cf.symbols("x y k")
+    model = cf.Model({x: -0.1 * x, y: k * y * (1 - y)}, parameters=[k])
+    out = cf.simulate(model, {"k": 2.0}, [3.0], initial={"x": 1.0, "y": tiny})
+    assert out["y"][0] == pytest.approx(tiny * np.exp(6) / (1 + tiny * (np.exp(6) - 1)), rel=1e-7)
+
+
+@pytest.mark.parametrize("name", list(TRANSCRIPTIONS))
+def test_fit_tiny_initial_state_equals_fit_from_zero(name):
+    x, y, k = cf.symbols("x y k")
+    model = cf.Model({x: -k * x, y: k * (x - y)}, parameters=[k])
+    t = np.linspace(0.5, 5, 10)
+    values = 0.7 * t * np.exp(-0.7 * t) + 0.002 * np.cos(9 * t)
+    for integrator in (IntegratorOptions("cvodes"), IntegratorOptions("rosenbrock")):
+        transcription = type(TRANSCRIPTIONS[name])(integrator=integrator)
+        chi2, tiny_chi2 = (
+            cf.fit(
+                cf.Problem(
+                    model,
+                    cf.Experiment({"y": values}, t, sigma=0.002, initial={"x": 1.0, "y": y0}),
+                    parameters={"k": 1.0},
+                ),
+                transcription,
+            ).chi2
+            for y0 in (0.0, 1e-30)
+        )
+        assert tiny_chi2 == pytest.approx(chi2, rel=1e-6)
+
+
+def test_simulate_idas_failure_of_an_ode_raises_simulation_error():
+    """IDAS finds no derivatives at the start: the message names no algebraic states, of which there are none."""
+    x, y = cf.symbols("x y")
+    model = cf.Model({x: -x, y: x / y}, parameters=[])
+    with pytest.raises(cf.SimulationError) as caught:
+        cf.simulate(model, {}, [1.0], initial={"x": 1.0, "y": 1e-200}, integrator=IntegratorOptions("idas"))
+    assert "algebraic" not in str(caught.value)
