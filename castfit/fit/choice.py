@@ -472,10 +472,11 @@ def _stiffness(problem: CompiledProblem, staged: ShootingProblem) -> float:
     """Compute the largest length of a collocation element, in time constants of the fastest decay."""
     longest = max(_longest_element(c) for c in problem.conditions[:_MAX_STIFFNESS_EXPERIMENTS])
     slopes: Any = _SLOPES.get(problem.model, _slopes)
-    points = islice(
-        staged.visited(staged.start, _STIFFNESS_SAMPLE_POINTS), _STIFFNESS_SAMPLE_POINTS * _MAX_STIFFNESS_EXPERIMENTS
-    )
-    columns = [np.stack(np.atleast_1d(*values), axis=-1) for values in zip(*points, strict=True)]
+    count = _STIFFNESS_SAMPLE_POINTS * _MAX_STIFFNESS_EXPERIMENTS
+    points = [*islice(staged.visited(staged.start, _STIFFNESS_SAMPLE_POINTS), count)]
+    if not points:
+        return 0.0
+    columns = [np.stack([np.atleast_1d(value) for value in values], axis=-1) for values in zip(*points, strict=True)]
     jacobians = np.array(slopes(*columns), dtype=float)  # (n, N n)
     matrices = jacobians.reshape(len(jacobians), -1, len(jacobians)).swapaxes(0, 1)
     finite = np.isfinite(matrices).all(axis=(1, 2))

@@ -369,3 +369,14 @@ def test_ratios_of_sizes_are_those_of_the_best_transcription():
     assert sizes.ratios(fits) == (2.0, 3.0)
     assert sizes.ratios([one("default", 13.0, 2.0, 300.0), *fits[1:]]) == (np.inf, np.inf)
     assert "default: within" in sizes.build_tables([fits])[-1]
+
+
+@pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt("gauss-newton")])
+def test_fit_of_one_datum_at_a_bound_succeeds(solver):
+    """The look at stiffness sees one state; x(1) = 1.7 exp(-k) decreases in k, so the best value is the upper bound."""
+    x, k = cf.symbols("x k")
+    experiment = cf.Experiment({"x": [0.5]}, time=[1.0], initial={"x": 1.7})
+    problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": cf.Parameter(0.2, 0, 0.4)})
+    result = cf.fit(problem, solver=solver)
+    assert result.success
+    assert result.values["k"] == pytest.approx(0.4)

@@ -76,6 +76,10 @@ class _NormalNoise(Noise):
         low, high = -np.inf if self.below is None else self.below, np.inf if self.above is None else self.above
         return np.where(m >= high, 1.0, 0.0) - np.where(m <= low, 1.0, 0.0)
 
+    def _detected(self, m: Any) -> Any:
+        """Replace values that are not on the axis by the limit of detection; m is an array or symbolic."""
+        return m
+
     @property
     def additive(self) -> bool:
         """Whether a value is its prediction plus an error: not where it may be a limit of detection."""
@@ -83,7 +87,7 @@ class _NormalNoise(Noise):
 
     def error(self, mu: Array, s: Array, m: Array) -> Array:
         """Return the errors r, on the axis on which they are normal."""
-        return (self._axis_of(mu) - self._axis_of(m)) / s
+        return (self._axis_of(mu) - self._axis_of(self._detected(m))) / s
 
     def value_at(self, mu: Array, s: Array, r: Array) -> Array:
         """Return the values whose errors are r."""
@@ -108,8 +112,9 @@ class _NormalNoise(Noise):
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return 1/2 r^2 + log s + 1/2 log 2 pi, and beyond the limits -log Phi."""
         eta = ca.vertcat(mu, s)
-        r = (self._axis(mu) - self._axis(m)) / s
-        cost = 0.5 * r**2 + ca.log(s) + _HALF_LOG_2PI + self._measure(m)
+        detected = self._detected(m)
+        r = (self._axis(mu) - self._axis(detected)) / s
+        cost = 0.5 * r**2 + ca.log(s) + _HALF_LOG_2PI + self._measure(detected)
         slope = ca.gradient(self._axis(mu), mu)
         if not self.censored:
             c = secant_curvature(r**2 - 1, ca.fabs(r), 1.0, 2.0)
@@ -128,7 +133,7 @@ class _NormalNoise(Noise):
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the root mean square on the axis, of the values between the limits."""
         with np.errstate(all="ignore"):
-            prediction, value = pairs(self._axis_of(mu), self._axis_of(m))
+            prediction, value = pairs(self._axis_of(mu), self._axis_of(self._detected(m)))
         is_inside = np.ones(value.shape, dtype=np.bool_)
         for limit, sign in ((self.below, 1.0), (self.above, -1.0)):
             if limit is not None:
@@ -263,6 +268,9 @@ class LogNormal(_NormalNoise):
     def _measure(self, m: ca.SX) -> ca.SX:
         return ca.log(m * self._unit)
 
+    def _detected(self, m: Any) -> Any:
+        return m if self.below is None else (np.maximum if isinstance(m, np.ndarray) else ca.fmax)(m, self.below)
+
     def option_mistakes(self) -> list[str]:
         """Check the base and the limits of detection and return the error messages."""
         mistakes = [] if is_one_of(self.base, "e", 10) else [f"base is {shorten_repr(self.base)}; choose 'e' or 10"]
@@ -273,8 +281,8 @@ class LogNormal(_NormalNoise):
         return mistakes + super().option_mistakes()
 
     def value_mistakes(self, values: Array) -> list[str]:
-        """Refuse values that have no logarithm."""
-        bad = values[values <= 0]
+        """Refuse values that have no logarithm, unless they are below the limit of detection."""
+        bad = values[(values <= 0) & (self.below is None)]
         remedy = "LogNormal needs positive values: use Gaussian, or below= for values under the limit of detection"
         return [f"it contains {bad.flat[0]:g}; {remedy}"] if bad.size else []
 
