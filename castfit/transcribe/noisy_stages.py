@@ -9,6 +9,17 @@ Runge-Kutta method goes.  For linear models the covariance of x_{k+1} that J mod
 any rank is as good as a regular one.  If noise multiplies states, smooth functions imply Stratonovich's integral
 (Wong and Zakai 1965).  Everything that differs between stages is an argument, so that one graph serves all.
 
+The modes from J on, which are left out, have a curvature of 1 + lam . d2x/dc2 each, so that half its logarithm shifts
+-log L at first order in h.  Let f be the rate of the driven model, b_w its derivative by noise w, and [b_w, b_w'] =
+b_w',x b_w - b_w,x b_w'.  A Runge-Kutta method with weights b_i, points tau_i and integrals W_j(tau_i) = sum_l a_il
+phi_j(tau_l) of the modes phi_j leaves out
+
+    rest_i = h^2 v_i sum_w (1/2 f_xx[b_w, b_w] - b_w,x (f_x b_w - b_w,x f)) + h g_i sum_w b_w,x b_w
+    v_i = tau_i - sum_j W_j(tau_i)^2,     g_i = 1/2 - sum_j phi_j(tau_i) W_j(tau_i)
+    omitted = lam . sum_i b_i rest_i - 1/2 sum_{w < w'} (lam . [b_w, b_w'])^2 h^2 / (4 (2 J - 1))
+
+which is zero for linear models, and whose last term is the variance of the areas between two Brownian motions.
+
 Nodes are at the start, at every measured time, where an input or its derivative jumps and where something happens; a
 state change is a stage of its own, of length zero, so that data are read before or after it.  Data are read at nodes.
 
@@ -58,19 +69,21 @@ class NoisyStageFunctions:
         x, c, p, t, h = (ca.SX.sym(s, k) for s, k in zip("xcpth", (n, self.m, system.p.numel(), 1, 1), strict=True))
         cubics, z0 = ca.SX.sym("cubics", 4 * system.u.numel()), ca.SX.sym("z0", system.z.numel())
         self._places = [model.parameters.index(name) for name in noises]
-        v, end = ca.vertcat(x, c), self._step(x, c, p, ca.reshape(cubics, 4, -1), t, h, z0)
+        v, (end, rest, areas) = ca.vertcat(x, c), self._step(x, c, p, ca.reshape(cubics, 4, -1), t, h, z0)
         arguments = [x, c, p, cubics, t, h, z0]
         lam, mu_v, mu_lam = ca.SX.sym("lam", n), ca.SX.sym("mu_v", n_v), ca.SX.sym("mu_lam", n)
         C, M = ca.SX.sym("C", n_v, n_v), ca.SX.sym("M", n, n_v)
         slope = ca.jacobian(end, v)
         hessian, gradient = ca.hessian(ca.dot(lam, end), v)
         block = ca.vertcat(ca.horzcat(end, slope), ca.horzcat(ca.SX(n_v, 1), hessian))
-        trace = 0.5 * ca.dot(C, hessian) + ca.dot(M, slope)
+        omitted = ca.dot(lam, rest) - h**2 / (8 * (2 * NOISE_MODES - 1)) * ca.sumsqr(ca.mtimes(areas.T, lam))
+        trace = 0.5 * ca.dot(C, hessian) + ca.dot(M, slope) + omitted
         self.linear = hessian.nnz() == 0
         total = trace + ca.dot(lam - mu_lam, end) - ca.dot(mu_v, gradient)
         weights = [ca.vec(C.T), ca.vec(M.T)]
         self.values = BatchedFunction("values", arguments, end)
         self.blocks = BatchedFunction("blocks", [*arguments, lam], block)
+        self.omitted = BatchedFunction("omitted", [*arguments, lam], omitted)
         self.trace = BatchedFunction("trace", [*arguments, lam, *weights], ca.gradient(trace, ca.vertcat(v, lam)))
         self.by_p = BatchedFunction("by_p", [*arguments, lam, *weights, mu_v, mu_lam], ca.gradient(total, p))
         node_arguments = [system.t, system.x, system.p, system.u, z0]
@@ -82,27 +95,46 @@ class NoisyStageFunctions:
         )
         self.algebraic = BatchedFunction("algebraic", node_arguments, z)
 
-    def _step(self, x: ca.SX, c: ca.SX, p: ca.SX, cubics: ca.SX, t: ca.SX, h: ca.SX, z0: ca.SX) -> ca.SX:
-        """Return the states after a step of the classical Runge-Kutta method."""
-        n_w, z = len(self.noises), ca.SX(z0)
-
-        def rate(state: ca.SX, tau: float, z: ca.SX, iterations: int) -> tuple[ca.SX, ca.SX]:
-            s, w = tau * h, ca.SX(n_w, 1)
-            for j in range(NOISE_MODES):
-                legendre = np.polynomial.legendre.Legendre.basis(j)(2.0 * tau - 1.0)
-                w += np.sqrt(2 * j + 1.0) * float(legendre) * c[j * n_w : (j + 1) * n_w] / ca.sqrt(h)
+    def _step(
+        self, x: ca.SX, c: ca.SX, p: ca.SX, cubics: ca.SX, t: ca.SX, h: ca.SX, z0: ca.SX
+    ) -> tuple[ca.SX, ca.SX, ca.SX]:
+        """Return the end of a step of the classical Runge-Kutta method, sum_i b_i rest_i, and [b_w, b_w']."""
+        n, n_w, z, slope, omitted_terms = x.numel(), len(self.noises), ca.SX(z0), x, self._build_omitted_terms()
+        end, rest, areas, phi = x, ca.SX(n, 1), ca.SX(n, 0), np.zeros(NOISE_MODES)
+        for tau, before, weight, iterations in (
+            (0.0, 0.0, 1 / 6, _INITIAL_ITERATIONS), (0.5, 0.5, 1 / 3, _INITIAL_ITERATIONS),
+            (0.5, 0.5, 1 / 3, _REPEATED_ITERATIONS), (1.0, 1.0, 1 / 6, _INITIAL_ITERATIONS),
+        ):  # fmt: skip
+            state, s, integrals = x + h * before * slope, tau * h, before * phi
+            phi = np.array([np.sqrt(2 * j + 1.0) * np.polynomial.legendre.Legendre.basis(j)(2.0 * tau - 1.0)
+                            for j in range(NOISE_MODES)])  # fmt: skip
             driven = ca.SX(p)
             for i, place in enumerate(self._places):
-                driven[place] = w[i]
+                driven[place] = ca.dot(c[i::n_w], phi) / ca.sqrt(h)
             u = (cubics[0, :] + s * (cubics[1, :] + s * (cubics[2, :] + s * cubics[3, :]))).T
             z = self.algebraic_states(t + s, state, driven, u, z, iterations)
-            return self._rates(t + s, state, z, driven, u)[0], z
+            slope = self._rates(t + s, state, z, driven, u)[0]
+            bend, push, areas_at_point = omitted_terms(t + s, state, z, driven, u)
+            areas = areas_at_point if tau == 0.5 else areas
+            rest += weight * (h**2 * (tau - integrals @ integrals) * bend + h * (0.5 - integrals @ phi) * push)
+            end += h * weight * slope
+        return ca.densify(end), ca.densify(rest), areas
 
-        k1, z = rate(x, 0.0, z, _INITIAL_ITERATIONS)
-        k2, z = rate(x + 0.5 * h * k1, 0.5, z, _INITIAL_ITERATIONS)
-        k3, z = rate(x + 0.5 * h * k2, 0.5, z, _REPEATED_ITERATIONS)
-        k4, z = rate(x + h * k3, 1.0, z, _INITIAL_ITERATIONS)
-        return ca.densify(x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4))
+    def _build_omitted_terms(self) -> ca.Function:
+        """Return a function of both sums over noises in rest_i, (n,), and of [b_w, b_w'] for all pairs, (n, pairs)."""
+        system, x = self._system, self._system.x
+        z = self.algebraic_states(system.t, x, system.p, system.u, system.z, _INITIAL_ITERATIONS)
+        f = ca.densify(self._rates(system.t, x, z, system.p, system.u)[0])
+        bend, push, areas = ca.SX(x.numel(), 1), ca.SX(x.numel(), 1), [ca.SX(x.numel(), 0)]
+        columns = [ca.densify(ca.jacobian(f, system.p[place])) for place in self._places]
+        direction = ca.SX.sym("direction", x.numel())
+        second = ca.jtimes(ca.jtimes(f, x, direction), x, direction)
+        for i, b in enumerate(columns):
+            along = ca.densify(ca.jtimes(f, x, b) - ca.jtimes(b, x, f))
+            bend += 0.5 * ca.substitute([second], [direction], [b])[0] - ca.jtimes(b, x, along)
+            push += ca.jtimes(b, x, b)
+            areas += [ca.jtimes(other, x, b) - ca.jtimes(b, x, other) for other in columns[i + 1 :]]
+        return ca.Function("omitted", system.arguments, [bend, push, ca.horzcat(*areas)])
 
     def algebraic_states(self, t: ca.SX, x: ca.SX, p: ca.SX, u: ca.SX, z: ca.SX, iterations: int) -> ca.SX:
         """Return the algebraic states after some iterations of Newton's method, one where they appear linearly."""
@@ -375,6 +407,12 @@ class NoisyChain:
             ends[k] = self._crossing(point, g).values(point.x[k], point.natural.e, self.node_inputs[k])
         return ends, float(self.data.cost(*self._row_arguments(point)).sum())
 
+    def omitted(self, point: ChainPoint, lam: Array) -> float:
+        """Return what the modes of noise that stages leave out add to -log L, with multipliers (K, n)."""
+        omitted = self.functions.omitted(*self._stage_arguments(point), lam)[..., 0, 0].copy()
+        omitted[list(self.jumps)] = 0.0
+        return float(omitted.sum())
+
     def blocks(self, point: ChainPoint, lam: Array) -> ChainBlocks:
         """Return values, first and second derivatives, with multipliers (K, n)."""
         K, n, _ = self.shape
@@ -397,7 +435,7 @@ class NoisyChain:
         return ChainBlocks(f, F, second_derivatives, float(rows[:, 0, 0].sum()), gradient, hessian, by_e)
 
     def trace(self, point: ChainPoint, lam: Array, C: Array, M: Array, C_nodes: Array) -> tuple[Array, Array, Array]:
-        """Return the gradient of T = sum 1/2 <C, bend> + <M, F> + 1/2 <C, hessian of data>, weights held.
+        """Return the gradient of T = sum 1/2 <C, bend> + <M, F> + omitted + 1/2 <C, hessian of data>, weights held.
 
         By v (K, n + m), by lam (K, n), and by the states of nodes, of data alone (K + 1, n).
         """

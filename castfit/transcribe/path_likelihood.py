@@ -5,13 +5,16 @@ With everything that is free, u = (u_0, c_0, ..., c_{K-1}): how initial states d
 
     F(u, q) = 1/2 |u|^2 + cost of the data along the path,       -log p(data | q)  ~  L(q) = F(u^) + 1/2 log |F_uu|
 
-at the most probable path u^, exact where the model is linear and errors are normal (Tierney and Kadane 1986).  The path
+at the most probable path u^, exact where the model is linear and errors are normal (Tierney and Kadane 1986).  The
+modes of the noise that stages leave out add a term in closed form, `omitted` of `castfit.transcribe.noisy_stages`, so
+that L converges at second order in the stages' length if the noise does not multiply states.  The path
 is searched with its nodes as variables of their own (Bock's multiple shooting) by Newton's method on the Lagrangian
 
     F + sum_k lam_{k+1} . (f_k - x_{k+1}) + lam_0 . (a + S u_0 - x_0)
 
-whose steps, determinant and covariances come from one Riccati factor, linear in K.  Let T = 1/2 log |F_uu| in which the
-inverse is held,  z  the nodes and modes.  As z and lam move with q so that the gradient of the Lagrangian stays zero,
+whose steps, determinant and covariances come from one Riccati factor, linear in K.  Let T = 1/2 log |F_uu| + omitted
+in which the inverse is held,  z  the nodes and modes.  As z and lam move with q so that the gradient of the Lagrangian
+stays zero,
 
     dL/dq = (Lagrangian + T)_q - (Lagrangian_z)_q mu_z - (Lagrangian_lam)_q mu_lam,
     KKT matrix (mu_z, mu_lam) = T_(z, lam)
@@ -60,7 +63,7 @@ class PathStart:
 class PathMode:
     """The most probable path of one experiment.
 
-    value : F + 1/2 log |F_uu|;  cost : F
+    value : F + 1/2 log |F_uu| + omitted;  cost : F
     """
 
     point: ChainPoint
@@ -116,9 +119,8 @@ class ChainLikelihood:
                 size < _MODE_TOLERANCE or (size < _ROUNDING_TOLERANCE and size > 0.3 * previous_size)
             ):
                 cost = self._cost(point, blocks.cost)
-                return PathMode(
-                    point, step.multipliers, blocks, exact_factor, cost + 0.5 * exact_factor.log_det, cost, iteration
-                )
+                value = cost + 0.5 * exact_factor.log_det + chain.omitted(point, step.multipliers[1:])
+                return PathMode(point, step.multipliers, blocks, exact_factor, value, cost, iteration)
             penalty = 1.5 * np.abs(step.multipliers)
             merit = self._cost(point, blocks.cost) + float(np.sum(penalty * np.abs(gaps)))
             predicted_decrease = float(

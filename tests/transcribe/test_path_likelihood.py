@@ -247,6 +247,52 @@ def test_the_gradient_of_a_nonlinear_model_is_that_of_differences():
         assert evaluation.gradient[j] == pytest.approx(slope, rel=1e-5, abs=1e-6), j
 
 
+COUNTS = [3, 9, 3, 6, 4, 5, 10, 4, 5, 8, 9, 3, 6, 3, 12, 5, 9, 16, 7, 5]
+
+
+def log_growth(*, algebraic: bool) -> cf.Problem:
+    x, z, w, r, s = cf.symbols("x z w r s")
+    size = z if algebraic else cf.exp(x)
+    equations = {"algebraic": {z: cf.log(z) - x}} if algebraic else {}
+    model = cf.Model({x: r * (1 - size / 8) + s * w}, parameters=[r, s], noises=[w], outputs={"N": size}, **equations)
+    initial = {"x": cf.Normal(np.log(2), 0.2)} | ({"z": 2.0} if algebraic else {})
+    experiment = cf.Experiment({"N": COUNTS}, np.arange(1, 21), start=0, noise=cf.Poisson(), initial=initial)
+    return cf.Problem(model, experiment, parameters={"r": 1.23, "s": 0.452})
+
+
+def two_noises() -> cf.Problem:
+    """Return a problem with two noises that do not commute: one multiplies what the other drives."""
+    a, b, v, w = cf.symbols("a b v w")
+    model = cf.Model({a: -a + v, b: -b + (0.3 + 0.5 * a) * w + cf.sin(a)}, noises=[v, w])
+    data = 0.7 * np.random.default_rng(0).standard_normal((13, 2))[1:]
+    initial = {"a": cf.Normal(0, 0.3), "b": cf.Normal(0, 0.3)}
+    return cf.Problem(
+        model, cf.Experiment({"a": data[:, 0], "b": data[:, 1]}, 0.5 * np.arange(1, 13), sigma=0.3, start=0,
+                             initial=initial),
+    )  # fmt: skip
+
+
+# The limits are those of collocation with three modes in a stage, which leaves out other ones.
+@pytest.mark.parametrize(
+    ("problem", "longest", "limit", "accuracy"),
+    [
+        (log_growth(algebraic=False), 0.125, -51.40096, 1e-3),
+        (log_growth(algebraic=True), 0.125, -51.40096, 1e-3),
+        (two_noises(), 0.125, -30.3495 - 24 * np.log(0.3 * np.sqrt(2 * np.pi)), 1.2e-2),
+    ],
+)
+def test_stages_of_nonlinear_models_converge_with_order_two(problem, longest, limit, accuracy):
+    values, starts, likelihood = [], None, likelihood_of(problem, longest)
+    for _ in range(3):
+        evaluation = likelihood.evaluate(likelihood.problem.guess, starts)
+        values.append(-evaluation.value)
+        finer = likelihood.with_shorter_stages(2.0)
+        likelihood, starts = finer, finer.starts_from(likelihood, evaluation)
+    assert abs(values[0] - limit) < accuracy
+    assert np.log2((values[1] - values[0]) / (values[2] - values[1])) == pytest.approx(2.0, abs=0.35), values
+    assert values[2] + (values[2] - values[1]) / 3 == pytest.approx(limit, abs=2e-4)
+
+
 def test_derivatives_cost_one_evaluation_however_many_quantities(monkeypatch):
     calls = {"blocks": 0}
     real = ChainLikelihood.find_mode
