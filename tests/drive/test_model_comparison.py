@@ -62,6 +62,19 @@ def test_criteria_exclude_quantities_at_bounds_or_undetermined() -> None:
     assert cf.fit(cf.Problem(model, experiment, parameters={"a": 0.4, "b": 1.0})).criteria.k == 1
 
 
+@pytest.mark.parametrize(("n", "is_defined"), [(2, False), (3, False), (4, True)])
+def test_aicc_needs_two_measurements_more_than_quantities(n: int, is_defined: bool) -> None:
+    x, t, a, b = cf.symbols("x t a b")
+    model = cf.Model({x: 0 * x}, parameters=[a, b], time=t, outputs={"y": a + b * t}, initial={x: 1})
+    data = cf.Experiment({"y": [1.0, 2.1, 2.9, 4.2][:n]}, np.arange(1.0, n + 1), start=0, sigma=0.1)
+    line = cf.fit(cf.Problem(model, data, parameters={"a": 1.0, "b": 1.0}))
+    constant = cf.fit(cf.Problem(model, data, parameters={"a": 1.0, "b": cf.Parameter(1.0, fixed=True)}))
+    text = str(cf.compare_models({"line": line, "constant": constant}))
+    assert np.isfinite(line.aicc) == is_defined
+    assert ("AICc of line" in text) != is_defined
+    assert "as many quantities as" not in text
+
+
 @pytest.mark.parametrize("deviation", [1e-3, 0.03, 1e3])
 def test_priors_leave_part_of_the_parameters_to_be_estimated(deviation: float) -> None:
     """With an independent normal prior on c: k = tr(J C J^T), and the likelihood is that of the data."""

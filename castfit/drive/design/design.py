@@ -53,7 +53,7 @@ from castfit.drive.uncertainty.profile.predictions import OutputAt
 
 DEFAULT_STARTS = 20  # starting points of a search over choices
 _SOFTMAX_SHARPNESS = (30.0, 300.0)  # sharpness b of the soft maximum over samples, one solve after the other
-_MIN_WEIGHT_FRACTION = 1e-7  # fraction of the largest weight below which a weight is set to zero
+_MIN_COST_FRACTION = 1e-4  # of the largest cost of a purchase: below it, a weight is set to zero
 _MIN_DISCRIMINATION_CHI2 = 1e-6  # bound of chi2 up to which the whole budget cannot distinguish two models
 _MIN_CRITERION_GAIN = 1e-9  # gain of the criterion, relative unless it is a logarithm, that counts as information
 
@@ -241,7 +241,7 @@ def design(
             "design"
         )
     discrimination = criterion if isinstance(criterion, Discrimination) else None
-    if discrimination is not None and (over is not None or worst or len(information.thetas) > 1):
+    if discrimination is not None and (over is not None or worst or information.has_samples):
         mistakes.append("discriminate needs a Result or a Problem, without over= and worst=; remove these")
     information_criterion = (
         None if discrimination is not None else _build_criterion(information, criterion, over, mistakes)
@@ -316,6 +316,7 @@ def _design_against_rivals(
             "design",
             ["a competing model predicts the same at all candidates; add other conditions, or remove this model"],
         )
+    counts = result.counts if exact else _drop_unused(result.counts, selection)
     simple = {
         name: (simple_counts, value / -result.relaxed.bound) for name, (simple_counts, value) in result.simple.items()
     }
@@ -326,9 +327,15 @@ def _design_against_rivals(
     if EQUIDISTANT in result.simple:
         remark += f" (equidistant: {result.simple[EQUIDISTANT][1]:.4g})"
     return _build_proposal(
-        information, selection, result.goal, result.relaxed, result.counts, value=-result.value, simple=simple,
+        information, selection, result.goal, result.relaxed, counts, value=-result.value, simple=simple,
         remarks=[f"{remark}."], exact=exact, criterion="T",
     )  # fmt: skip
+
+
+def _drop_unused(weights: Array, selection: CandidateSelection) -> Array:
+    """Return the weights without those that the numerical methods leave on candidates that are not in the design."""
+    cost = weights * selection.cost
+    return np.where(cost > _MIN_COST_FRACTION * cost.max(), weights, 0.0)
 
 
 def _build_proposal(
@@ -396,8 +403,7 @@ def _optimize_samples(
         solution = optimize_weights(goal, pool, start=solution.w, stop=stop) or solution
     if solution is None:
         raise InputError("design", ["the information matrix of all candidates is singular; add candidates"])
-    # Weights that an interior point method leaves on unused candidates are not listed.
-    counts = np.where(solution.w > _MIN_WEIGHT_FRACTION * solution.w.max(), solution.w, 0.0)
+    counts = _drop_unused(solution.w, selection)
     if exact:
         counts = optimize_counts(goal, pool, selection.positions, solution.w, rng=rng, stop=stop)
         with suppress(StopRequested):
@@ -434,6 +440,9 @@ def _build_criterion(
 ) -> InformationCriterion | None:
     """Return the criterion in the order of `_order_quantities`. Return None after a mistake."""
     names = information.quantities
+    if not names:
+        mistakes.append("nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess))")
+        return None
     over_names = [over] if isinstance(over, str) else read_sequence(over) if over is not None else list(names)
     if over_names is None or not over_names or not all(isinstance(n, str) for n in over_names):
         mistakes.append(f"over is {shorten_repr(over)}; expected names of quantities")

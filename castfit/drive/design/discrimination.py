@@ -193,7 +193,7 @@ class _RivalModel:
         for (root, slope), candidate in zip(root_pairs, information.candidates, strict=True):
             if candidate.fixed:  # it is measured in any case
                 data_roots.append(root.ravel())
-                data_slopes.append(slope.reshape(-1, n))
+                data_slopes.append(np.concatenate(slope))
         roots, derivatives = (np.concatenate(part) for part in zip(*free_pairs, strict=True))
         return np.concatenate(data_roots), roots, np.concatenate(data_slopes), derivatives
 
@@ -225,7 +225,8 @@ class _RivalModel:
         shape = {"output": (-1, 1), "time": root.shape, "experiment": (1, -1)}[self.information.candidates[k].cost_unit]
         if shape[0] == -1:
             root, slope = root.T, np.swapaxes(slope, 0, 1)
-        root, slope = root.reshape(shape), slope.reshape(*shape, slope.shape[-1])
+        root = root.reshape(shape)
+        slope = slope.reshape(*root.shape, slope.shape[-1])
         padding = (0, self._width - root.shape[1])
         return np.pad(root, ((0, 0), padding)), np.pad(slope, ((0, 0), padding, (0, 0)))
 
@@ -245,7 +246,7 @@ class _RivalModel:
                 cache.clear()
                 try:
                     data_roots, candidate_roots, data_slopes, slopes = self.compute_roots(theta)
-                    rows = (weight_roots[..., None] * slopes[is_used]).reshape(-1, theta.size)
+                    rows = np.concatenate(weight_roots[..., None] * slopes[is_used])
                     evaluation = (
                         np.concatenate([data_roots, (weight_roots * candidate_roots[is_used]).ravel()]),
                         np.concatenate([data_slopes, rows]),
@@ -267,7 +268,7 @@ class _RivalModel:
         low, high = np.where(np.isfinite(low), low, lower), np.where(np.isfinite(high), high, upper)
         best_fit: Any = None
         starts: list[Array] = [*(self.best_fits[-1:] or [guess]), *random_starts]
-        for start in starts:
+        for start in starts if guess.size else starts[:1]:
             self.fits += 1
             fit: Any = least_squares(
                 lambda theta: evaluate_residuals(theta)[0],

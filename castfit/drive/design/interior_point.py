@@ -83,7 +83,7 @@ class CandidatePool:
         """Return M(w) at each sample, (S, n, n)."""
         used_indices = np.flatnonzero(w)
         rows = self.J[:, used_indices] * np.sqrt(w[used_indices])[:, None, None]
-        rows = rows.reshape(len(rows), -1, rows.shape[-1])
+        rows = rows.reshape(len(rows), rows.shape[1] * rows.shape[2], rows.shape[3])
         return self.M0 + np.swapaxes(rows, 1, 2) @ rows
 
     def with_candidates(self, indices: Index) -> CandidatePool:

@@ -143,6 +143,11 @@ class DesignInformation:
         """Description of the set of designs that a certificate covers."""
         return "these candidates and times"
 
+    @property
+    def has_samples(self) -> bool:
+        """Whether the design is for draws of the quantities, one or more, instead of the estimate."""
+        return not np.array_equal(self.thetas, self.estimate[None])
+
     @cached_property
     def is_problem_quantity(self) -> Mask:
         """Mask of the n_u that are quantities of the problem, (n_u,)."""
@@ -210,10 +215,7 @@ class DesignInformation:
         """Predict the values of candidate k at times, with their information rows, at the estimate or at a sample."""
         names = tuple(outputs or self.candidates[k].outputs)
         mu, s, sigma, rows = self._predict_candidate(k, times, self.theta(sample), names)
-        relative_rows = self._to_relative_rows(rows.reshape(-1, rows.shape[-1]), self.columns).reshape(
-            *rows.shape[:3], -1
-        )
-        return PredictedValues(times, names, mu, s, sigma, relative_rows)
+        return PredictedValues(times, names, mu, s, sigma, self._to_relative_rows(rows, self.columns))
 
     def _predict_candidate(
         self, k: int, times: Array, theta: Array, names: Sequence[str]
@@ -300,10 +302,8 @@ class DesignInformation:
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs at times, (n, q), and their derivatives by relative changes, (n, q, n_u)."""
         response = self.predict(self.extended, self._find_condition(label), times, self.theta(), outputs)
-        relative_slopes = self._to_relative_rows(response.slopes.reshape(-1, response.slopes.shape[-1]), self.columns)
-        return response.values[:, : len(outputs)], relative_slopes.reshape(*response.slopes.shape[:2], -1)[
-            :, : len(outputs)
-        ]
+        n = len(outputs)
+        return response.values[:, :n], self._to_relative_rows(response.slopes, self.columns)[:, :n]
 
     def condition(self, k: int) -> Condition:
         """Return the compiled experiment of candidate k."""
@@ -331,13 +331,9 @@ class DesignInformation:
         """Return the information rows (N, k, n_u) of each purchase, from the rows of values (n, q, 2, n_u)."""
         n, q, _, n_u = values.rows.shape
         rows = values.rows if values.rows[:, :, 1].any() else values.rows[:, :, :1]
-        match purchase_unit:
-            case "output":
-                result = np.swapaxes(rows, 0, 1).reshape(q * n, -1, n_u)
-            case "time":
-                result = rows.reshape(n, -1, n_u)
-            case _:
-                result = rows.reshape(1, -1, n_u)
+        rows = np.swapaxes(rows, 0, 1) if purchase_unit == "output" else rows
+        count = {"output": q * n, "time": n}.get(purchase_unit, 1)
+        result = rows.reshape(count, int(np.prod(rows.shape[:3])) // count, n_u)
         if result.shape[1] <= n_u:
             return result
         return np.array([np.linalg.qr(block, mode="r") for block in result])
@@ -357,11 +353,11 @@ class DesignInformation:
         return next(c for c in self.extended.conditions if c.name == name)
 
     def _to_relative_rows(self, rows: Any, columns: Index) -> Array:
-        """Convert rows by theta (m, n) to rows by relative changes of the n_u quantities."""
+        """Convert rows by theta (..., n) to rows by relative changes of the n_u quantities."""
         dense_rows = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=float)
-        full_rows = np.zeros((dense_rows.shape[0], len(self.names)))
+        full_rows = np.zeros((*dense_rows.shape[:-1], len(self.names)))
         for j, column in enumerate(columns):
-            full_rows[:, column] += dense_rows[:, j]
+            full_rows[..., column] += dense_rows[..., j]
         return full_rows * self.units
 
     def predict(
@@ -595,8 +591,6 @@ def _read_source(source: Any, samples: int, mistakes: list[str], where: str) -> 
     """Return the result, if there is one, the estimate, and the samples (S, n_theta)."""
     result = source if isinstance(source, Result) else getattr(source, "result", None)
     if isinstance(source, Problem):
-        message = "nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess))"
-        raise_if_mistakes(where, [] if source.names else [message, *mistakes])
         return None, source.guess.copy(), source.guess[None].copy()
     if not isinstance(result, Result):
         alternatives = "give a Result, a Problem, a sample or a bootstrap"

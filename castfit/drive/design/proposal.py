@@ -130,7 +130,7 @@ class Design:
     def _predicted_values(self) -> tuple[PredictedValues, ...]:
         """Predicted values of each candidate at the estimate."""
         first_values = self.selection.values[0]
-        if len(self.information.thetas) == 1:
+        if not self.information.has_samples:
             return first_values
         return tuple(self.information.values(k, values.times) for k, values in enumerate(first_values))
 
@@ -420,7 +420,7 @@ class Design:
         absolute = self.information.absolute_names
         rows = [[n, *(_format_deviation(column[n], absolute=n in absolute) for column in columns)] for n in self.before]
         return [
-            line for line in align_columns([headers, *rows], "<" + ">" * len(columns)) if not line.startswith("---")
+            line for line in align_columns([headers, *rows], "<" + ">" * len(columns)) if rows and line[:3] != "---"
         ]
 
     @property
@@ -529,7 +529,7 @@ def build_remarks(design: Design) -> tuple[str, ...]:
             f"{join_limited(unknown_names)} will not be identifiable after this experiment (not a target of the "
             "design)."
         )
-    if len(information.thetas) == 1:
+    if not information.has_samples:
         poorly_known = [name for name, sd in design.before.items() if sd > _POOR_DEVIATION]
         if not information.is_fitted:
             remarks.append("The design is optimal only if the guesses are correct; no data support them.")

@@ -115,7 +115,7 @@ class ModelTable(TabularReport):
             lines.append(f"BIC, which penalises additional quantities more strongly, prefers {bic_best}.")
         infinite = [n for n in self.delta if np.isinf(self.results[n].aicc)]
         if infinite:
-            lines.append(f"AICc of {', '.join(infinite)} is undefined: as many quantities as measurements.")
+            lines.append(f"AICc of {', '.join(infinite)} is undefined: it needs two measurements more than quantities.")
         lines += [f"{small} in {large}: {test.sentence}" for (small, large), test in self.tests.items()]
         return tuple(lines)
 

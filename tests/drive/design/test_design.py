@@ -568,6 +568,75 @@ def test_discrimination_matches_atkinson_and_fedorov():
     assert -design.value == pytest.approx(1.0867e-3, rel=1e-4)
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_models_that_are_known_exactly_are_discriminated(exact):
+    """The truth has no quantity in Atkinson and Fedorov's example; then neither model has one."""
+    z, t, a, b, c = cf.symbols("z t a b c")
+    pilot = cf.Experiment({"y": [1.0]}, [0.0], start=-1.0, sigma=1.0)
+    true = cf.Model({z: 0 * z}, initial={z: 0.0}, outputs={"y": 4.5 - 1.5 * cf.exp(t) - 2 * cf.exp(-t)}, time=t)
+    parabola = cf.Model({z: 0 * z}, parameters=[a, b, c], initial={z: 0.0}, outputs={"y": a + b * t + c * t**2}, time=t)
+    known = cf.Problem(true, pilot)
+    rival_problem = cf.Problem(parabola, pilot, parameters=dict.fromkeys("abc", 1.0))
+    grid = cf.Candidate(np.linspace(-1, 1, 401))
+    budget = 20 if exact else 1
+    design = cf.design(known, grid, budget=budget, criterion=cf.discriminate(rival_problem), exact=exact)
+    assert -design.value / budget == pytest.approx(1.0867e-3, rel=1e-4 if not exact else 0.02)
+    assert "after this" not in str(design)
+    line = rival_problem.replace(parameters={n: cf.Parameter(float(n == "a"), fixed=True) for n in "abc"})
+    times = np.array([-1.0, 0.0, 0.5])
+    other = cf.design(known, cf.Candidate(times), budget=budget, criterion=cf.discriminate(line), exact=exact)
+    distances = (4.5 - 1.5 * np.exp(times) - 2 * np.exp(-times) - 1.0) ** 2
+    assert other.table["time"].tolist() == [times[distances.argmax()]]
+    assert -other.value == pytest.approx(budget * distances.max(), rel=1e-6)
+
+
+def test_only_discrimination_accepts_a_problem_without_quantities():
+    z = cf.symbols("z")
+    problem = cf.Problem(cf.Model({z: -z}, initial={z: 1.0}), cf.Experiment({"z": [1.0]}, [0.5], sigma=1.0))
+    for criterion in ("D", "A", "E"):
+        with pytest.raises(cf.InputError, match="nothing is estimated: free a parameter"):
+            cf.design(problem, cf.Candidate(GRID), budget=6, criterion=criterion)
+
+
+@pytest.mark.parametrize("target", [5.0, 2.5, 11.3])
+def test_unused_weights_are_not_listed(target):
+    x, t, V, K = cf.symbols("x t V K")
+    model = cf.Model({x: -x}, parameters=[V, K], time=t, outputs={"y": V * t / (K + t)}, initial={x: 1})
+    data = cf.Experiment({"y": [1.0, 1]}, [1, 2], start=0, sigma=1.0)
+    problem = cf.Problem(model, data, parameters={"V": 10.0, "K": 2.0})
+    criterion = cf.variance_of(cf.OutputAt("y", target))
+    candidate = cf.Candidate(np.arange(0.05, 20.01, 0.05), ["y"])
+    design = cf.design(problem, candidate, budget=1, exact=False, criterion=criterion)
+    assert design.counts[design.counts > 0].min() > 1e-3
+    assert design.counts.sum() == pytest.approx(1.0, abs=1e-4)
+    assert design.value - design.bound < 1e-3 * abs(design.value)
+
+
+def test_rare_purchases_that_a_quantity_needs_are_kept():
+    """Half of the budget is for the slope, at a cost of 1e6 a value: a weight of 5e-7 of the others."""
+    x, t, a, b = cf.symbols("x t a b")
+    outputs = {"level": a + 0 * t, "slope": b + 0 * t}
+    model = cf.Model({x: -x}, parameters=[a, b], time=t, outputs=outputs, initial={x: 1})
+    data = cf.Experiment({"level": [1.0], "slope": [1.0]}, [1], start=0, sigma=1.0)
+    problem = cf.Problem(model, data, parameters={"a": 1.0, "b": 1.0})
+    candidate = cf.Candidate([1.0], cost={"level": 1.0, "slope": 1e6})
+    design = cf.design(problem, candidate, budget=1e6, exact=False)
+    np.testing.assert_allclose(np.sort(design.counts), [0.5, 5e5], rtol=1e-3)
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_predictions_of_a_design_are_at_the_estimate(samples):
+    result = fitted()
+    draws = cf.bootstrap(result, samples=4, rng=0)
+    design = cf.design(draws, cf.Candidate(GRID, ["b"]), budget=6, samples=samples)
+    times = design.table["time"]
+    predictions = cf.simulate(box_lucas(), result.values, times)["experiment 1"]["b"]
+    np.testing.assert_allclose(design.table["prediction"], predictions, rtol=1e-5)
+    assert "cf.sample(result)" not in str(design)
+    with pytest.raises(cf.InputError, match="discriminate needs a Result or a Problem"):
+        cf.design(draws, cf.Candidate(GRID, ["b"]), budget=6, samples=samples, criterion=cf.discriminate(box_lucas()))
+
+
 def test_discriminate_with_invalid_rivals_is_refused():
     with pytest.raises(cf.InputError, match="a competing model is 3; expected"):
         cf.discriminate(3)
