@@ -1,4 +1,4 @@
-"""Types of arrays: real numbers, indices and masks."""
+"""Types of arrays: real and complex numbers, indices and masks."""
 
 from __future__ import annotations
 
@@ -9,3 +9,4 @@ Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 Signs = NDArray[np.int8]
+Complex = NDArray[np.complex128]

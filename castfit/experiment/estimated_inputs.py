@@ -16,12 +16,12 @@ one (m = 2), as of the smoothing spline (Wahba 1978, J. R. Stat. Soc. B 40, 364)
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy
 
-from castfit._support.arguments import is_one_of, read_real, read_reals, shorten_repr
+from castfit._support.arguments import is_one_of, option_mistakes, read_real, read_reals, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.bounds import bound_mistakes
 from castfit._support.records import dataclass
@@ -76,10 +76,11 @@ class EstimatedInput:
             mistakes.append(f"order is {shorten_repr(self.order)}; give 1 (little change) or 2 (little curvature)")
         elif weight == 0.0 and self.order == 1:
             mistakes.append("order is that of smoothness, and there is none; leave it out, or give smoothness=")
-        if not isinstance(self.name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            mistakes.append(f"name is {shorten_repr(self.name)}; give text")
-        if not is_one_of(self.per_experiment, True, False, np.True_, np.False_):
-            mistakes.append(f"per_experiment is {shorten_repr(self.per_experiment)}; give True or False")
+        is_flag = is_one_of(self.per_experiment, True, False, np.True_, np.False_)
+        mistakes += option_mistakes(
+            ("name", self.name, isinstance(cast("Any", self.name), str), "give text"),
+            ("per_experiment", self.per_experiment, is_flag, "give True or False"),
+        )
         raise_if_mistakes("Input.estimated", mistakes)
         assert t is not None
         assert y is not None

@@ -21,6 +21,7 @@ from castfit._support.arguments import (
     is_count,
     is_one_of,
     number_remedy,
+    option_mistakes,
     read_mapping,
     read_real,
     read_reals,
@@ -146,10 +147,11 @@ class Event(Picklable):
         elif not isinstance(_value("when", when, mistakes), ca.SX):
             mistakes.append(f"when is {shorten_repr(when)}; give an expression of states that passes zero")
         mistakes += _side_mistakes(measured)
-        if not is_one_of(direction, *DIRECTIONS):
-            mistakes.append(f"direction is {shorten_repr(direction)}; choose 'either', 'rising' or 'falling'")
-        if not is_count(count, 1, _MAX_EVENT_COUNT):
-            mistakes.append(f"count is {shorten_repr(count)}; give the largest number of events, a positive integer")
+        count_remedy = "give the largest number of events, a positive integer"
+        mistakes += option_mistakes(
+            ("direction", direction, is_one_of(direction, *DIRECTIONS), "choose 'either', 'rising' or 'falling'"),
+            ("count", count, is_count(count, 1, _MAX_EVENT_COUNT), count_remedy),
+        )
         if when is None and not (is_one_of(direction, "either") and is_one_of(count, 1, _DEFAULT_EVENT_COUNT)):
             mistakes.append("direction and count apply only to when=; remove them for an event at a time")
         condition = isinstance(when, ca.SX) and when.numel() == 1 and is_condition(when)
@@ -162,12 +164,12 @@ class Event(Picklable):
                 f"at_start is {shorten_repr(at_start)}; it may be True where when= is a condition, such as x > 3"
             )
         rank = None if priority is None else _value("priority", priority, mistakes)
-        if not is_one_of(persistent, True, False):
-            mistakes.append(f"persistent is {shorten_repr(persistent)}; give True or False")
-        if rng is not None and not is_count(rng, 0, _LARGEST_SEED):
-            mistakes.append(f"rng is {shorten_repr(rng)}; give a seed, an integer that is not negative")
-        if not isinstance(cast("Any", forbidden), str):
-            mistakes.append(f"forbidden is {shorten_repr(forbidden)}; say in words why it must not happen")
+        is_seed = rng is None or is_count(rng, 0, _LARGEST_SEED)
+        mistakes += option_mistakes(
+            ("persistent", persistent, is_one_of(persistent, True, False), "give True or False"),
+            ("rng", rng, is_seed, "give a seed, an integer that is not negative"),
+            ("forbidden", forbidden, isinstance(cast("Any", forbidden), str), "say in words why it must not happen"),
+        )
         ordered = rank is not None or persistent is not True or rng is not None or not is_one_of(forbidden, "")
         if ordered and not condition:
             option_names = "priority, persistent, rng and forbidden apply only to a condition"

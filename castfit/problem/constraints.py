@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
@@ -33,9 +33,6 @@ from castfit._support.records import dataclass
 from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes, suggest
-
-if TYPE_CHECKING:
-    Where = tuple[float, ...] | str | None
 
 ALONG = "along"
 QUANTITIES = "quantities"
@@ -94,7 +91,7 @@ class Constraint(Picklable):
     lower: float = -np.inf
     upper: float = np.inf
     name: str = ""
-    times: Where = None
+    times: tuple[float, ...] | str | None = None
     experiments: tuple[str, ...] = ()
     of: str = "value"
     text: str = ""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import casadi as ca
 import numpy as np
+import scipy
 
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
@@ -86,12 +87,10 @@ class Poisson(_CountNoise):
 
     def scores(self, residual: Array, mu: Array, s: Array, m: Array) -> Array:
         """Return normal residuals of the same probability as the counts (Dunn and Smyth 1996)."""
-        from scipy import special
-
         mean = np.maximum(mu, _MIN_EXPECTED_COUNT)
-        p_below = np.where(m > 0, special.gammaincc(np.maximum(m, 1), mean), 0.0)
-        p_at_least = np.where(m > 0, special.gammainc(np.maximum(m, 1), mean), 1.0)
-        return _scores(special.gammaincc(m + 1, mean), special.gammainc(m + 1, mean), p_below, p_at_least)
+        p_below = np.where(m > 0, scipy.special.gammaincc(np.maximum(m, 1), mean), 0.0)
+        p_at_least = np.where(m > 0, scipy.special.gammainc(np.maximum(m, 1), mean), 1.0)
+        return _scores(scipy.special.gammaincc(m + 1, mean), scipy.special.gammainc(m + 1, mean), p_below, p_at_least)
 
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw counts."""
@@ -163,13 +162,11 @@ class NegativeBinomial(_CountNoise):
 
     def scores(self, residual: Array, mu: Array, s: Array, m: Array) -> Array:
         """Return normal residuals of the same probability as the counts (Dunn and Smyth 1996)."""
-        from scipy import special
-
         excess = s * np.maximum(mu, _MIN_EXPECTED_COUNT)
         p, q = 1 / (1 + excess), excess / (1 + excess)
-        p_below = np.where(m > 0, special.betainc(1 / s, np.maximum(m, 1), p), 0.0)
-        p_at_least = np.where(m > 0, special.betainc(np.maximum(m, 1), 1 / s, q), 1.0)
-        p_up_to, p_above = special.betainc(1 / s, m + 1, p), special.betainc(m + 1, 1 / s, q)
+        p_below = np.where(m > 0, scipy.special.betainc(1 / s, np.maximum(m, 1), p), 0.0)
+        p_at_least = np.where(m > 0, scipy.special.betainc(np.maximum(m, 1), 1 / s, q), 1.0)
+        p_up_to, p_above = scipy.special.betainc(1 / s, m + 1, p), scipy.special.betainc(m + 1, 1 / s, q)
         return _scores(np.asarray(p_up_to, dtype=float), np.asarray(p_above, dtype=float), p_below, p_at_least)
 
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
@@ -208,11 +205,9 @@ def _scores(p_up_to: Array, p_above: Array, p_below: Array, p_at_least: Array) -
 
     p_up_to, p_above, p_below, p_at_least (n,) : probabilities of M <= m, M > m, M < m and M >= m
     """
-    from scipy import special
-
     fraction = np.random.default_rng(0).random(p_up_to.size)
     low, high = fraction * p_up_to + (1 - fraction) * p_below, fraction * p_above + (1 - fraction) * p_at_least
-    size = -special.ndtri(np.maximum(np.minimum(low, high), np.finfo(float).tiny))
+    size = -scipy.special.ndtri(np.maximum(np.minimum(low, high), np.finfo(float).tiny))
     return np.where(low < high, -size, size)
 
 

@@ -11,14 +11,12 @@ If p does neither, the cost is not a density, and the result is the outer produc
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
+from castfit._support.arrays import Array
 
-    Evaluated = Callable[[Array, Array, Array], tuple[Array, Array]]
+Evaluated = Callable[[Array, Array, Array], tuple[Array, Array]]
 
 _QUADRATURE_NODES = 1601  # number of quadrature nodes over continuous data
 _MAX_ASINH_DISTANCE = 14.0  # largest asinh of the distance from the prediction: about 600,000 widths

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 import casadi as ca
 import numpy as np
+import scipy
 
 from castfit._support.arguments import read_real, shorten_repr
 from castfit._support.arrays import Array
@@ -156,11 +157,9 @@ class StudentT(HeavyTailed):
     @property
     def _numbers(self) -> _DensityMoments:
         """Informations by Lange, Little and Taylor 1989."""
-        from scipy import special
-
         nu = float(self.df)
-        quartile = float(special.stdtrit(nu, 0.75))
-        constant = 0.5 * float(np.log(nu)) + float(special.betaln(0.5, 0.5 * nu))
+        quartile = float(scipy.special.stdtrit(nu, 0.75))
+        constant = 0.5 * float(np.log(nu)) + float(scipy.special.betaln(0.5, 0.5 * nu))
         deviation = float(np.sqrt(nu / (nu - 2))) if nu > 2 else quartile / _NORMAL_QUARTILE
         return _DensityMoments(
             constant, (nu + 1) / (nu + 3), 2 * nu / (nu + 3), 1.0, 2 * nu / (nu + 1), quartile, deviation
@@ -295,8 +294,6 @@ class Huber(_Loss):
 
     @property
     def _numbers(self) -> _DensityMoments:
-        from scipy import special
-
         middle, tails = self._parts
         total, f = middle + tails, float(self.f_scale)
         # integrals by parts of r^4 in the middle, f^2 r^2 in the tails
@@ -305,25 +302,23 @@ class Huber(_Loss):
         if tails > middle:
             quartile = f + float(np.log(2 * tails / total)) / f
         else:
-            quartile = float(special.ndtri(float(0.5 + 0.25 * total / np.sqrt(2 * np.pi))))
+            quartile = float(scipy.special.ndtri(float(0.5 + 0.25 * total / np.sqrt(2 * np.pi))))
         return _DensityMoments(float(np.log(total)), middle / total, scale, mode, slope, quartile)
 
     @property
     def _parts(self) -> tuple[float, float]:
         """Integrals of exp(-cost(r)) over the normal middle and the exponential tails."""
-        from scipy import special
-
         f = float(self.f_scale)
-        return float(np.sqrt(2 * np.pi) * (1 - 2 * special.ndtr(-f))), float(2 / f * np.exp(-0.5 * f**2))
+        return float(np.sqrt(2 * np.pi) * (1 - 2 * scipy.special.ndtr(-f))), float(2 / f * np.exp(-0.5 * f**2))
 
     def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
         """Draw from the normal middle, or an exponential tail."""
-        from scipy import special
-
         f = float(self.f_scale)
         middle, tails = self._parts
         is_middle = rng.random(scale.shape) * (middle + tails) < middle
-        middle_errors = special.ndtri(special.ndtr(-f) + (1 - 2 * special.ndtr(-f)) * rng.random(scale.shape))
+        middle_errors = scipy.special.ndtri(
+            scipy.special.ndtr(-f) + (1 - 2 * scipy.special.ndtr(-f)) * rng.random(scale.shape)
+        )
         tail_errors = rng.choice([-1.0, 1.0], scale.shape) * (f + rng.exponential(1 / f, scale.shape))
         return scale * np.where(is_middle, middle_errors, tail_errors)
 
@@ -376,9 +371,9 @@ class SoftL1(_Loss):
         The density  exp(-f sqrt(f^2 + r^2))  is a normal one whose variance has a generalised inverse Gaussian
         distribution with p = 1 (Barndorff-Nielsen 1977).
         """
+        f = float(self.f_scale)
         from scipy import stats
 
-        f = float(self.f_scale)
         variance = np.asarray(stats.geninvgauss.rvs(1.0, f**2, size=scale.shape, random_state=rng))
         return scale * np.sqrt(variance) * rng.standard_normal(scale.shape)
 
@@ -420,13 +415,11 @@ class Cauchy(_Loss):
 
         If p has no finite integral, it only defines an estimator, with kappa for normal errors.
         """
-        from scipy import special
-
         f = float(self.f_scale)
         if self.normalisable:
             nu = f**2 - 1
-            constant = float(np.log(f)) + float(special.betaln(0.5, 0.5 * nu))
-            quartile = f / np.sqrt(nu) * float(special.stdtrit(nu, 0.75))
+            constant = float(np.log(f)) + float(scipy.special.betaln(0.5, 0.5 * nu))
+            quartile = f / np.sqrt(nu) * float(scipy.special.stdtrit(nu, 0.75))
             return _DensityMoments(
                 constant, nu / (nu + 3), 2 * nu / (nu + 3), f / float(np.sqrt(nu)), 2 * nu / f**2, quartile
             )

@@ -16,7 +16,6 @@ import numpy as np
 from castfit._support.arrays import Array
 from castfit._support.casadi_functions import BatchedFunction, PerObjectCache
 from castfit.densities.noise.density import Noise, factor_curvature
-from castfit.densities.noise.fisher_information import information_root
 
 
 class DensityFunctions:
@@ -100,6 +99,7 @@ class DensityFunctions:
 
     def _mixing(self, eta: Array, spread: Array, datum: Array) -> Array:
         """Return M with  M L^T = K^T,  K K^T the information of the density, L made from its curvature."""
+        from castfit.densities.noise.fisher_information import information_root
 
         def evaluate(points: Array, number: Array, m: Array) -> tuple[Array, Array]:
             return self._call("cost", points, number, m)[:, 0, 0], self.gradient(points, number, m)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from castfit._support.arguments import (
     is_one_of,
+    option_mistakes,
     read_mapping,
     read_real,
     read_reals,
@@ -242,10 +243,11 @@ def penalty(function_name: str, names: Any, weight: Any, towards: Any, on: Any) 
     if not parsed_names or None in parsed_names:
         mistakes.append(f"names is {shorten_repr(names)}; give the name of a quantity, or a list of names")
     strength = read_real(weight)
-    if strength is None or not 0.0 < strength < np.inf:
-        mistakes.append(f"weight is {shorten_repr(weight)}; give a positive number")
-    if not is_one_of(on, "value", "log"):
-        mistakes.append(f"on is {shorten_repr(on)}; choose 'value' or 'log'")
+    is_weight = strength is not None and 0.0 < strength < np.inf
+    mistakes += option_mistakes(
+        ("weight", weight, is_weight, "give a positive number"),
+        ("on", on, is_one_of(on, "value", "log"), "choose 'value' or 'log'"),
+    )
     quantity_names = tuple(n for n in parsed_names if n is not None)
     mistakes += [
         f"names holds '{n}' twice; leave one out" for n in dict.fromkeys(quantity_names) if quantity_names.count(n) > 1

@@ -40,12 +40,10 @@ if TYPE_CHECKING:
     import pathlib
 
     from matplotlib.figure import Figure
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    from castfit._support.arrays import Array
+    from castfit._support.arrays import Array, Complex
     from castfit.problem.problem import Posable
-
-    Complex = NDArray[np.complex128]
 
 RK4_REAL_STABILITY_LIMIT = 2.785  # where the stability region of the classical Runge-Kutta method cuts the real axis
 _ZERO_RATE_FRACTION = 1e-11  # rate relative to the fastest, below which it is rounding, as of conserved sums

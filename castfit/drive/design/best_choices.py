@@ -21,31 +21,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 from scipy.optimize import minimize
 
+from castfit._support.arrays import Array, Index
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.time_limit import without_deadline
+from castfit.drive.design.candidate import Candidate
 from castfit.drive.design.choices import DesignChoice, choice_locations, chosen_values, piece_edges
 from castfit.drive.design.interior_point import CandidatePool, DesignGoal, optimize_weights
+from castfit.drive.design.knowledge import DesignInformation
+from castfit.drive.design.proposal import Design
 from castfit.drive.design.purchases import CandidateSelection, candidate_rows
 from castfit.drive.design.sensitivity_graph import SensitivityGraph, substitute_symbols
 from castfit.model.expressions import substitute_by_name
 from castfit.problem.constraints import ALONG, Constraint, read_constraints, repeated_names
 from castfit.simulate.output_sensitivities import responses
 
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
-    from castfit.drive.design.candidate import Candidate
-    from castfit.drive.design.knowledge import DesignInformation
-    from castfit.drive.design.proposal import Design
-
-    Numbers = dict[str, Array]
-    End = tuple[float, Array]
+Numbers = dict[str, Array]
+End = tuple[float, Array]
 
 _MIN_RK4_STEPS, _MAX_RK4_STEPS = 60, 4000  # Runge-Kutta steps over an experiment when a search begins, and at most
 # Change of the objective that ends a local search (SciPy's ftol), and the last one.

@@ -14,28 +14,21 @@ Notation: n_x states, n_z algebraic states, n_w both, m laws, n_p parameters, n_
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 import scipy
 
+from castfit._support.arrays import Array, Complex, Index, Mask
 from castfit._support.casadi_functions import BufferedFunction, PerObjectCache
 from castfit._support.pickling import Picklable
 from castfit.experiment.steady.laws import ConservationLaws, conservation_laws, inactive_states
 from castfit.experiment.steady.settle import SettlingState, relax, relaxation_integrator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array, Mask
-    from castfit.model.model import System
-
-    Complex = NDArray[np.complex128]
+from castfit.model.model import System
 
 _solve: Any = np.linalg.solve
 _lapack: Any = scipy.linalg.lapack  # a third of the time that NumPy's own functions take for such small matrices
@@ -177,11 +170,11 @@ class SteadyStateSolver(Picklable):
         return on_p, on_a, -np.asarray(second_derivatives, dtype=float)
 
     @cached_property
-    def _pivots(self) -> NDArray[np.intp]:
+    def _pivots(self) -> Index:
         return np.array(self.laws.pivots, dtype=np.intp)
 
     @cached_property
-    def _used(self) -> NDArray[np.intp]:
+    def _used(self) -> Index:
         """Parameters on which the equations depend; others, such as scales of outputs without data, may be NaN."""
         return np.unique(
             np.array([j for i in (0, 1) for j in self.equations.jac_sparsity(i, 3).get_col()], dtype=np.intp)

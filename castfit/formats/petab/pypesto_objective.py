@@ -28,7 +28,7 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import read_sequence, shorten_repr
+from castfit._support.arguments import option_mistakes, read_sequence, shorten_repr
 from castfit._support.arrays import Array, Index, Mask
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.pickling import Picklable
@@ -399,10 +399,11 @@ def to_pypesto(
     options: Any = _INTEGRATOR if integrator is None else integrator
     mistakes: list[str] = []
     names: tuple[Any, ...] = () if isinstance(eliminate, bool) else tuple(read_sequence(eliminate) or ())
-    if not isinstance(eliminate, bool) and not (names and all(isinstance(n, str) for n in names)):
-        mistakes.append(f"eliminate is {shorten_repr(eliminate)}; choose True, False, or names of parameters")
-    if not isinstance(options, IntegratorOptions):
-        mistakes.append(f"integrator is {shorten_repr(integrator)}; give IntegratorOptions(...)")
+    is_selection = isinstance(eliminate, bool) or (bool(names) and all(isinstance(n, str) for n in names))
+    mistakes += option_mistakes(
+        ("eliminate", eliminate, is_selection, "choose True, False, or names of parameters"),
+        ("integrator", integrator, isinstance(options, IntegratorOptions), "give IntegratorOptions(...)"),
+    )
     if not isinstance(source, (str, Path, Problem)):
         mistakes.append(
             f"problem is {shorten_repr(problem)}; give a Problem, or the path of a PEtab problem's YAML file"
