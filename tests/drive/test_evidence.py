@@ -45,6 +45,54 @@ def test_laplace_is_exact_for_a_line_with_normal_priors() -> None:
     assert evidence.weights["b"] > 0.999
 
 
+def level(values: Any, sigma: float, *, unit: float = 1.0, constraints: Any = (), **options: Any) -> Any:
+    """The evidence of y = a, with a problem in which a is fixed as the other candidate."""
+    x, a = cf.symbols("x a")
+    data = cf.Experiment({"x": unit * np.asarray(values)}, time=np.arange(1.0, len(values) + 1), sigma=unit * sigma)
+    model = cf.Model({x: 0 * a}, parameters=[a], initial={x: a})
+    rules = [rule(a) for rule in constraints]
+    problem = cf.Problem(model, data, parameters={"a": cf.Parameter(0.5 * unit, **options)}, constraints=rules)
+    return cf.select(problem, "single", criterion="BIC", choices={"a": [0.5 * unit, cf.estimated]}).evidence()["a"]
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-4])
+@pytest.mark.parametrize("mean", [2.0, 0.3, 0.05, 0.001, 9.98])
+def test_mass_beyond_a_bound_of_a_uniform_prior_is_left_out(mean: float, unit: float) -> None:
+    values, s = mean + np.array([-1.0, 1.0, -0.5, 0.5]), 0.5
+    inside = stats.norm.cdf((10 - mean) / s) - stats.norm.cdf(-mean / s)
+    exact_log = stats.norm.logpdf(values, mean, 1).sum() + np.log(np.sqrt(2 * np.pi) * s * inside / 10)
+    evidence = level(values, 1.0, unit=unit, bounds=(0, 10 * unit))
+    assert evidence.log == pytest.approx(exact_log - 4 * np.log(unit), abs=1e-5)
+
+
+def test_mass_beyond_bounds_of_a_normal_prior_and_constraints_is_left_out() -> None:
+    values = 0.4 + np.array([-1.0, 1.0, -0.5, 0.5])
+    grid = np.linspace(0.0, 0.7, 20001)
+    heights = np.exp(stats.norm.logpdf(values[:, None], grid, 1.0).sum(axis=0)) * stats.norm.pdf(grid, 0.5, 2.0)
+    exact_log = np.log(scipy.integrate.trapezoid(heights, grid))
+    prior = cf.Normal(0.5, 2.0)
+    assert level(values, 1.0, bounds=(0.0, 0.7), prior=prior).log == pytest.approx(exact_log, abs=1e-5)
+    rules = [lambda a: a <= 0.7]
+    one = level(values, 1.0, lower=0.0, prior=prior, constraints=rules)
+    assert one.log == pytest.approx(exact_log, abs=1e-5)
+
+
+def test_mass_beyond_two_bounds_of_dependent_quantities_is_left_out() -> None:
+    x, a, b = cf.symbols("x a b")
+    times = np.linspace(0.5, 5.0, 8)
+    values = 0.15 + 0.03 * times + 0.3 * np.random.default_rng(4).standard_normal(8)
+    data = cf.Experiment({"x": values}, time=times, sigma=0.3)
+    parameters = {n: cf.Parameter(0.1, bounds=(0, 2)) for n in "ab"}
+    problem = cf.Problem(cf.Model({x: b}, parameters=[a, b], initial={x: a}), data, parameters=parameters)
+    selection = cf.select(problem, "single", choices={"b": [0, cf.estimated]})
+    assert not selection["b"].active
+    grid = np.linspace(0, 2, 2001)
+    intercept, slope = np.meshgrid(grid, grid)
+    log_heights = sum(stats.norm.logpdf(y, intercept + slope * t, 0.3) for t, y in zip(times, values, strict=True))
+    mass = scipy.integrate.trapezoid(scipy.integrate.trapezoid(np.exp(log_heights) / 4, grid), grid)
+    assert selection.evidence()["b"].log == pytest.approx(np.log(mass), abs=1e-4)
+
+
 def test_ratios_of_evidences_depend_on_no_unit() -> None:
     small, large = line().evidence(), line(1e3).evidence()
     assert large["b"].log - small["b"].log == pytest.approx(-T.size * np.log(1e3), abs=1e-6)

@@ -3,10 +3,11 @@
 Notation, search scale:  theta, p(theta) prior, L likelihood, n quantities, I information at the optimum
 
     Z = integral of L p over theta
-    Laplace:  log Z = log(L p) + n/2 log 2 pi - 1/2 log det I                          [Tierney and Kadane 1986]
+    Laplace:  log Z = log(L p) + n/2 log 2 pi - 1/2 log det I + log P                  [Tierney and Kadane 1986]
     bridge:   r <- mean_2(l / (s1 l + s2 r)) / mean_1(1 / (s1 l + s2 r)),  l = L p / g  [Meng and Wong 1996]
 
-mean_1 is over draws of the posterior, mean_2 over draws of a normal proposal g, which is fitted to other draws; s1 and
+P is the probability of N(theta, I^-1) between the bounds of the quantities and within constraints on them, linear at
+theta: a share of the peak near a bound is beyond it.  mean_1 is over draws of the posterior, mean_2 over draws of a normal proposal g, which is fitted to other draws; s1 and
 s2 are their shares, by the effective number of draws (Gronau et al. 2017).  The relative mean square error of r follows
 Fruehwirth-Schnatter (2004).  An eliminated unknown sigma is integrated over, with the improper prior 1 / sigma, which
 cancels in ratios, because all candidates have it.
@@ -33,6 +34,7 @@ from castfit.result.result import Result
 
 _MAX_FIXED_POINT_ITERATIONS = 1000  # iterations of the bridge estimate
 _FIXED_POINT_RTOL = 1e-12  # relative change at which they end
+_FAR_BOUND_SD = 6.0  # standard deviations to a bound, from which on no mass is beyond it
 _MIN_DRAWS_PER_QUANTITY = 8  # draws of a posterior, below which no evidence is computed
 
 
@@ -165,7 +167,27 @@ def laplace(result: Result) -> Evidence:
     theta, n = result.theta, len(result.names)
     log_lp = -0.5 * result.neg2loglik + _constant(compiled_problem) + _to_theta(compiled_problem, theta)
     _, determinant = np.linalg.slogdet(np.asarray(result.information)) if n else (1.0, 0.0)
-    return Evidence(float(log_lp + 0.5 * n * np.log(2 * np.pi) - 0.5 * determinant))
+    log_mass = _log_allowed_mass(compiled_problem, result)
+    return Evidence(float(log_lp + 0.5 * n * np.log(2 * np.pi) - 0.5 * determinant + log_mass))
+
+
+def _log_allowed_mass(compiled_problem: CompiledProblem, result: Result) -> float:
+    """Return the log of the probability of the normal posterior within bounds and constraints on quantities."""
+    from scipy.stats import multivariate_normal  # slow to import
+
+    values, slopes = compiled_problem.evaluate_relations(result.theta)
+    limits = np.array([(r.lower, r.upper) for r in compiled_problem.relations]).reshape(-1, 2)
+    rows = np.concatenate([np.eye(result.theta.size), slopes]) @ result.root
+    deviations = np.linalg.norm(rows, axis=1)
+    ends = np.concatenate([np.transpose(compiled_problem.bounds), limits])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ends = (ends - np.concatenate([result.theta, values])[:, None]) / deviations[:, None]
+    near = np.flatnonzero(np.abs(ends).min(axis=1, initial=np.inf) < _FAR_BOUND_SD)
+    if not near.size:
+        return 0.0
+    (low, high), unit_rows = ends[near].T, rows[near] / deviations[near, None]
+    normal = multivariate_normal(cov=unit_rows @ unit_rows.T, allow_singular=True, seed=0)
+    return float(np.log(normal.cdf(high, lower_limit=low)))
 
 
 def _evidence_undefined(result: Result) -> Evidence | None:
