@@ -65,7 +65,9 @@ _DIVISION_FRACTION = 0.3  # fraction of the largest stage error above which a st
 # Difference of nodes and integrated states, in units of the states: accepted, and unreliable errors.
 _MAX_DEFECT, _LARGE_DEFECT = 1e-3, 0.1
 _FIRST_DEFECT_FACTOR = 10.0  # the accepted difference on the first grid, in tolerances
-_STALLED_RTOL = 1e-5  # relative difference of both objectives that is accepted once refinement has no effect
+_STALLED_RTOL = (
+    1e-5  # difference of both objectives, relative to their terms, that is accepted once refinement has no effect
+)
 _PERTURBATION_SIZE = 0.1  # perturbation of the inputs at a stationary start, in their units
 _MAX_GAUSS_NEWTON_STEPS = 8  # Gauss-Newton steps before IPOPT is used
 _DIVERGENCE_SIZE = 1e10  # size of a variable, in its units, from which the iterates diverge
@@ -286,7 +288,9 @@ class ControlSolver(ProcessLocal):
         P = transcribed.P
         p, x0 = transcribed.compute_initial_states(initial_decision, P)
         courses = self._integrate_scenarios(transcribed, initial_decision, p, x0, ())
-        units = compute_units(question, [c for c in courses if c is not None], p, transcribed.state_term_indices)
+        first_units = units = compute_units(
+            question, [c for c in courses if c is not None], p, transcribed.state_term_indices
+        )
         method = self._choose_method(
             courses, p, float(np.diff(transcribed.times(initial_decision)[0]).max()), is_random=is_random
         )
@@ -308,7 +312,7 @@ class ControlSolver(ProcessLocal):
                 if k < _MAX_REFINEMENTS and watch.cause is None
                 else None
             )
-            if plan_solution.has_invalid_units and k == 0 and refinement is None:
+            if plan_solution.has_invalid_units and units is first_units and refinement is None:
                 refinement = transcribed.method, transcribed.grid
             if refinement is None:
                 break
@@ -452,7 +456,7 @@ class ControlSolver(ProcessLocal):
             np.inf if previous is None else abs(plan_solution.integrated_objective - previous.integrated_objective)
         )
         is_converged = (
-            objective_change <= tolerance * abs(plan_solution.integrated_objective)
+            objective_change <= tolerance * plan_solution.objective_size
             and plan_solution.objective_deviation <= _STALLED_RTOL
         )
         state_tolerance = (
@@ -467,9 +471,7 @@ class ControlSolver(ProcessLocal):
         violated = plan_solution.find_violated_stages()
         parts = np.where(violated, 2, 1)
         if not is_accurate:
-            errors = transcribed.errors(
-                plan_solution.solution.x, plan_solution.P, max(abs(plan_solution.solution.objective), 1e-300)
-            )
+            errors = transcribed.errors(plan_solution.solution.x, plan_solution.P, plan_solution.objective_size)
             limit = min(tolerance, _DIVISION_FRACTION * float(errors.max()))
             limit /= 1 if previous is None else transcribed.grid.stages  # errors may add up
             required_parts = np.ceil(1.1 * (np.maximum(errors, 1e-300) / limit) ** (1.0 / transcribed.method.order))

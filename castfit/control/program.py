@@ -109,11 +109,11 @@ class Program:
             p[n_P * S :],
         )
         stage_data, v, P = (layout.positions, numbers), x * scale, ca.reshape(scenario_numbers, n_P, S)
-        f, gradient, hessian, jacobian, squares = ca.MX(0), *(_SparseEntries() for _ in range(4))
+        f, magnitude, gradient, hessian, jacobian, squares = ca.MX(0), ca.MX(0), *(_SparseEntries() for _ in range(4))
         self.linear = True
         for term in terms:
             mapped = _BatchedExpression(graphs, term.graph / S, term.columns, *stage_data, v, P)
-            f += ca.sum2(mapped.value)
+            f, magnitude = f + ca.sum2(mapped.value), magnitude + ca.sum2(ca.fabs(mapped.value))
             gradient.add(mapped.slope, mapped.columns, np.zeros_like(mapped.columns), scale[mapped.columns])
             hessian.add_second(*mapped.build_second_derivatives(lam_f), scale)
         for term in curvature or ():
@@ -138,6 +138,7 @@ class Program:
             ca.Function("nlp_hess_l", [x, p, lam_f, lam_g], [hessian.matrix((n, n), upper=True)],
                         ["x", "p", "lam_f", "lam_g"], ["triu_hess_gamma_x_x"]),
         ]  # fmt: skip
+        self._magnitude: Any = ca.Function("magnitude", [x, p], [magnitude])
         self.curvature: Any = None if not curvature else ca.Function("curvature", [x, p], [squares.matrix((n, n))])
         self._row_scales = np.ones(self.count)
         self._solvers: dict[str, Any] = {}
@@ -237,6 +238,16 @@ class Program:
         """Evaluate the objective, and all rows in their units."""
         f, g = self.functions[0](x / self.scale, self.numbers(P))
         return float(f), np.asarray(g).ravel()
+
+    def size_objective(self, x: Array, P: Array, multipliers: Array) -> float:
+        """Return the size of the terms of the objective: sum_k |L_k| + sum_k |lam_{k+1} . (s_{k+1} - s_k)|.
+
+        It includes costs that are the end values of states, and is not small if terms of an objective of 0 cancel.
+        """
+        changes = np.diff(x[self.layout.nodes], axis=1).reshape(-1, self._graphs.n_s)
+        costates = (multipliers * self._row_scales)[self._rows[1][1][:, -self._graphs.n_s :]]
+        of_stages = self._magnitude(x / self.scale, self.numbers(P))
+        return float(of_stages) + float(np.abs(np.sum(costates * changes, axis=1)).sum())
 
     def derivatives(self, x: Array, P: Array, multipliers: Array) -> tuple[Any, Any, Array]:
         """Return the Hessian of the Lagrangian and the Jacobian of rows (SciPy), in units, and the rows' values."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHECK_FRACTIONS = (0.25, 0.5, 0.75)
 """Fractions of a stage at which constraints are evaluated, besides its points."""
 
-# Difference of the integrated model, relative to the objective or a constraint, that confirms a plan.
+# Difference of the integrated model, relative to the terms of the objective or to a constraint, that confirms a plan.
 _CONFIRMATION_RTOL = 1e-4
 _ZERO_OBJECTIVE = 1e-8  # objective, relative to its size at the start, below which it counts as zero
 _MAX_UNIT_RATIO = 1e3  # unit of a state over its largest value in the plan from which units are recomputed
@@ -78,10 +78,15 @@ class PlanSolution(ProcessLocal):
         return float(np.max(objectives) if self.transcribed.question.is_worst_case else np.mean(objectives))
 
     @cached_property
+    def objective_size(self) -> float:
+        """Size of the terms of the objective, which may be 0 itself."""
+        size = self.transcribed.program.size_objective(self.solution.x, self.P, self.solution.multipliers)
+        return max(abs(self.objective), abs(self.integrated_objective), _ZERO_OBJECTIVE * self.size, size)
+
+    @cached_property
     def objective_deviation(self) -> float:
-        """Difference of both objectives, relative to the larger one."""
-        largest = max(abs(self.objective), abs(self.integrated_objective), _ZERO_OBJECTIVE * self.size)
-        difference = abs(self.objective - self.integrated_objective) / largest
+        """Difference of both objectives, relative to the size of their terms."""
+        difference = abs(self.objective - self.integrated_objective) / self.objective_size
         return difference if np.isfinite(difference) else np.inf
 
     @cached_property
@@ -228,8 +233,8 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
         else:
             constraints_text = " and satisfies the constraints" if constraints and not violated_names else ""
             sentences.append(
-                "Integrating the model with these inputs reproduces the objective to a relative accuracy "
-                f"of {max(differs, 1e-15):.0e}{constraints_text}."
+                "Integrating the model with these inputs reproduces the objective to an accuracy of "
+                f"{max(differs, 1e-15):.0e}, relative to the size of its terms{constraints_text}."
             )
     undetermined = plan_solution.find_undetermined_inputs(sentences) if status.success and check_determinacy else {}
     courses, states = [c for c in plan_solution.courses if c is not None], dict[str, Any]()

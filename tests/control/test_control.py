@@ -175,6 +175,30 @@ def test_plan_again_from_other_states_equals_a_new_plan():
         plan.again({"y": 1.0}, shift=-1)
 
 
+@BOTH
+@pytest.mark.parametrize("offset", [0.0, 0.001])
+def test_an_optimum_of_zero_is_compared_with_its_terms(transcription, offset):
+    """Aly and Chan (1973): (v**2 - x**2) / 2 integrates to 0 on the singular arc x = sin(t), v = cos(t)."""
+    cost = cf.symbols("cost")
+    model = cf.Model({x: v, v: u, cost: (v**2 - x**2) / 2}, inputs=[u], initial={x: 0, v: 1, cost: offset})
+    question = {"horizon": np.pi / 2, "inputs": free(40, bounds=(-1, 1)), "transcription": transcription}
+    plan = cf.control(model, minimise=cf.at_end(cost), **question)
+    assert plan.success, plan.message
+    assert plan.objective == pytest.approx(offset, abs=1e-5)
+    assert plan.stages <= 80
+    integral_plan = cf.control(model, minimise=cf.integral((v**2 - x**2) / 2) + offset, **question)
+    assert integral_plan.success, integral_plan.message
+    assert integral_plan.objective == pytest.approx(offset, abs=1e-5)
+
+
+def test_an_integrated_objective_that_differs_is_refined_even_if_the_guess_diverges():
+    """The scale of the objective at a guess that grows by exp(16) allows any difference at the optimum."""
+    model = cf.Model({x: x + u}, inputs=[u], initial={x: 1})
+    plan = cf.control(model, horizon=16, inputs=free(32), minimise=cf.integral(x**2 + u**2))
+    assert plan.success, plan.message
+    assert plan.integrated == pytest.approx(2.49964497, rel=1e-6)
+
+
 PRICE = cf.symbols("price")
 HEATED = cf.Model({x: -x / 4 + u}, inputs=[u, PRICE], initial={x: 2})
 
