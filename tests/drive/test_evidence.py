@@ -46,13 +46,15 @@ def test_laplace_is_exact_for_a_line_with_normal_priors() -> None:
 
 
 def level(values: Any, sigma: float, *, unit: float = 1.0, constraints: Any = (), **options: Any) -> Any:
-    """The evidence of y = a, with a problem in which a is fixed as the other candidate."""
+    """The evidence of y = a, with a wider prior as the other candidate."""
     x, a = cf.symbols("x a")
     data = cf.Experiment({"x": unit * np.asarray(values)}, time=np.arange(1.0, len(values) + 1), sigma=unit * sigma)
     model = cf.Model({x: 0 * a}, parameters=[a], initial={x: a})
     rules = [rule(a) for rule in constraints]
     problem = cf.Problem(model, data, parameters={"a": cf.Parameter(0.5 * unit, **options)}, constraints=rules)
-    return cf.select(problem, "single", criterion="BIC", choices={"a": [0.5 * unit, cf.estimated]}).evidence()["a"]
+    wider = {"a": cf.Parameter(0.5 * unit, prior=cf.Normal(0.0, 100 * unit))}
+    pair = {"one": problem, "other": problem.replace(constraints=[], parameters=wider)}
+    return cf.select(pair, "single", criterion="BIC").evidence()["one"]
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-4])

@@ -7,10 +7,10 @@ Notation, search scale:  theta, p(theta) prior, L likelihood, n quantities, I in
     bridge:   r <- mean_2(l / (s1 l + s2 r)) / mean_1(1 / (s1 l + s2 r)),  l = L p / g  [Meng and Wong 1996]
 
 P is the probability of N(theta, I^-1) between the bounds of the quantities and within constraints on them, linear at
-theta: a share of the peak near a bound is beyond it.  mean_1 is over draws of the posterior, mean_2 over draws of a normal proposal g, which is fitted to other draws; s1 and
-s2 are their shares, by the effective number of draws (Gronau et al. 2017).  The relative mean square error of r follows
-Fruehwirth-Schnatter (2004).  An eliminated unknown sigma is integrated over, with the improper prior 1 / sigma, which
-cancels in ratios, because all candidates have it.
+theta: a share of the peak near a bound is beyond it.  mean_1 is over draws of the posterior, mean_2 over draws of a
+normal proposal g, which is fitted to other draws; s1 and s2 are their shares, by the effective number of draws (Gronau
+et al. 2017).  The relative mean square error of r follows Fruehwirth-Schnatter (2004).  An eliminated unknown sigma is
+integrated over, with the improper prior 1 / sigma, which cancels in ratios, because all candidates have it.
 """
 
 from __future__ import annotations
