@@ -50,8 +50,8 @@ def read_reals(value: Any) -> NDArray[np.float64] | None:
     return np.array(entries, dtype=float).reshape(array.shape)
 
 
+# Of which some would be numbers to `float`: 1, the real part, nanoseconds.
 _OTHERS = (bool, np.bool_, str, bytes, complex, np.complexfloating, np.datetime64, np.timedelta64, ca.SX, ca.MX)
-"""Of which some would be numbers to `float`: 1, the real part, nanoseconds."""
 
 
 def _entry(value: Any) -> float | None:

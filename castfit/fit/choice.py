@@ -90,8 +90,8 @@ _DEFAULT_INTEGRATOR_STEPS = 200  # Assumed steps per experiment if the integrato
 _DEGREE = Collocation().degree
 _DEFAULT_SHOOTING_STAGES = 20  # Stages per experiment of multiple shooting by default.
 
+# The Jacobian of each model by its states and algebraic states.
 _SLOPES: PerObjectCache[Model, ca.Function] = PerObjectCache()
-"""The Jacobian of each model by its states and algebraic states."""
 
 
 @dataclass(frozen=True)

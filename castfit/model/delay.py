@@ -40,8 +40,8 @@ METHODS = ("spectral", "chain")
 LADDER = (10, 15, 22, 33, 50, 75)  # nodes that are tried where their number is to be found
 _LARGEST_ORDER = 200
 
+# What each symbol made by `delay` stands for: a graph carries nothing but symbols.  A record keeps its own alive.
 _KNOWN: dict[int, DelayedValue] = {}
-"""What each symbol made by `delay` stands for: a graph carries nothing but symbols.  A record keeps its own alive."""
 
 _SAID: dict[tuple[Any, ...], DelayedValue] = {}
 

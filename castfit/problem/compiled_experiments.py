@@ -376,8 +376,8 @@ class _GraphBuilder:
         return ParameterLink(n_p, base, rows, log, parts, model.flow_parameters, self.n_e)
 
 
+# Models with switches, and rates into some states, so that their functions are built once.
 _SWITCHED_MODELS: PerObjectCache[Model, dict[tuple[str, ...], Model]] = PerObjectCache()
-"""Models with switches, and rates into some states, so that their functions are built once."""
 
 
 def with_switch_parameters(statement: ProblemStatement) -> ProblemStatement:

@@ -21,8 +21,8 @@ from castfit.problem.map_initial_states import ConsistentInitialRows, SteadyStat
 from castfit.problem.parameter_map import MappedExpressions, ParameterLink
 from castfit.problem.problem import Posable
 
+# What was found of each posed problem; a thousand fits may ask.
 _QUESTIONS: PerObjectCache[CompiledProblem, dict[str, str]] = PerObjectCache()
-"""What was found of each posed problem; a thousand fits may ask."""
 
 
 def question(problem: Posable) -> dict[str, str]:

@@ -173,8 +173,8 @@ def _is_same(first_value: Any, second_value: Any) -> bool:
     return not isinstance(first_value, ca.SX) and not isinstance(second_value, ca.SX) and first_value == second_value
 
 
+# Models without estimated inputs, so that their functions are built once.
 _REDUCED: PerObjectCache[Model, dict[tuple[InputForm, ...], Model]] = PerObjectCache()
-"""Models without estimated inputs, so that their functions are built once."""
 
 
 def with_piecewise_inputs(statement: ProblemStatement) -> ProblemStatement:

@@ -186,8 +186,8 @@ def _parameter(experiment: Experiment, output: str, noise: Noise, sigma: Unknown
     return Parameter(float(np.clip(guess, lower, sigma.upper)), lower, sigma.upper, "log", prior=sigma.prior)
 
 
+# Extended models, so that their functions are built once; graphs are kept, since their hashes are addresses.
 _EXTENDED_MODELS: PerObjectCache[Model, dict[tuple[object, ...], tuple[Mapping[str, ca.SX], Model]]] = PerObjectCache()
-"""Extended models, so that their functions are built once; graphs are kept, since their hashes are addresses."""
 
 
 def _extend_model(model: Model, parameters: Sequence[str], spreads: Mapping[str, ca.SX]) -> Model:

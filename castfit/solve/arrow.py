@@ -42,11 +42,11 @@ from castfit._support.sparse_rows import SparseRows
 from castfit.solve.block_pivoting import solve_boxed_batch, with_held
 from castfit.solve.matrices import MAX_DENSE_LOCAL_UNKNOWNS, BlockRows, positive_solution, triangle
 
+# Row counts of chains are padded with zero rows to a multiple of this, so that they are factored together.
 _ROW_COUNT_MULTIPLE = 8
-"""Row counts of chains are padded with zero rows to a multiple of this, so that they are factored together."""
 
+# Iterations of the power method for the largest singular value.
 _POWER_ITERATIONS = 12
-"""Iterations of the power method for the largest singular value."""
 
 
 @dataclass(frozen=True)

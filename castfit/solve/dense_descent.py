@@ -25,16 +25,15 @@ from castfit.solve.staged import DenseEvaluator, DenseRows, Linearization, Stage
 from castfit.solve.step_control.box import TrustRegion
 from castfit.solve.subproblem import RIDGE_FRACTIONS, units_of_search
 
+# Predicted decrease below which a descent ends: of the logarithm of the likelihood, and of the half-square.
 _MIN_PREDICTED_DECREASE = 1e-7
-"""Predicted decrease below which a descent ends: of the logarithm of the likelihood, and of the half-square."""
 
+# The square of a larger number may overflow.
 _MAX_SQUARABLE = 1e150
-"""The square of a larger number may overflow."""
 
+# Limit on products with structural zeros of E, above which one matrix per experiment is faster. 100 experiments with 3
+# local quantities have 1e8 and take equally long either way; 200 have 9e8 and take twice as long.
 _MAX_ZERO_PRODUCTS = 3e8
-"""Limit on products with structural zeros of E, above which one matrix per experiment is faster. 100 experiments with 3
-local quantities have 1e8 and take equally long either way; 200 have 9e8 and take twice as long.
-"""
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from castfit._support.arrays import Array, Index
 from castfit._support.records import dataclass
 from castfit._support.sparse_rows import SparseRows, sparse_rows
 
+# Ratio of units above which the matrix is scaled, because the units would decide on the pivots.
 _MAX_UNIT_RATIO = 2.0**20
-"""Ratio of units above which the matrix is scaled, because the units would decide on the pivots."""
 
 MAX_DENSE_LOCAL_UNKNOWNS = 48
 """Number of local unknowns up to which a dense factorization is as fast, and nothing is eliminated."""

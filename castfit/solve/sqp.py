@@ -46,8 +46,8 @@ from castfit.solve.subproblem import (
     local_problem,
 )
 
+# Regularisation, relative to the largest singular value; see `GaussNewton.regularisation`.
 _GAUSS_NEWTON_REGULARISATION = 1e-9
-"""Regularisation, relative to the largest singular value; see `GaussNewton.regularisation`."""
 
 
 @public("castfit")

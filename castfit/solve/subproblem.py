@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from castfit.solve.arrow_step import DirectionHold
 
 
+# Largest number whose square is certain not to overflow.
 _MAX_SQUARABLE = 1e150
-"""Largest number whose square is certain not to overflow."""
 
 MATCHING_TOLERANCE = 1e-7
 """Infeasibility of a solution, in units of the states."""
@@ -66,8 +66,8 @@ GROWTH_LIMIT = 1e6
 
 _NO_VALUES, _NO_SIGNS = np.zeros(0), np.zeros(0, dtype=np.int8)
 
+# Violation of a bound, in units of the variable, that counts as rounding.
 _BOUND_VIOLATION_RTOL = 1e-9
-"""Violation of a bound, in units of the variable, that counts as rounding."""
 
 
 @dataclass(frozen=True)

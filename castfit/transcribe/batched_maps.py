@@ -22,10 +22,10 @@ from castfit.model.model import Model
 from castfit.problem.compiled_experiments import Condition
 from castfit.problem.parameter_map import MappedExpressions, ParameterLink
 
+# One function for the same parts, stored with them, since addresses are the keys.
 _FUNCTIONS: PerObjectCache[Model, dict[tuple[int, ...], tuple[tuple[ca.Function, ...], BufferedFunction]]] = (
     PerObjectCache()
 )
-"""One function for the same parts, stored with them, since addresses are the keys."""
 
 
 @dataclass(frozen=True)

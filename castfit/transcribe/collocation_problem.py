@@ -68,8 +68,8 @@ if TYPE_CHECKING:
 
     Trajectory = Callable[..., tuple[Array, Array]]
 
+# The functions of each problem, built once however many fits use them.
 _EQUATIONS: PerObjectCache[CompiledProblem, PointEquations] = PerObjectCache()
-"""The functions of each problem, built once however many fits use them."""
 
 
 def collocation_problem(

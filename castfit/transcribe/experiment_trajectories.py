@@ -9,8 +9,8 @@ to the output before the failure.  An event ends a stretch and begins the next.
 scales the variables.  A state that is zero there, because it starts at zero and was not simulated, gets the magnitude
 that its rate can produce: |f| T within the horizon T, or |f| / |df/dx| if it decays faster, with the other states at
 their known magnitudes.  So the products of a reaction get their units one after the other.  A state far below what its
-rate can produce counts as zero, as absolute tolerances have it: relative to 1e-50 no step is short enough.  Everything here scales with
-the states and with time: in other units the units are other numbers and the tolerances the same.
+rate can produce counts as zero, as absolute tolerances have it: relative to 1e-50 no step is short enough.  Everything
+here scales with the states and with time: in other units the units are other numbers and the tolerances the same.
 
 Notation: K nodes, m times of a stretch; the first is the time of its node, or of the event that it follows.
 """
@@ -43,11 +43,11 @@ _MIN_NETWORK_MAGNITUDE_RATIO = 1e-12  # smallest magnitude relative to the large
 _MIN_NETWORK_STATES = 100  # number of states from which a model counts as one of many states with one unit
 _MIN_MAGNITUDE_RATIO = 1e-30  # smallest magnitude relative to the largest, in models of fewer states
 
+# Rates of each model whose rates depend on its parameters only, as a function of these.
 _CONSTANT_RATES: PerObjectCache[Model, ca.Function | None] = PerObjectCache()
-"""Rates of each model whose rates depend on its parameters only, as a function of these."""
 
+# The functions of `_rates`, by model.
 _RATES: PerObjectCache[Model, BatchedFunction] = PerObjectCache()
-"""The functions of `_rates`, by model."""
 
 
 @dataclass(frozen=True)

@@ -483,8 +483,8 @@ class _ObserverRows:
     expressions: PointwiseExpressions
 
 
+# The rows of each problem, with and without bounds of states, built once however many fits use them.
 _ROWS: PerObjectCache[CompiledProblem, dict[bool, _ObserverRows]] = PerObjectCache()
-"""The rows of each problem, with and without bounds of states, built once however many fits use them."""
 
 
 def _rows(problem: CompiledProblem, *, state_bounds: bool) -> _ObserverRows:

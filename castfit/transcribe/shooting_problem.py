@@ -85,8 +85,8 @@ _MANY_STATES = 100  # states above which they are of low accuracy: steps of wron
 _GRADIENT_RTOL = 1e-6  # default relative tolerance of models of so many states if gradients are those of the steps
 _MAGNITUDE_CHANGE_FACTOR = 100.0  # factor between magnitudes below which the tolerances stay
 _MAX_ASSUMED_MAGNITUDE_RATIO = 1000.0  # factor by which an assumed magnitude may exceed that of the simulation
+# Magnitude of a state that decays before the first output, relative to its start, instead of exp(-1000).
 _DECAYED_STATE_FRACTION = 1e-6
-"""Magnitude of a state that decays before the first output, relative to its start, instead of exp(-1000)."""
 
 _N_CACHED_EVALUATIONS = 4  # number of cached evaluations and data arrangements: a line search returns to its best point
 
@@ -120,16 +120,16 @@ _TIMED_METHODS = ("auto", "cvodes")  # methods of integration
 _MIN_DEADLINE_SECONDS = 0.5  # expected seconds from which an operation is not begun if it exceeds the remaining time
 
 
+# The right-hand sides of each model, whose pattern determines the cost of an integration.
 _GRAPHS: PerObjectCache[Model, ca.Function] = PerObjectCache()
-"""The right-hand sides of each model, whose pattern determines the cost of an integration."""
 
 _COST_PER_DIRECTION = 0.1  # assumed time of a direction, relative to the states, without a record
 _Sort = tuple[str, bool, int, float]  # operation, with nodes or not, number of experiments, relative tolerance
+# Seconds that the last two linearizations and gradients of a model took, without and with nodes, by experiments.
 _OPERATION_SECONDS: PerObjectCache[Model, dict[_Sort, tuple[float, ...]]] = PerObjectCache()
-"""Seconds that the last two linearizations and gradients of a model took, without and with nodes, by experiments."""
 
+# Each experiment's data on the last few divisions into stages.
 _CACHED_SEGMENTS: PerObjectCache[CompiledProblem, OrderedDict[tuple[Any, ...], Segments]] = PerObjectCache()
-"""Each experiment's data on the last few divisions into stages."""
 
 
 class ShootingProblem(TranscribedProblem):

@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from castfit.problem.parameter_map import NaturalValues
 
 
+# The states that each problem's outputs determine, built once for all fits.
 _INVERSIONS: PerObjectCache[CompiledProblem, tuple[tuple[tuple[int, int, ca.Function], ...], bool]] = PerObjectCache()
-"""The states that each problem's outputs determine, built once for all fits."""
 
 _ALL_STATES_MEASURED: PerObjectCache[CompiledProblem, bool] = PerObjectCache()
 
+# States from data of each experiment, by name, smoothing, and parameters.
 _STATE_DATA: PerObjectCache[CompiledProblem, OrderedDict[tuple[str, bool, bytes], dict[str, tuple[Array, Array]]]] = (
     PerObjectCache()
 )
-"""States from data of each experiment, by name, smoothing, and parameters."""
 
 _N_CACHED_TRAJECTORIES = 4  # number of start trajectories that are cached per experiment
 _TABLE_STEPS_PER_INTERVAL = 6  # table entries per measured interval, so that curvature between data is kept

@@ -132,8 +132,8 @@ def contains(eta: ca.SX, symbol: ca.SX) -> bool:
     return any(ca.is_equal(e, symbol) for e in ca.vertsplit(eta))
 
 
+# Cached functions of each noise model, with a spread that is a number or computed.
 _FUNCTIONS: PerObjectCache[Noise, dict[bool, DensityFunctions]] = PerObjectCache()
-"""Cached functions of each noise model, with a spread that is a number or computed."""
 
 
 def density_functions(noise: Noise, *, computed: bool) -> DensityFunctions:

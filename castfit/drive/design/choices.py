@@ -26,8 +26,8 @@ from castfit.model.expressions import substitute_by_name
 
 _MAX_PIECES = 1000  # pieces of an input that is chosen
 _CHOICE_NUMBERS = count(1)
+# Every choice by the name of its symbol, which is unique.
 _CHOICES_BY_NAME: dict[str, DesignChoice] = {}
-"""Every choice by the name of its symbol, which is unique."""
 
 
 @dataclass(frozen=True, eq=False)

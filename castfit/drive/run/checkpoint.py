@@ -38,13 +38,13 @@ DAMAGE = (TypeError, ValueError, LookupError, AttributeError, RecursionError, Ov
 """Exceptions raised by records with unexpected contents."""
 _KIND = "castfit_checkpoint"
 _SUM = "crc32"
+# Names of header entries in castfit 0.2 and 0.3, and their current names.
 _RENAMED = {
     "level": "confidence_level",
     "levels": "confidence_levels",
     "start_max_time": "fit_max_time",
     "ways": "strategies",
 }
-"""Names of header entries in castfit 0.2 and 0.3, and their current names."""
 _FOREIGN = "is not a castfit checkpoint; choose another file"
 
 

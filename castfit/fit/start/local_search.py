@@ -45,11 +45,11 @@ _LOW_ACCURACY_RULE = TrustRegion(patience=6, progress=1e-4)
 _HORIZON_RULE = TrustRegion(
     patience=8, progress=1e-4
 )  # patience of 4: one start in 50 succeeds instead of one in 26 (Elowitz)
+# Smallest decrease of the cost, in the logarithm of the likelihood, that continues a descent at low accuracy.
 _MIN_WORTHWHILE_DECREASE = 0.02
-"""Smallest decrease of the cost, in the logarithm of the likelihood, that continues a descent at low accuracy."""
 
+# Predicted decrease of the cost below which a point is an optimum: a tenth of what distinguishes two optima.
 _OPTIMUM_PREDICTED_DECREASE = 0.01
-"""Predicted decrease of the cost below which a point is an optimum: a tenth of what distinguishes two optima."""
 
 
 @dataclass(frozen=True)

@@ -216,6 +216,7 @@ def _parameter(name: str, value: float, parameter: Any, tables: _ExportTables) -
     return row
 
 
+# In PEtab's words; their numbers come in the same order.
 _PRIORS: dict[type[PriorDistribution], str] = {
     Normal: "normal",
     LogNormalPrior: "log-normal",
@@ -224,7 +225,6 @@ _PRIORS: dict[type[PriorDistribution], str] = {
     UniformPrior: "uniform",
     Gamma: "gamma",
 }
-"""In PEtab's words; their numbers come in the same order."""
 
 
 def _prior(prior: PriorDistribution) -> tuple[str, tuple[float, ...]] | None:

@@ -22,8 +22,8 @@ from castfit.formats.petab.yaml_file import PetabFileIndex
 _T = TypeVar("_T")
 
 
+# What stands for nothing in a table, in small letters; as pandas reads them.
 _EMPTY = frozenset({"", "nan", "na", "n/a", "null", "none", "#n/a", "<na>"})
-"""What stands for nothing in a table, in small letters; as pandas reads them."""
 _MIN_NAME_SIMILARITY = 0.85  # share of common letters from which a column name counts as misspelt
 
 

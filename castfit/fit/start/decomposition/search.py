@@ -87,10 +87,10 @@ class Decomposed:
         raise_if_mistakes("Decomposed", rng_mistakes(self.rng))
 
 
+# The blocks of each problem, posed and transcribed once however many starts use them.
 _PIECES: PerObjectCache[CompiledProblem, tuple[tuple[EquationBlock, BlockProblem, ShootingProblem], ...]] = (
     PerObjectCache()
 )
-"""The blocks of each problem, posed and transcribed once however many starts use them."""
 
 
 def decompose(
