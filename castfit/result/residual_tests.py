@@ -25,12 +25,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._support.distribution_functions import beta_cdf, log_normal_cdf, normal_quantile, t_quantile
-from castfit._support.ties import stable_order
+from castfit._support.ties import TIE_RTOL
 from castfit.result.residuals import MIN_TEST_RESIDUALS, UNTESTED, TestStatistic
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ _FEWEST_NORMAL = 8  # values for the test of normality, for which Stephens's cor
 _MAX_N_EXACT_DISTRIBUTION = 100  # values up to which the distribution of the correlation is integrated
 _MAX_N_PERMUTATIONS = 8  # values up to which all permutations are counted
 _ALTERNATING_TAIL_SHARE = 0.05  # Share of the significance level for negative correlation of neighbours.
+# Values removed after the last outlier, after which only residuals of so many median residuals are removed.
+_MAX_N_MASKED, _MASKED_MEDIANS = 25, 6.0
+_MIN_REMAINING_VARIANCE = 1e-3  # part of the variance of a value that the fit must leave for a test of its residual
 _LOG_U = np.linspace(-16.0, 16.0, 513)  # Nodes of Imhof's integral, whose integrand is smooth in log u.
 
 
@@ -171,34 +174,59 @@ def _permutations(n: int) -> NDArray[np.int8]:
     return np.array(list(itertools.permutations(range(n))), dtype=np.int8)
 
 
-def outliers(r: Array, dof: float, error_probability: float, *, is_sigma_known: bool) -> NDArray[np.bool_]:
+def outliers(
+    r: Array,
+    dof: float,
+    error_probability: float,
+    *,
+    is_sigma_known: bool,
+    hat: Array | None = None,
+    shared: int | None = None,
+    owners: NDArray[Any] | None = None,
+) -> NDArray[np.bool_]:
     """Return a mask of residuals that are larger than the largest of n should be.
 
-    Residuals of known deviation 1 are compared with it, or with the other residuals if these are larger altogether.  If
-    the deviation is estimated from the residuals, outliers included, residuals are removed one by one, the largest
-    first, and compared with the remaining residuals (generalised extreme Studentised deviate, Rosner 1983).
+    Values are removed one by one.  With M = I - Q Q^T and w = diag(M), removing value j changes the residuals of a
+    linear fit, also of a fit that the value has bent, by u_j r_j / w_j^(1/2), and M by u u^T, with
+    u = M e_j / w_j^(1/2).  The value of the largest r_j / w_j^(1/2) is removed and compared with the scale of the other
+    residuals (generalised extreme Studentised deviate, Rosner 1983, with leverage).  The scale is their estimated
+    deviation, or the known deviation 1 if the estimate is smaller.
 
     r : (n,) residuals with `dof` degrees of freedom
     error_probability : significance level of the test of all residuals
     is_sigma_known : whether their deviation is known to be 1
+    hat, shared : Q (n, k), and the columns that all values share, of which the others are each owner's own
+    owners : (n,) labels, needed if `shared` is set
     """
-    n = r.size
-    is_outlier = np.zeros(n, dtype=np.bool_)
+    n, count, removed_indices = r.size, 0, list[int]()
+    is_outlier, U = np.zeros(n, dtype=np.bool_), np.zeros((n, 0))
     if n < 3 or not np.isfinite(r).all():
         return is_outlier
-    if is_sigma_known:
-        robust_sigma = float(np.median(np.abs(r))) / normal_quantile(0.75)
-        return np.abs(r) > -normal_quantile(error_probability / (2 * n)) * max(1.0, robust_sigma)
-    order = stable_order(np.abs(r), descending=True)
-    squares, count = np.append(np.cumsum((r[order] ** 2)[::-1])[::-1], 0.0), 0
-    for i in range(max(n // 5, 1)):
-        remaining_dof = dof - i - 1  # without the i larger ones and this one
-        if remaining_dof < 2 or not squares[i] > 0:
+    Q = U if hat is None else hat
+    w = 1.0 - np.sum(Q**2, axis=1)
+    for i in range(max(n // (2 if is_sigma_known else 5), 1)):
+        z = np.where(w > _MIN_REMAINING_VARIANCE, r / np.sqrt(np.maximum(w, _MIN_REMAINING_VARIANCE)), 0.0)
+        j = int(np.flatnonzero(np.abs(z) >= (1.0 - TIE_RTOL) * np.abs(z).max())[0])
+        if z[j] == 0.0 or (i >= count + _MAX_N_MASKED and np.abs(z[j]) < _MASKED_MEDIANS * np.median(np.abs(z))):
             break
-        t = np.abs(r[order[i]]) * np.sqrt(remaining_dof / max(squares[i + 1], np.finfo(float).eps * squares[i]))
-        if t > -t_quantile(remaining_dof, error_probability / (2 * (n - i))):
+        u = -(Q[:, :shared] @ Q[j, :shared]) - U @ U[j]
+        if shared is not None and owners is not None:
+            u -= np.where(owners == owners[j], Q[:, shared:] @ Q[j, shared:], 0.0)
+        u[j] += 1.0
+        u /= np.sqrt(w[j])
+        squares, r, w, U = float(r @ r), r - u * z[j], w - u**2, np.column_stack([U, u])
+        r[j] = w[j] = 0.0
+        dof -= float(u @ u)
+        if dof < 2:
+            break
+        removed_indices.append(j)
+        level = error_probability / (2 * (n - i))
+        scale = np.sqrt(max(float(r @ r), np.finfo(float).eps * squares) / dof)
+        if np.abs(z[j]) > (
+            -normal_quantile(level) * max(scale, 1.0) if is_sigma_known else -t_quantile(dof, level) * scale
+        ):
             count = i + 1
-    is_outlier[order[:count]] = True
+    is_outlier[removed_indices[:count]] = True
     return is_outlier
 
 

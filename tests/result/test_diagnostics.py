@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import castfit as cf
 from castfit import plots, problems
@@ -239,17 +240,42 @@ def gasoil(shift: float) -> cf.Problem:
 def test_an_outlier_in_gasoil_is_named(transcription, sign):
     problem = gasoil(20.0 * sign)
     result = cf.fit(problem, transcription)
-    (outlier,) = result.diagnostics.outliers
+    outlier, second_outlier = result.diagnostics.outliers
     assert (outlier.experiment, outlier.output) == ("run 1", "y2")
     assert outlier.time == problem.experiments[0].data["y2"][0][9]
     assert sign * outlier.residual > 4
+    assert (second_outlier.output, second_outlier.time) == ("y1", 0.025)
     assert f"Outliers that influence the fit: y2 at t = {outlier.time:g} (" in str(result)
 
 
-def test_gasoil_itself_has_no_outlier():
-    result = cf.fit(gasoil(0.0))
-    assert result.diagnostics.outliers == ()
-    assert "Outliers" not in str(result)
+def test_outlier_of_gasoil_agrees_with_a_fit_without_it():
+    """The first value after the start, which is the mean of its neighbours, changes the squares as no other does."""
+    problem = gasoil(0.0)
+    result = cf.fit(problem, "single")
+    (outlier,) = result.diagnostics.outliers
+    assert (outlier.output, outlier.time) == ("y1", 0.025)
+    (experiment,) = problem.experiments
+    data = {**experiment.data, "y1": tuple(np.delete(part, 1) for part in experiment.data["y1"])}
+    guesses = dict.fromkeys(("p1", "p2", "p3"), 5.0)
+    refit = cf.fit(cf.Problem(problem.model, cf.Experiment(data, name="run 1"), parameters=guesses), "single")
+    squares = np.sum(refit.residuals**2)
+    t = np.sqrt((np.sum(result.residuals**2) - squares) * (result.dof - 1) / squares)
+    assert 2 * result.n_data * stats.t.sf(t, result.dof - 1) < 1e-6
+
+
+@pytest.mark.parametrize("n", [6, 8, 10])
+def test_slipped_decimal_point_is_named_although_it_has_bent_the_fit(n):
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k])
+    rng, times, n_named = np.random.default_rng(1), np.linspace(0, 5, n), 0
+    for _ in range(20):
+        values = 10 * np.exp(-0.3 * times) + 0.05 * rng.standard_normal(n)
+        slipped = int(rng.integers(2, n - 1))
+        values[slipped] /= 10
+        data = cf.Experiment({"x": values}, time=times, initial={"x": cf.free(9.0)})
+        result = cf.fit(cf.Problem(model, data, parameters={"k": 0.2}), "single")
+        n_named += [o.time for o in result.diagnostics.outliers] == [times[slipped]]
+    assert n_named >= 15
 
 
 def decay(noise: float, *, sigma: float | None) -> cf.Problem:
@@ -338,7 +364,7 @@ def test_plots_residuals_marks_outliers(tmp_path):
     text = " ".join(t.get_text() for t in figure.findobj(Text)).replace("\n", " ")
     assert "Outliers that influence the fit: y2 at t = " in text
     rings = [line for axes in figure.axes for line in axes.lines if line.get_markersize() == 8]
-    assert sum(line.get_xdata().size for line in rings) == 2  # in time, and by size of the prediction
+    assert sum(line.get_xdata().size for line in rings) == 4  # two outliers in time, and by size of the prediction
     clean = plots.residuals(cf.fit(decay(0.05, sigma=0.05), "single"))
     assert "errors in 60 residuals." in " ".join(t.get_text() for t in clean.findobj(Text))
 

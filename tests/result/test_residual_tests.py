@@ -144,6 +144,55 @@ def test_outliers_are_found_alone_and_together_and_rarely_in_noise(known_sigma):
     assert n_extra <= 5
 
 
+@pytest.mark.parametrize("known_sigma", [True, False])
+@pytest.mark.parametrize("n", [6, 8, 10, 20])
+def test_outliers_of_fitted_lines_are_rare_in_noise(n, known_sigma):
+    """Compare the share of lines fitted to noise that have an outlier with the level of 1 %."""
+    rng, n_false = np.random.default_rng(13), 0
+    Q = np.linalg.qr(np.vander(np.arange(n), 2))[0]
+    for _ in range(400):
+        e = rng.standard_normal(n)
+        r = e - Q @ (Q.T @ e)
+        r /= 1.0 if known_sigma else np.sqrt(r @ r / (n - 2))
+        n_false += outliers(r, n - 2.0, 1e-2, is_sigma_known=known_sigma, hat=Q).any()
+    assert n_false <= 10
+
+
+def test_outliers_single_value_agrees_with_the_line_through_the_others():
+    """The statistic is that of the line fitted without the value: its error over the standard error of prediction."""
+    rng = np.random.default_rng(14)
+    x = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 12.0])
+    y = 1.0 + 0.5 * x + 0.1 * rng.standard_normal(6)
+    X = np.vander(x, 2)
+    line, _, _, _ = np.linalg.lstsq(X[:5], y[:5])
+    s = np.sqrt(np.sum((y[:5] - X[:5] @ line) ** 2) / 3)
+    error = s * np.sqrt(1 + X[5] @ np.linalg.solve(X[:5].T @ X[:5], X[5]))
+    Q = np.linalg.qr(X)[0]
+    limit = stats.t.isf(1e-3 / 12, 3)
+    for factor in (0.99, 1.01):
+        y[5] = X[5] @ line + factor * limit * error
+        assert outliers(y - Q @ (Q.T @ y), 4.0, 1e-3, is_sigma_known=False, hat=Q)[5] == (factor > 1)
+
+
+def test_outliers_own_columns_of_experiments_agree_with_the_full_hat_matrix():
+    rng = np.random.default_rng(15)
+    columns = np.vander(np.linspace(-1, 1, 8), 3)
+    local_columns = np.linalg.qr(columns[:, 1:])[0]
+    shared = np.concatenate([columns[:, 0]] * 2) - np.kron(np.eye(2), local_columns @ local_columns.T) @ np.concatenate(
+        [columns[:, 0]] * 2
+    )
+    shared /= np.linalg.norm(shared)
+    full = np.column_stack([shared, np.kron(np.eye(2), local_columns)])
+    r = 3.0 * rng.standard_normal(16)
+    r[[2, 11]] += 40.0, -35.0
+    r -= full @ (full.T @ r)
+    expected = outliers(r, 11.0, 1e-3, is_sigma_known=False, hat=full)
+    compact = np.column_stack([shared, np.concatenate([local_columns, local_columns])])
+    owners = np.repeat([0, 1], 8)
+    is_outlier = outliers(r, 11.0, 1e-3, is_sigma_known=False, hat=compact, shared=1, owners=owners)
+    assert np.flatnonzero(is_outlier).tolist() == np.flatnonzero(expected).tolist() == [2, 11]
+
+
 def test_no_residual_stands_out_where_sigma_is_far_too_small():
     r = 30 * np.random.default_rng(4).standard_normal(100)
     assert not outliers(r, 97.0, 1e-3, is_sigma_known=True).any()
