@@ -81,7 +81,7 @@ def test_doctor_takes_files(script: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_doctor_takes_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "bellman", "--starts", "1"]) in (0, 1)
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("fine  gradient: agrees with finite differences") for line in lines)
+    assert any(line.startswith("  ok  gradient: agrees with finite differences") for line in lines)
 
 
 def test_load_invalid_file_names_the_mistake(script: str, tmp_path: Path) -> None:

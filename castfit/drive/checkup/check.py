@@ -52,7 +52,7 @@ class CheckResult:
     @property
     def mark(self) -> str:
         """Label at the start of the line."""
-        return {True: "fine", False: "LOOK", None: "-"}[self.ok]
+        return {True: "ok", False: "LOOK", None: "-"}[self.ok]
 
     def __str__(self) -> str:
         return f"{self.mark:>4}  {self.name}: {self.sentence}{f' {self.advice}' if self.advice else ''}"
@@ -121,9 +121,9 @@ class Checkup(TabularReport):
         late_checks = join_limited(
             line.name for line in self.lines if line.ok is None and line.sentence.endswith(NO_TIME_LEFT)
         )
-        conclusion = "No problem found so far." if late_checks else "Nothing to do."
+        conclusion = "No problem found so far." if late_checks else "No check needs attention."
         if n_warnings:
-            conclusion = f"{n_warnings} of {len(self.lines)} need{'s' if n_warnings == 1 else ''} a look."
+            conclusion = f"{n_warnings} of {len(self.lines)} checks need{'s' if n_warnings == 1 else ''} attention."
         if late_checks:
             conclusion += f" Not run for lack of time: {late_checks}. Increase max_time."
         return table, conclusion
@@ -184,7 +184,7 @@ def doctor(
     >>> found.ok, found["residuals"].ok
     (False, False)
     >>> print(found["redundant parameters"])
-    fine  redundant parameters: none (rank 2 of 2 at random parameter values).
+      ok  redundant parameters: none (rank 2 of 2 at random parameter values).
     """
     start_time, limit = time.perf_counter(), read_real(max_time)
     problem_or_result: Any = problem

@@ -154,8 +154,8 @@ def check_fit(context: CheckContext) -> Finding:
             f"converged, but estimates are at their bounds: {bound_text}.", "Widen the bounds if they are guesses."
         )
     if result.goodness.grade != NO_FINDING:
-        return report_warning(f"an optimum; {result.goodness.sentence}", "Check these sigmas.")
-    return report_ok(f"an optimum; {result.goodness.sentence or 'no test of its size is possible.'}")
+        return report_warning(f"an optimum. {result.goodness.sentence}", "Check these sigmas.")
+    return report_ok(f"an optimum. {result.goodness.sentence or 'No test of its size is possible.'}")
 
 
 def check_gradient(context: CheckContext) -> Finding:
@@ -319,7 +319,10 @@ def check_structural_identifiability(context: CheckContext) -> Finding:
     if structural.rank < 0:
         return report_skipped(structural.sentence)
     if structural.combinations:
-        advice = "Fix one of them, reparametrise the model by the identifiable combination, or measure another output."
+        advice = (
+            "Fix one of these quantities, reparametrise the model by the identifiable combination, or measure another "
+            "output."
+        )
         return report_warning(structural.sentence, advice)
     return report_ok(f"none (rank {structural.rank} of {len(structural.names)} at random parameter values).")
 
@@ -339,7 +342,7 @@ def check_symmetry(context: CheckContext) -> Finding:
         if context.seconds_left() > 0 and _has_effect(context, theta, other_theta, j, outputs)
     ]
     pairs = [(i, j) for i, j in itertools.combinations(active_indices, 2) if kinds[i] == kinds[j]]
-    symmetries: list[tuple[tuple[int, int], ...]] = []
+    symmetries: dict[tuple[tuple[int, int], ...], str] = {}
     candidates: list[tuple[tuple[int, int], ...]] = [(pair,) for pair in pairs]
     if theta.size <= _MAX_PAIR_EXCHANGE_QUANTITIES:
         candidates += [
@@ -355,19 +358,18 @@ def check_symmetry(context: CheckContext) -> Finding:
         exchanged_theta = theta.copy()
         for i, j in swaps:
             exchanged_theta[[i, j]] = theta[[j, i]]
-        other_outputs = _compute_outputs(context, exchanged_theta)
-        if other_outputs is not None and _are_equal(other_outputs, outputs):
-            symmetries.append(swaps)
+        if (rescaled_name := _find_rescaled(context, exchanged_theta, active_indices, outputs)) is not None:
+            symmetries[swaps] = f" (with {rescaled_name} rescaled)" if rescaled_name else ""
     if symmetries:
         description = "; ".join(
-            " with ".join(f"{compiled_problem.names[i]} and {compiled_problem.names[j]}" for i, j in s)
-            for s in symmetries
+            " with ".join(f"{compiled_problem.names[i]} and {compiled_problem.names[j]}" for i, j in swaps) + note
+            for swaps, note in symmetries.items()
         )
         advice = "Every optimum has a symmetric copy: order the quantities by bounds or by cf.Constraint."
         return report_warning(f"exchanging these quantities does not change the outputs: {description}.", advice)
     if is_late and not n_tried:
         return report_skipped(f"skipped: {NO_TIME_LEFT}")
-    return report_ok(f"none in {n_tried} exchanges of quantities{', all that the time allowed' if is_late else ''}.")
+    return report_ok(f"none in {n_tried} tested exchanges of quantities{' (stopped at max_time)' if is_late else ''}.")
 
 
 def _has_effect(context: CheckContext, theta: Array, other_theta: Array, j: int, outputs: Array) -> bool:
@@ -381,20 +383,43 @@ def _has_effect(context: CheckContext, theta: Array, other_theta: Array, j: int,
     return other_outputs is None or not _are_equal(other_outputs, outputs)
 
 
+def _find_rescaled(context: CheckContext, theta: Array, indices: list[int], outputs: Array) -> str | None:
+    """Return the name of a quantity that makes the outputs at theta equal to `outputs` if it is rescaled.
+
+    Return "" if the outputs are equal at theta. Return None if no quantity makes them equal.
+    """
+    exchanged_outputs = _compute_outputs(context, theta)
+    if exchanged_outputs is None or _are_equal(exchanged_outputs, outputs):
+        return None if exchanged_outputs is None else ""
+    factor = _get_height(exchanged_outputs) / _get_height(outputs)
+    if not _are_equal(exchanged_outputs / factor, outputs):
+        return None
+    for j in indices:
+        rescaled_theta = theta.copy()
+        rescaled_theta[j] = theta[j] - np.log(factor) if context.compiled_problem.log[j] else theta[j] / factor
+        rescaled_outputs = _compute_outputs(context, rescaled_theta)
+        if rescaled_outputs is not None and _are_equal(rescaled_outputs, outputs):
+            return context.compiled_problem.names[j]
+    return None
+
+
+def _get_height(outputs: Array) -> float:
+    return max(float(np.abs(outputs).max(initial=0.0)), _TINY)
+
+
 def _are_equal(one: Array, other: Array) -> bool:
-    return float(np.abs(one - other).max(initial=0.0)) <= _SAME_OUTPUT
+    return _get_height(one - other) <= _SAME_OUTPUT * _get_height(other)
 
 
 def _compute_outputs(context: CheckContext, theta: Array) -> Array | None:
-    """Return all measured outputs in one array, relative to the largest; None if the integration fails."""
+    """Return all measured outputs in one array; None if the integration fails."""
     lower, upper = context.compiled_problem.bounds
     staged = (
         SingleShooting(context.options).transcribe(context.compiled_problem, np.clip(theta, lower, upper)).explicit()
     )
     if not staged.evaluate(theta).ok:
         return None
-    y = np.concatenate([part[0] for part in staged.standardised(theta)])
-    return y / max(float(np.abs(y).max(initial=0.0)), _TINY)
+    return np.concatenate([part[0] for part in staged.standardised(theta)])
 
 
 def check_practical_identifiability(context: CheckContext) -> Finding:
@@ -485,11 +510,11 @@ def check_transcriptions(context: CheckContext) -> Finding:
             note = ", at a lower chi2" if _is_lower(other_result, result) else ""
             sentence = f"{kind}: the estimates differ by {distance:.2g} standard errors{note}."
             return report_warning(sentence, "Tighten the tolerances and compare again.")
-        agreeing_kinds.append(kind)
+        agreeing_kinds.append(kind if kind == "collocation" else f"{kind} shooting")
     if not agreeing_kinds:
         return report_skipped(f"no other transcription could be compared.{too_large}")
-    verb = "ends" if len(agreeing_kinds) == 1 else "end"
-    return report_ok(f"{' and '.join(agreeing_kinds)} {verb} at the same estimates.{too_large}")
+    limit = f"{_MAX_ESTIMATE_SHIFT_SE:g} standard errors"
+    return report_ok(f"estimates by {' and '.join(agreeing_kinds)} differ by at most {limit}.{too_large}")
 
 
 def _describe_size_limit(context: CheckContext) -> str:
