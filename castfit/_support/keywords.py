@@ -77,7 +77,7 @@ def _suggest_call(key: str, valid_names: list[str], owners_by_argument: Mapping[
     )
     own_matches = [n for n in intended_names if n in valid_names]
     if own_matches:
-        return f"here it is {' or '.join(own_matches)}"
+        return f"use {' or '.join(own_matches)}"
     close_names = difflib.get_close_matches(
         key.lower(), dict.fromkeys((*valid_names, *owners_by_argument)), n=1, cutoff=0.8
     )

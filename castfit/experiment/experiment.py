@@ -645,7 +645,7 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
             )
         return Consistent(np.nan if guess is None else guess)
     return number_or_expression(
-        f"initial state '{name}'", value, "give a finite number, free(guess) or a scalar SX expression", mistakes
+        f"initial state '{name}'", value, "give a finite number, cf.free(guess) or a scalar SX expression", mistakes
     )
 
 

@@ -12,8 +12,8 @@ from castfit._support.arguments import read_real, shorten_repr
 from castfit._support.arrays import Mask
 
 NOT_A_NUMBER = (
-    "is or contains NaN, which is what math.exp, float and the like make of a symbol; "
-    "write castfit.exp, castfit.log, castfit.sqrt, ..."
+    "is or contains NaN, which math.exp, float and similar functions return for a symbol; "
+    "use castfit.exp, castfit.log, castfit.sqrt, ..."
 )
 
 

@@ -791,7 +791,7 @@ def _repeated(declared: Mapping[str, Sequence[ca.SX]]) -> list[str]:
 
 
 def _undeclared(expressions: Mapping[str, ca.SX], declared: Sequence[ca.SX], *, only: str = "") -> list[str]:
-    """Name the symbols in graphs, by where these stand, that are declared nowhere.
+    """Name the symbols in graphs, by their location, that are not declared.
 
     A second symbol of a known name is a trap of its own.
     """
@@ -810,7 +810,7 @@ def _undeclared(expressions: Mapping[str, ca.SX], declared: Sequence[ca.SX], *, 
                     f"{location} contains a second symbol named '{name}'; create each symbol once and reuse it"
                 )
             else:
-                mistakes.append(f"{location} contains '{name}', which is declared nowhere: {suggest(name, names)}")
+                mistakes.append(f"{location} contains '{name}', which is not declared: {suggest(name, names)}")
     return mistakes
 
 

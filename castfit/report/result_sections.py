@@ -140,7 +140,7 @@ def data_and_fit(result: Result, figures: Figures, bands: str | None) -> Markup:
 def estimates(result: Result) -> Markup:
     """Return the table of estimates, with intervals as text and drawn."""
     level = f"{100 * result.confidence_level:g} %"
-    verdicts = "if the model were right" if result.is_contradicted else "verdict"
+    verdicts = "assuming that the model is correct" if result.is_contradicted else "verdict"
     heads = ("quantity", "?unit", ">value", ">standard error", f"{level} interval", "", verdicts)
     logs = dict(zip(result.names, result.log, strict=True))
     rows: list[list[Content]] = []

@@ -153,14 +153,15 @@ def _assess_by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_v
     worst_series = series[first_argmax(square_sums)]
     has_many_experiments = len({s.experiment for s in series}) > 1
     label = f"{worst_series.output} in {worst_series.experiment}" if has_many_experiments else worst_series.output
-    advice = f"{label} contributes {100 * max(square_sums) / max(sum(square_sums), np.finfo(float).tiny):.0f} % of chi2"
+    percentage = 100 * max(square_sums) / max(sum(square_sums), np.finfo(float).tiny)
+    share = f"; {label} contributes {percentage:.0f} % of chi2" if len(series) > 1 else ""
     claim = grade(p_value)
     if claim == SIGNIFICANT and chi2 > _MAX_RMS_RESIDUAL**2 * dof:
-        remedy = "Try other starting points, or check whether sigma is too small."
-        return False, f"The model does not fit the data: {ratio}; {advice}. {remedy}"
+        remedy = "Try other starting points, revise the model, or check whether sigma is too small."
+        return False, f"The model does not fit the data: {ratio}{share}. {remedy}"
     if claim == SIGNIFICANT:
         remedy = "The model may be incomplete, another starting point may be better, or sigma may be too small."
-        return True, f"The residuals are larger than sigma implies: {ratio}, p = {p_value:.1g}; {advice}. {remedy}"
+        return True, f"The residuals are larger than sigma implies: {ratio}, p = {p_value:.1g}{share}. {remedy}"
     if grade(chi2_cdf(dof, chi2)) == SIGNIFICANT:
         factor = np.sqrt(dof / chi2) if chi2 > 0 else np.inf
         size_text = f"too large by a factor of about {factor:.2g}" if np.isfinite(factor) else "too large"
@@ -170,7 +171,7 @@ def _assess_by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_v
         )
     if claim != NO_FINDING:
         sentence = f"The residuals are somewhat large for these sigmas: {ratio}, p = {p_value:.2g}"
-        return True, f"{sentence}: 1 of {1 / p_value:.0f} data sets has residuals this large by chance."
+        return True, f"{sentence}. By chance, about 1 of {1 / p_value:.0f} data sets has residuals this large."
     return True, f"The residuals are consistent with sigma (chi-squared test): {ratio}, p = {p_value:.2g}."
 
 

@@ -65,7 +65,7 @@ class InfluentialValue:
         value = f"{self.output}{place} at t = {self.time:g}"
         if np.isnan(self.shift):
             return (
-                f"{value} is the only measurement that determines some combination of the estimates, so its residual "
+                f"the measurement of {value} alone determines some combination of the estimates, so its residual "
                 "carries no information"
             )
         return f"removing {value} would change {self.quantity} by {self.shift:+.2g} standard errors"

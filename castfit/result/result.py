@@ -1034,13 +1034,16 @@ def _verdict(result: Result) -> str:
     unexplained = {name: left for name, left in result.goodness.unexplained.items() if np.isfinite(left)}
     or_else = ""
     if np.isfinite(result.goodness.p_value):
-        poor, or_else = f"chi2/n = {result.chi2 / result.n_data:.3g}", ", or sigma may be too small"
+        poor, or_else = f"chi2/n = {result.chi2 / result.n_data:.3g}", ", or sigma is too small"
     elif unexplained:
         worst = [*unexplained][first_argmax([*unexplained.values()])]
         poor = unexplained_message(worst, unexplained[worst])
     else:
         poor = "the model does not fit the data"
-    remedy = f"cf.estimate(problem) searches for a better optimum. If it finds none, the model is inadequate{or_else}."
+    remedy = (
+        "cf.estimate(problem) searches for a better optimum. If it finds none, the model is probably inadequate"
+        f"{or_else}."
+    )
     return f"A poor optimum: {poor}; {remedy} {result.message}"
 
 

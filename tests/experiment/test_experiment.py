@@ -231,7 +231,7 @@ def test_experiment_lists_all_mistakes():
         "'empty' contains no measured value",
         "input 'u' is [1, 2]; give a finite number, or choose the interpolation by name",
         "free initial state 'x': the guess 3 is outside its bounds [0, 1]",
-        "initial state 'y' is 'one'; give a finite number, free(guess) or a scalar SX expression",
+        "initial state 'y' is 'one'; give a finite number, cf.free(guess) or a scalar SX expression",
     ):
         Experiment(
             {

@@ -76,7 +76,7 @@ def test_it_is_fitted_with_inputs_outputs_and_initial_values():
         (lambda t, x, p: [-x[0]], "f returns 1 derivatives for 2 states (x, y); return one for each"),
         (lambda t, x, p: {"x": 0.0, "z": 1.0}, "f returns a derivative of 'z', which is no state: choose from x, y"),
         (lambda t, x, p: {"x": 0.0}, "f returns no derivative of 'y'; return 0 if it is constant"),
-        (lambda t, x, p: [math.exp(x[0]), 0.0], "ode of 'x' is or contains NaN, which is what math.exp"),
+        (lambda t, x, p: [math.exp(x[0]), 0.0], "ode of 'x' is or contains NaN, which math.exp"),
         (lambda t, x, p: [p["c"], 0.0], "there is no 'c': choose from a, b"),
         (lambda t, x: [0.0, 0.0], "f(t, x, p) cannot be called with symbols (TypeError: "),
         (lambda t, x, p: None, "f returns 1 derivatives for 2 states"),

@@ -157,7 +157,7 @@ def test_bounds_that_are_given_twice_or_are_no_pair_are_refused(make):
 
 def test_functions_of_pythons_math_are_answered_by_a_sentence():
     x, k = cf.symbols("x k")
-    sentence = "is or contains NaN, which is what math.exp, float and the like make of a symbol; write castfit.exp"
+    sentence = "is or contains NaN, which math.exp, float and similar functions return for a symbol; use castfit.exp"
     with refused(f"ode of 'x' {sentence}", f"output 'y' {sentence}", f"initial value of 'x' {sentence}"):
         cf.Model(
             {x: -k * x * math.exp(k)},

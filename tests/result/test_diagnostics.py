@@ -129,7 +129,7 @@ CASES = {
     "normality": (
         np.sign(NOISE) + 0.1 * NOISE[::-1],
         None,
-        "are not normally distributed, even without outliers (A² = ",
+        "are not normally distributed, even without outliers (Anderson-Darling A² = ",
     ),
     "with_prediction": (NOISE * (1 + TOOTH), TOOTH + 2.0, "increase with the prediction (rank correlation 0."),
     "with_time": (NOISE * np.arange(100)[::-1], None, "decrease with time (rank correlation -0."),

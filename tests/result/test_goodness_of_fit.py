@@ -214,7 +214,7 @@ def test_goodness_sigma_far_too_small_is_suggested() -> None:
     result = cf.fit(cf.Problem(model, cf.Experiment(data, np.arange(1, 9), sigma=0.01), parameters={"k": 0.3}))
     assert not result.is_adequate
     assert "check whether sigma is too small" in str(result)
-    assert "the model is inadequate, or sigma may be too small." in str(result)
+    assert "the model is probably inadequate, or sigma is too small." in str(result)
 
 
 @pytest.mark.parametrize("noise", [cf.StudentT(0.1), cf.Huber(0.1), cf.Cauchy(0.1)], ids=lambda n: type(n).__name__)

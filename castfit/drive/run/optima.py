@@ -224,10 +224,11 @@ class StoppingEstimate:
             return "No start converged, so the number of optima cannot be estimated."
         counts = f"{self.n_optima} optim{'um' if self.n_optima == 1 else 'a'} in {self.n_fits} successful fits"
         if self.unseen < 1.0:
-            expectation = f"probability that the next start finds a new optimum: {self.unseen:.2g}"
+            expectation = f"the estimated probability that the next start finds a new optimum is {self.unseen:.2g}"
         else:
             expectation = "too few to estimate the probability of a new optimum"
-        advice = "this will do" if self.more_starts == 0 else f"about {self.more_starts} more starts are recommended"
+        count = "no" if self.more_starts == 0 else f"about {self.more_starts}"
+        advice = f"{count} more {'start is' if self.more_starts == 1 else 'starts are'} recommended"
         return f"{counts}: {expectation}; {advice}."
 
 

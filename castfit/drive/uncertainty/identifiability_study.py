@@ -163,7 +163,8 @@ class IdentifiabilityStudy(TabularReport):
         worst_axis = None if self.region is None or not self.region.axes else self.region.axes[-1]
         if worst_axis is not None and np.isinf(worst_axis.standard_error) and not self.suggestions:
             messages.append(
-                f"No output of this model would determine {worst_axis.combination}: fix a quantity or add a prior."
+                f"No additional measurement was found that would determine {worst_axis.combination} at this point: "
+                "fix a quantity or add a prior."
             )
         return tuple(messages)
 

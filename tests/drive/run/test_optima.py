@@ -84,7 +84,7 @@ def test_more_starts_grow_with_the_failure_rate():
 
 def test_stopping_estimate_sentences():
     assert StoppingEstimate.from_optima([], 9).sentence.startswith("No start converged")
-    assert StoppingEstimate.from_optima(found(50), 50).sentence.endswith("this will do.")
+    assert StoppingEstimate.from_optima(found(50), 50).sentence.endswith("; no more starts are recommended.")
     assert "about 5 more starts are recommended" in StoppingEstimate.from_optima(found(2), 2).sentence
     assert StoppingEstimate.from_optima(found(1), 1).unseen == 1.0
     assert (

@@ -228,9 +228,9 @@ class PortfolioResult(SearchResult):
         )
 
     def sheet(self) -> TextTable:
-        """Return the table of the ways."""
+        """Return the table of the strategies."""
         columns: list[Column[StrategySummary]] = [
-            ("way", lambda w: w.words),
+            ("strategy", lambda w: w.words),
             (">tried", lambda w: f"{w.n_tried}"),
             (">dropped", lambda w: f"{w.dropped}"),
             (">optima", lambda w: f"{w.solutions}"),

@@ -480,7 +480,7 @@ def _message(
     )
     failed_statuses = sorted({f.status for f in sides.values() if f is not None and f.status and not f.cut})
     messages = [STOPS[stop_reason]] if stop_reason is not None else []
-    messages += [count, *(f"Not followed: {status}." for status in failed_statuses), *([trouble] if trouble else [])]
+    messages += [count, *(f"Failed branches: {status}." for status in failed_statuses), *([trouble] if trouble else [])]
     return " ".join(messages)
 
 
