@@ -28,24 +28,30 @@ class Transcription(Protocol):
     @property
     def label(self) -> str:
         """Name in tables."""
+        ...
 
     @property
     def integrator(self) -> IntegratorOptions:
         """Integrator options of the stages, or of their check against integration."""
+        ...
 
     @property
     def accuracy(self) -> float:
         """Relative accuracy to which the model is solved over a stage."""
+        ...
 
     @property
     def states(self) -> States:
         """Start values of the states; "data" also if no states are started."""
+        ...
 
     def transcribe(self, problem: Posable, theta: Array) -> StagedProblem:
         """Divide the problem into stages, starting at theta (n_theta,)."""
+        ...
 
     def refine(self, problem: Posable, staged: StagedProblem, v: Array) -> StagedProblem | None:
         """Return a finer problem started from the solution v, or None if v is accurate enough."""
+        ...
 
 
 class Solver(Protocol):
@@ -54,9 +60,11 @@ class Solver(Protocol):
     @property
     def label(self) -> str:
         """Name in tables."""
+        ...
 
     def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         """Solve; a failure is a status, not an exception.  `warm`: the start is nearly optimal."""
+        ...
 
 
 TRANSCRIPTIONS: dict[str, Callable[..., Transcription]] = {

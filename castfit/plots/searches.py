@@ -282,18 +282,22 @@ class SearchHistory(Protocol):
     @property
     def history(self) -> Sequence[BestSoFar]:
         """The best objective whenever it fell."""
+        ...
 
     @property
     def measure(self) -> str:
         """Name of the measure by which points are compared."""
+        ...
 
     @property
     def simulations(self) -> int:
         """Simulations in all."""
+        ...
 
     @property
     def time(self) -> float:
         """Seconds in all."""
+        ...
 
 
 def curves(

@@ -102,10 +102,12 @@ class FittedValues(Protocol):
     @property
     def problem(self) -> Any:
         """The problem, if it is known."""
+        ...
 
     @property
     def values(self) -> Mapping[str, float]:
         """All estimates by name."""
+        ...
 
 
 @add_brief_repr

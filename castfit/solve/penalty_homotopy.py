@@ -77,9 +77,11 @@ class StepEquations(Protocol):
 
     def decrease(self, dv: Array) -> float:
         """Decrease of Phi that the quadratic model predicts for a step."""
+        ...
 
     def solve(self, mu: float, is_fixed: Mask) -> Array | None:
         """Return the step for damping mu with fixed variables, or None if the matrix is not definite."""
+        ...
 
 
 class RelaxedProblem:

@@ -540,9 +540,11 @@ class DenseEvaluator(Protocol):
 
     def cost(self, v: Array) -> float | None:
         """Return the cost at v (n_theta,), None if an evaluation fails."""
+        ...
 
     def rows(self, v: Array) -> DenseRows | None:
         """Return the rows and their derivatives at v (n_theta,), None if an evaluation fails."""
+        ...
 
 
 class StagedProblem(ABC):

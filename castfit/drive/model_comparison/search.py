@@ -35,25 +35,32 @@ class SearchHistoryView(Protocol):
     @property
     def best(self) -> str | None:
         """The name of the best candidate; None if no fit succeeded."""
+        ...
 
     @property
     def order(self) -> list[str]:
         """Names of the fits that succeeded, the best first."""
+        ...
 
     def candidate(self, name: str) -> CandidateModel:
         """Return a candidate that was proposed."""
+        ...
 
     def is_proposed(self, name: str) -> bool:
         """Whether a candidate was proposed before."""
+        ...
 
     def result(self, name: str) -> Result:
         """Return the result of a fit that succeeded."""
+        ...
 
     def value(self, name: str) -> float:
         """Return the criterion of a candidate; NaN where its fit failed."""
+        ...
 
     def nearest(self, candidate: CandidateModel) -> str:
         """Return the best fitted candidate that is nested in this one; empty if there is none."""
+        ...
 
 
 def exhaustive(space: Candidates, history: SearchHistoryView, criterion: str) -> Search:

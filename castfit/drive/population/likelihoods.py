@@ -70,12 +70,14 @@ class Cohort(Protocol):
 
     def curved(self, phi: Array, s: Array, individuals: Index) -> IndividualCurvature:
         """Return the costs of `individuals` (k,), ascending, at own parameters phi (k, m) and shared ones s (n_s,)."""
+        ...
 
     def evaluate_data(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
         """Return predictions, spreads and normalised residuals of the values of all individuals, (n_data,) each.
 
         By individual, time and output; NaN if the simulation failed.
         """
+        ...
 
 
 class SimulatedCohort:
