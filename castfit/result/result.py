@@ -178,8 +178,9 @@ class Result:
     leverage : (n_data,) array
         How much of each measured value's own error the fit follows, from 0 to 1.
     noise : float
-        Estimated factor on the standard deviations of the data (their value where none was given); 1 if they are
-        taken as they are; NaN where data do not share one factor, see `sigmas`.
+        Unbiased estimate of the factor on the standard deviations of the data (their value where none was given), on
+        which standard errors are based; 1 if they are taken as they are; NaN where data do not share one factor.
+        Tables show the most likely value, ``sigmas["sigma"]``.
     sigmas, sigma_errors : dict
         The most likely values of unknown standard deviations that were eliminated, as ``sigma(y)``, and their standard
         errors; others are parameters.
@@ -402,7 +403,7 @@ class Result:
             interval, error = intervals[name], self.standard_errors[name]
             verdict_text = self.identifiability[name].sentence
         else:
-            interval, error, verdict_text = _sigma_interval(self, name), self.sigma_errors[name], "noise, eliminated"
+            interval, error, verdict_text = _sigma_interval(self, name), self.sigma_errors[name], "noise, maximum likelihood"
         verdict_text = f"assuming that the model is correct: {verdict_text}" if contradicts_model else verdict_text
         values = self.sigmas if not estimated else self.parameters if name in self.parameters else self.initial_states
         return Estimate(
@@ -1013,9 +1014,9 @@ def _sigma_row(result: Result, name: str) -> tuple[str, ...]:
     """Return the row of a standard deviation that was eliminated."""
     value, error = result.sigmas[name], result.sigma_errors[name]
     if not (np.isfinite(error) and value > 0.0):
-        return name, f"{value:.4g}", "-", "-", "noise, eliminated"
+        return name, f"{value:.4g}", "-", "-", "noise, maximum likelihood"
     interval = format_interval(_sigma_interval(result, name), value)
-    return name, format_to_error(value, error), f"{error:.2g}", interval, "noise, eliminated"
+    return name, format_to_error(value, error), f"{error:.2g}", interval, "noise, maximum likelihood"
 
 
 def _sigma_interval(result: Result, name: str) -> tuple[float, float]:
@@ -1184,7 +1185,7 @@ def _active_constraints_note(result: Result) -> list[str]:
 
 
 def _footer(result: Result, diagnostics: Diagnostics | None, contradicts_model: bool) -> list[str]:
-    noise = "" if result.absolute_sigma or np.isnan(result.noise) else f", estimated noise {result.noise:.3g}"
+    noise = f", estimated noise {result.sigmas['sigma']:.3g} (maximum likelihood)" if "sigma" in result.sigmas else ""
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
     lines = [
         f"{result.measure} = {result.objective:.8g}, {result.n_data} measurements, "

@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 from scipy.optimize import curve_fit
 
+import castfit
 from castfit import problems
 from castfit._support.status import InputError, Status
 from castfit.experiment.experiment import Experiment, free
@@ -242,7 +243,7 @@ def test_table_names_bounds_scales_noise_and_failures() -> None:
     assert "well determined (log scale)" in text
     assert [line.split()[:4] for line in text.splitlines() if line.startswith("b")] == [["b", "0.7", "-", "-"]]
     assert "at its lower bound" in text
-    assert f"estimated noise {result.noise:.3g}" in text
+    assert f"estimated noise {result.sigmas['sigma']:.3g} (maximum likelihood)" in text
     assert "failed evaluations: 3 step_size" in text
 
 
@@ -490,6 +491,37 @@ def test_results_of_the_first_format_are_read(result: Result, tmp_path: Path) ->
     old = Result.load(tmp_path / "old.json")
     assert old.parameters == result.parameters
     assert old.goodness.sentence == ""
+
+
+@pytest.mark.parametrize("weights", [None, 2.0])
+def test_the_noise_of_a_fit_has_one_value_with_a_name(weights: float | None, tmp_path: Path) -> None:
+    x, k = symbols("x k")
+    values = 10 * np.exp(-0.3 * TIMES) + 0.1 * np.cos(7 * TIMES)
+    experiment = Experiment({"x": values}, TIMES, sigma=weights, initial={"x": 10})
+    problem = Problem(Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 0.5})
+    result = castfit.fit(problem, absolute_sigma=None if weights is None else False)
+    likely = np.sqrt(np.mean((values - result.predictions) ** 2)) / (weights or 1.0)
+    assert result["sigma"] == pytest.approx(likely, rel=1e-6)
+    assert result.to_frame().loc["sigma", "estimate"] == result["sigma"]
+    assert result["sigma"].verdict.endswith("noise, maximum likelihood")
+    phrase = f"{likely:.3g} (maximum likelihood)"
+    assert f"estimated noise {phrase}" in str(result)
+    assert f"Estimated noise: {phrase}" in result.report(tmp_path / "page.html").read_text()
+    assert f"{result.noise:.3g}" not in str(result)
+
+
+def test_an_interval_that_is_printed_is_not_denied() -> None:
+    x, y, k = symbols("x y k")
+    data = {"x": [8.1, 6.6, 4.3, 2.9, 1.3, 0.3], "y": [1.7, 3.1, np.nan, 6.8, 8.4, 9.5]}
+    experiment = Experiment(data, [0.5, 1, 2, 3, 5, 8], initial={"x": 10, "y": 0})
+    result = castfit.fit(Problem(Model({x: -k * x, y: k * x}, parameters=[k]), experiment, parameters={"k": 1.0}))
+    assert result.is_contradicted
+    low, high = result["k"].interval
+    assert low < result["k"] < high
+    for text in (str(result), repr(result["k"])):
+        assert "[0.382" in text
+        assert "no interval" not in text
+        assert "ssuming that the model is correct" in text
 
 
 def test_an_estimate_too_small_for_a_number_is_printed_and_remarked() -> None:
