@@ -403,7 +403,11 @@ class Result:
             interval, error = intervals[name], self.standard_errors[name]
             verdict_text = self.identifiability[name].sentence
         else:
-            interval, error, verdict_text = _sigma_interval(self, name), self.sigma_errors[name], "noise, maximum likelihood"
+            interval, error, verdict_text = (
+                _sigma_interval(self, name),
+                self.sigma_errors[name],
+                "noise, maximum likelihood",
+            )
         verdict_text = f"assuming that the model is correct: {verdict_text}" if contradicts_model else verdict_text
         values = self.sigmas if not estimated else self.parameters if name in self.parameters else self.initial_states
         return Estimate(
