@@ -136,6 +136,28 @@ def test_estimate_keeps_and_reports_its_time_limit():
     assert ("converged to a solution" in result.story[0]) != result.success
 
 
+def test_headline_and_table_of_a_search_without_solution_agree():
+    result = cf.estimate(chain(), rng=5, strategies=["box"], max_time=300)
+    assert result.success
+    n_converged = sum(way.n_converged for way in result.strategies)
+    assert n_converged >= result.hits > 0
+    failed_best = result.best.with_status(cf.Status.MAX_ITERATIONS, "It failed.")
+    failed = replace(
+        result, best=failed_best, stopping_rule_met=False, hits=0,
+        candidates=tuple(replace(c, success=False, best=False) for c in result.candidates),
+        strategies=tuple(replace(way, finds=0) for way in result.strategies),
+    )  # fmt: skip
+    count = len(failed.candidates)
+    assert failed.story[0].startswith(f"None of {count} candidate")
+    assert failed.story[0].endswith(f"at full accuracy; {n_converged} converged at the accuracy of the search.")
+    heads = failed.sheet().lines[0].split()
+    assert "optima" not in heads
+    assert [line.split()[-3] for line in failed.sheet().lines[2:]] == [f"{w.n_converged}" for w in failed.strategies
+                                                                     if w.n_tried]  # fmt: skip
+    none = replace(failed, strategies=tuple(replace(way, n_converged=0) for way in failed.strategies))
+    assert none.story[0].endswith("converged to a solution.")
+
+
 def test_estimate_with_misfit_reports_it_and_is_not_sure(clock):
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k])

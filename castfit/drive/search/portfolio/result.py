@@ -18,7 +18,7 @@ from castfit.drive.search.portfolio.strategies import WAY_DESCRIPTIONS
 from castfit.problem.compiled_problem import CHI2
 
 
-@with_old_names(tried="n_tried")
+@with_old_names(tried="n_tried", solutions="n_converged")
 @add_brief_repr
 @dataclass(frozen=True)
 class StrategySummary:
@@ -27,7 +27,7 @@ class StrategySummary:
     name : name of the way
     n_tried : number of its candidates
     dropped : number of candidates that were dropped before their end
-    solutions : number of candidates that ended in optima
+    n_converged : number of candidates that converged at the accuracy of the search, solutions at full accuracy or not
     finds : number of candidates that ended in the best optimum
     improvements : number of candidates that were the best ones at their time
     seconds : computing time in seconds
@@ -36,7 +36,7 @@ class StrategySummary:
     name: str
     n_tried: int
     dropped: int
-    solutions: int
+    n_converged: int
     finds: int
     improvements: int
     seconds: float
@@ -205,7 +205,9 @@ class PortfolioResult(SearchResult):
             floor = f"The best point ({number}) lies in a long flat valley, below every converged candidate"
             if lower:
                 return f"{floor}. After {count_text} it is not confirmed as an optimum; continue the fit from there."
-            return f"None of {count_text} converged to a solution."
+            n_converged = sum(way.n_converged for way in self.strategies)
+            others = f" at full accuracy; {n_converged} converged at the accuracy of the search" if n_converged else ""
+            return f"None of {count_text} converged to a solution{others}."
         times = {0: "only from points of other candidates", 1: "once", 2: "twice"}.get(self.hits, f"{self.hits} times")
         ways = sum(way.finds > 0 for way in self.strategies)
         ways_text = f", by {ways} ways" if self.hits > 1 and ways > 1 else ""
@@ -233,7 +235,7 @@ class PortfolioResult(SearchResult):
             ("strategy", lambda w: w.words),
             (">tried", lambda w: f"{w.n_tried}"),
             (">dropped", lambda w: f"{w.dropped}"),
-            (">optima", lambda w: f"{w.solutions}"),
+            (">converged", lambda w: f"{w.n_converged}"),
             (">best", lambda w: f"{w.finds}"),
             (">seconds", lambda w: f"{w.seconds:.1f}"),
         ]
