@@ -27,12 +27,13 @@ from castfit.experiment.events import Event
 from castfit.formats.sbml.classification import QuantityRole
 from castfit.formats.sbml.document import SbmlEvent
 from castfit.formats.sbml.values import SbmlValues
-from castfit.model.comparisons import Comparisons, is_condition
+from castfit.model.comparisons import Comparisons, is_condition, without_jumps
 
 MAX_OCCURRENCES = 100_000  # largest number of occurrences of one event
 MAX_PENDING_EVENTS = 1_000  # largest number of pending (delayed) occurrences of one event
 _LIMIT_GROWTH_FACTOR = 6  # factor by which a limit that was reached is raised: 3, 18, 108
 _HIGHEST_PRIORITY = 1e300  # priority of events that must happen before all others of the same time
+_SAMPLE_TIMES = (0.37, 1.9, 7.3)  # times at which it is found out whether a function of time rises or falls
 FLAG_THRESHOLD = 0.5  # threshold between 0 (false) and 1 (true) of a flag that is stored as a state
 
 
@@ -210,12 +211,34 @@ class _TriggerState:
         variables = ca.vertcat(*(s for s in ca.vertsplit(values.varying) if s.name() not in constant_names))
         clock_results, other_results = set[bool | None](), set[bool | None]()
         for k, g in enumerate(parts.differences):
+            jumps: dict[int, tuple[ca.SX, ca.SX]] = {}
+            smooth = without_jumps(g, jumps)
+            direction = self._find_direction(smooth, values.time)
             if ca.depends_on(g, variables):
                 other_results.add(parts.becomes_true(k, 0))
-            elif ca.depends_on(g, values.time):
-                slope = ca.simplify(ca.jacobian(g, values.time))
-                clock_results.add(parts.becomes_true(k, int(np.sign(float(slope))) if slope.is_constant() else 0))
+            elif ca.depends_on(g, values.time) and (direction or not jumps):
+                clock_results.add(parts.becomes_true(k, direction))
+            for symbol, jump in jumps.values():
+                rises = self._find_direction(jump.dep(0), values.time)
+                if not rises:
+                    continue
+                # Where its argument rises, floor has its new value at once, and ceil later.
+                direction, at_once = rises * self._find_direction(smooth, symbol), (jump.op() == ca.OP_FLOOR)
+                clock_results.add(parts.becomes_true_by_jump(k, direction, at_once=at_once == (rises > 0)))
         return True in (clock_results if clock_results - {None} else other_results)
+
+    def _find_direction(self, g: ca.SX, symbol: ca.SX) -> int:
+        """Return the sign of a derivative at some times, by the file's values of parameters; 0 if it has none."""
+        slope = ca.jacobian(g, symbol)
+        symbols = ca.symvar(slope)
+        numbers = [self.values.numbers.get(s.name(), np.nan) for s in symbols]
+        arguments = [
+            _SAMPLE_TIMES if ca.is_equal(s, self.values.time) else number
+            for s, number in zip(symbols, numbers, strict=True)
+        ]
+        slopes: Any = ca.Function("slopes", symbols, [slope]).call([ca.DM(a).T for a in arguments])[0]
+        signs = set(np.sign(np.asarray(slopes, dtype=float)).ravel().tolist())
+        return int(signs.pop()) if signs in ({1.0}, {-1.0}) else 0
 
     @property
     def _ordered(self) -> bool:

@@ -669,6 +669,52 @@ def test_value_at_time_of_clock_event_follows_its_comparison(trigger, there):
     np.testing.assert_array_equal(out["y"], [0.0, there, 1.0])
 
 
+@pytest.mark.parametrize("moving", ["", "y' = -y; y = 1;"])
+@pytest.mark.parametrize(
+    ("trigger", "there"),
+    [
+        ("floor(time) != 1", 1),
+        ("floor(time / 2) >= 1", 1),
+        ("ceil(time) >= 3", 0),
+        ("ceil(time) == 3", 0),
+        ("floor(-time) < -2", 0),
+        ("ceil(2 - time) < 1", 1),
+        ("floor(2 - time) < 0", 0),
+        ("floor(k * time) >= 1", 1),
+        ("floor(time) * c > 6", 1),
+        ("quotient(time, 2) == 1", 1),
+        ("rem(time, 2) < 1 && time > 1", 1),
+        ("rem(time, 2) >= 1 && time > 2.5", 0),
+        ("piecewise(1, time >= 2, 0) > 0.5", 1),
+        ("piecewise(1, time > 2, 0) > 0.5", 0),
+        ("piecewise(0, time < 2, 1) == 1", 1),
+        ("piecewise(0, time <= 2, 1) == 1", 0),
+        ("piecewise(time / 2, time >= 2, 0) > 0.5", 1),
+        ("piecewise(c, time >= 2, 0) > 0.5", 1),
+        ("piecewise(c, time > 2, 0) > 0.5", 0),
+        ("piecewise(1, time >= 1, 0) + piecewise(1, time > 2, 0) == 2", 0),
+        ("piecewise(1, time >= 1, 0) + piecewise(-1, time >= 1, 0) + piecewise(1, time >= 2, 0) != 0", 1),
+        ("piecewise(time > 2, time >= 0.5, false)", 0),
+    ],
+)
+def test_value_at_time_of_event_follows_truth_of_trigger_there(trigger, there, moving):
+    text = f"species c; c = 5; J: c -> ; 0 * c; k = 0.5; n = 0; {moving} at time > 0.5 && {trigger}: n = n + 1"
+    out = of(text, times=[0.0, 1.99, 2.0, 2.01])["n"]
+    before = out[1]
+    assert before == (1.0 if trigger == "floor(time) != 1" else 0.0)
+    late = 0.0 if "2.5" in trigger else 1.0
+    np.testing.assert_array_equal(out[2:] - before, [there, late])
+
+
+def test_piecewise_whose_only_condition_is_true_has_its_value():
+    rules = (
+        '<listOfParameters><parameter id="k" constant="false"/></listOfParameters><listOfRules><assignmentRule '
+        'variable="k">' + math("<piecewise><piece><cn>1</cn><true/></piece></piecewise>") + "</assignmentRule>"
+        "</listOfRules>"
+    )
+    np.testing.assert_array_equal(cf.simulate(cf.sbml.load(xml(rules)), times=[0.0, 1.0])["k"], 1.0)
+
+
 @pytest.mark.parametrize("also", ["", " && y > 0", " && x > 1"])
 @pytest.mark.parametrize("order", ["", ", priority = 5"])
 def test_events_true_at_a_time_precede_those_true_after_it(also, order):
