@@ -149,7 +149,7 @@ def test_diagnose_significant_deviation_is_reported(name, known_sigma):
     assert check.sentence in diagnostics.messages
     assert diagnostics.has_findings
     assert "**" in str(diagnostics)
-    assert "* suspected (p < 0.05), ** shown (p < 0.001)" in str(diagnostics)
+    assert "* suspected (p < 0.05), ** significant (p < 0.001)" in str(diagnostics)
 
 
 def test_signs_explain_and_are_no_test_of_their_own():
