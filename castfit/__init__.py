@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING, Any
 
 from castfit._support.public_names import assign_public_addresses as _publish
 from castfit._support.public_names import with_public_address as _published
@@ -252,6 +253,89 @@ __all__ = [
 ]
 __all__ += _functions.__all__
 
+# The public names of each module, which is imported when one of them is used first.
+_NAMES_BY_MODULE = {
+    "control.control": "control",
+    "control.plan": "Plan",
+    "control.terms": "at_end final_time integral",
+    "densities.noise.correlation": "correlated covariance",
+    "densities.noise.models": (
+        "Cauchy Gaussian Huber Laplace Likelihood LogNormal NegativeBinomial Poisson SoftL1 StudentT"
+    ),
+    "densities.noise.unknown": "unknown",
+    "densities.priors": "Normal lasso tikhonov",
+    "drive.checkup.check": "Checkup doctor",
+    "drive.checkup.stiffness": "Stiffness stiffness",
+    "drive.design.candidate": "Candidate",
+    "drive.design.choices": "choose",
+    "drive.design.design": "VarianceOf design variance_of",
+    "drive.design.discrimination": "Discrimination discriminate",
+    "drive.design.proposal": "Design",
+    "drive.design.trials": "VerifiedPopulation",
+    "drive.model_comparison.candidates": "estimated",
+    "drive.model_comparison.evidence": "EvidenceTable",
+    "drive.model_comparison.likelihood_ratio": "LikelihoodRatio likelihood_ratio",
+    "drive.model_comparison.model_table": "ModelTable compare_models",
+    "drive.model_comparison.select": "select",
+    "drive.model_comparison.selection_result": "SelectionResult",
+    "drive.population.mixed_effects": "mixed_effects",
+    "drive.population.result": "MixedEffectsResult",
+    "drive.population.spec": "Individual Population",
+    "drive.search.compare.compare": "compare",
+    "drive.search.compare.result": "ComparisonResult",
+    "drive.search.incremental.incremental": "incremental",
+    "drive.search.incremental.result": "IncrementalResult",
+    "drive.search.multistart.multistart": "multistart",
+    "drive.search.multistart.result": "MultistartResult",
+    "drive.search.portfolio.portfolio": "estimate",
+    "drive.search.portfolio.result": "PortfolioResult",
+    "drive.search.scatter.result": "ScatterResult",
+    "drive.search.scatter.scatter_search": "scatter_search",
+    "drive.uncertainty.identifiability_study": "IdentifiabilityStudy identifiability",
+    "drive.uncertainty.prior_influence": "PriorInfluence prior_influence",
+    "drive.uncertainty.profile.contours": "Contours contours",
+    "drive.uncertainty.profile.predictions": "OutputAt",
+    "drive.uncertainty.profile.profile": "profile profile_limits",
+    "drive.uncertainty.profile.result": "Profile Profiles",
+    "drive.uncertainty.refits.bootstrap": "BootstrapResult bootstrap",
+    "drive.uncertainty.refits.coverage": "CoverageResult coverage",
+    "drive.uncertainty.refits.leave_out": "LeaveOutResult leave_out",
+    "drive.uncertainty.sample.result": "SampleResult",
+    "drive.uncertainty.sample.sample": "sample",
+    "experiment.events": "Doses Event",
+    "experiment.experiment": "Experiment consistent free relative",
+    "experiment.inputs": "Input",
+    "experiment.long_tables": "experiments_from",
+    "fit.fit": "fit",
+    "fit.start.decomposition.search": "Decomposed",
+    "fit.start.soft_start": "SoftStart",
+    "integrate.options": "IntegratorOptions",
+    "model.delay": "delay",
+    "model.interval_outputs": "interval_mean per_interval relative_to_first",
+    "model.model": "Model symbols",
+    "model.scaled_outputs": "scaled",
+    "problem.constraints": "along at between conserved monotone quantity",
+    "problem.problem": "Constraint Parameter Problem",
+    "report.explorer": "explore",
+    "result.block_matrix": "BlockMatrix",
+    "result.confidence_region": "Axis ConfidenceRegion",
+    "result.estimate": "Estimate",
+    "result.kalman": "KalmanResult kalman",
+    "result.moving_horizon": "MovingHorizon OnlineEstimate moving_horizon",
+    "result.path_result": "LaplaceCheck PathBand PathResult",
+    "result.result": "Result",
+    "simulate.simulate": "SimulationError simulate",
+    "simulate.steady_state": "SteadyState SteadyStateError steady_state",
+    "solve.gauss_newton": "GaussNewton",
+    "solve.ipopt": "Ipopt",
+    "solve.solution": "Iteration",
+    "solve.sqp": "Sqp",
+    "transcribe.collocation": "Collocation",
+    "transcribe.multiple_shooting": "MultipleShooting",
+    "transcribe.single_shooting": "SingleShooting",
+}
+_MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
+
 _RENAMED = {"check": "doctor", "table": "compare_models"}  # old names that stay available for one version
 
 
@@ -260,7 +344,9 @@ def __getattr__(name: str) -> Any:
     if name in _RENAMED:
         _warn_renamed(f"castfit.{name}", f"castfit.{_RENAMED[name]}")
         return __getattr__(_RENAMED[name])
-    attribute = _import_alias(name) or getattr(_defining_module(name), name, None)
+    attribute = _import_alias(name)
+    if attribute is None and name in _MODULE_BY_NAME:
+        attribute = getattr(_import_module(f"castfit.{_MODULE_BY_NAME[name]}"), name)
     if attribute is None:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     return globals().setdefault(name, _published(attribute, __name__, name))
@@ -271,187 +357,9 @@ def _import_alias(name: str) -> Any:
 
     Return None for other names.
     """
-    # Not `from castfit import ...`, which asks here again.
-    match name:
-        case "noise":
-            import castfit.noise as target
-        case "petab":
-            import castfit.petab as target
-        case "plots":
-            import castfit.plots as target
-        case "Prior":
-            from castfit.result.prior_from_result import prior_from as target
-        case "priors":
-            import castfit.priors as target
-        case "problems":
-            import castfit.problems as target
-        case "sbml":
-            import castfit.sbml as target
-        case _:
-            return None
-    return target
-
-
-def _defining_module(name: str) -> Any:
-    """Return the module that defines a public name."""
-    match name:
-        case "control":
-            from castfit.control import control as module
-        case "Plan":
-            from castfit.control import plan as module
-        case "at_end" | "final_time" | "integral":
-            from castfit.control import terms as module
-        case "Cauchy" | "Gaussian" | "Huber" | "Laplace" | "Likelihood":
-            from castfit.densities.noise import models as module
-        case "LogNormal" | "NegativeBinomial" | "Poisson" | "SoftL1" | "StudentT":
-            from castfit.densities.noise import models as module
-        case "correlated" | "covariance":
-            from castfit.densities.noise import correlation as module
-        case "unknown":
-            from castfit.densities.noise import unknown as module
-        case "Normal" | "lasso" | "tikhonov":
-            from castfit.densities import priors as module
-        case "Checkup" | "doctor":
-            from castfit.drive.checkup import check as module
-        case "Stiffness" | "stiffness":
-            from castfit.drive.checkup import stiffness as module
-        case "explore":
-            from castfit.report import explorer as module
-        case "Candidate":
-            from castfit.drive.design import candidate as module
-        case "choose":
-            from castfit.drive.design import choices as module
-        case "VarianceOf" | "design" | "variance_of":
-            from castfit.drive.design import design as module
-        case "Discrimination" | "discriminate":
-            from castfit.drive.design import discrimination as module
-        case "Design":
-            from castfit.drive.design import proposal as module
-        case "VerifiedPopulation":
-            from castfit.drive.design import trials as module
-        case "LikelihoodRatio" | "likelihood_ratio":
-            from castfit.drive.model_comparison import likelihood_ratio as module
-        case "ModelTable" | "compare_models":
-            from castfit.drive.model_comparison import model_table as module
-        case "estimated":
-            from castfit.drive.model_comparison import candidates as module
-        case "EvidenceTable":
-            from castfit.drive.model_comparison import evidence as module
-        case "select":
-            from castfit.drive.model_comparison import select as module
-        case "SelectionResult":
-            from castfit.drive.model_comparison import selection_result as module
-        case "mixed_effects":
-            from castfit.drive.population import mixed_effects as module
-        case "MixedEffectsResult":
-            from castfit.drive.population import result as module
-        case "Individual" | "Population":
-            from castfit.drive.population import spec as module
-        case "compare":
-            from castfit.drive.search.compare import compare as module
-        case "ComparisonResult":
-            from castfit.drive.search.compare import result as module
-        case "incremental":
-            from castfit.drive.search.incremental import incremental as module
-        case "IncrementalResult":
-            from castfit.drive.search.incremental import result as module
-        case "multistart":
-            from castfit.drive.search.multistart import multistart as module
-        case "MultistartResult":
-            from castfit.drive.search.multistart import result as module
-        case "estimate":
-            from castfit.drive.search.portfolio import portfolio as module
-        case "PortfolioResult":
-            from castfit.drive.search.portfolio import result as module
-        case "ScatterResult":
-            from castfit.drive.search.scatter import result as module
-        case "scatter_search":
-            from castfit.drive.search.scatter import scatter_search as module
-        case "IdentifiabilityStudy" | "identifiability":
-            from castfit.drive.uncertainty import identifiability_study as module
-        case "PriorInfluence" | "prior_influence":
-            from castfit.drive.uncertainty import prior_influence as module
-        case "Contours" | "contours":
-            from castfit.drive.uncertainty.profile import contours as module
-        case "OutputAt":
-            from castfit.drive.uncertainty.profile import predictions as module
-        case "profile" | "profile_limits":
-            from castfit.drive.uncertainty.profile import profile as module
-        case "Profile" | "Profiles":
-            from castfit.drive.uncertainty.profile import result as module
-        case "BootstrapResult" | "bootstrap":
-            from castfit.drive.uncertainty.refits import bootstrap as module
-        case "CoverageResult" | "coverage":
-            from castfit.drive.uncertainty.refits import coverage as module
-        case "LeaveOutResult" | "leave_out":
-            from castfit.drive.uncertainty.refits import leave_out as module
-        case "SampleResult":
-            from castfit.drive.uncertainty.sample import result as module
-        case "sample":
-            from castfit.drive.uncertainty.sample import sample as module
-        case "Doses" | "Event":
-            from castfit.experiment import events as module
-        case "Experiment" | "consistent" | "free" | "relative":
-            from castfit.experiment import experiment as module
-        case "Input":
-            from castfit.experiment import inputs as module
-        case "experiments_from":
-            from castfit.experiment import long_tables as module
-        case "fit":
-            from castfit.fit import fit as module
-        case "Decomposed":
-            from castfit.fit.start.decomposition import search as module
-        case "SoftStart":
-            from castfit.fit.start import soft_start as module
-        case "IntegratorOptions":
-            from castfit.integrate import options as module
-        case "delay":
-            from castfit.model import delay as module
-        case "interval_mean" | "per_interval" | "relative_to_first":
-            from castfit.model import interval_outputs as module
-        case "Model" | "symbols":
-            from castfit.model import model as module
-        case "scaled":
-            from castfit.model import scaled_outputs as module
-        case "along" | "at" | "between" | "conserved" | "monotone" | "quantity":
-            from castfit.problem import constraints as module
-        case "Constraint" | "Parameter" | "Problem":
-            from castfit.problem import problem as module
-        case "BlockMatrix":
-            from castfit.result import block_matrix as module
-        case "Axis" | "ConfidenceRegion":
-            from castfit.result import confidence_region as module
-        case "KalmanResult" | "kalman":
-            from castfit.result import kalman as module
-        case "MovingHorizon" | "OnlineEstimate" | "moving_horizon":
-            from castfit.result import moving_horizon as module
-        case "LaplaceCheck" | "PathBand" | "PathResult":
-            from castfit.result import path_result as module
-        case "Estimate":
-            from castfit.result import estimate as module
-        case "Result":
-            from castfit.result import result as module
-        case "SimulationError" | "simulate":
-            from castfit.simulate import simulate as module
-        case "SteadyState" | "SteadyStateError" | "steady_state":
-            from castfit.simulate import steady_state as module
-        case "GaussNewton":
-            from castfit.solve import gauss_newton as module
-        case "Ipopt":
-            from castfit.solve import ipopt as module
-        case "Iteration":
-            from castfit.solve import solution as module
-        case "Sqp":
-            from castfit.solve import sqp as module
-        case "Collocation":
-            from castfit.transcribe import collocation as module
-        case "MultipleShooting":
-            from castfit.transcribe import multiple_shooting as module
-        case "SingleShooting":
-            from castfit.transcribe import single_shooting as module
-        case _:
-            return None
-    return cast("Any", module)  # a union of more modules than pyright goes through
+    if name in ("noise", "petab", "plots", "priors", "problems", "sbml"):
+        return _import_module(f"castfit.{name}")  # not `from castfit import ...`, which asks here again
+    return _import_module("castfit.result.prior_from_result").prior_from if name == "Prior" else None
 
 
 def __dir__() -> list[str]:
