@@ -35,6 +35,7 @@ from castfit.fit.build_result import build_result, describe_exact_data
 from castfit.fit.choice import choose
 from castfit.fit.methods import Solver, Transcription, given_parts
 from castfit.fit.refinement import RefinedFit, RefinementProblem, solve_with_refinements
+from castfit.fit.sign_of_guess import SignOfGuess
 from castfit.fit.start import StartingPoint
 from castfit.fit.strategies import add_gap_note, ensure_not_above_start, lowest_visited_point, search_with_fallbacks
 from castfit.integrate.distributed import lanes_divided, worker_mistakes
@@ -102,7 +103,8 @@ def fit(
     retry : bool
         Whether fallback strategies follow if multiple shooting or collocation fails, or ends with residuals far larger
         than the noise (see castfit.fit.strategies), and whether a fit that ends above its own start descends from
-        there.  The message lists the attempts.
+        there.  If parameters without bounds and with positive guesses end at negative or huge values, a search with
+        positive values on a logarithmic scale follows.  The message lists the attempts.
     verify : bool
         Whether the model, integrated with error control, must reproduce a solution for the fit to succeed.  Set it to
         False only for estimates that are not final.
@@ -224,6 +226,8 @@ def fit(
         second_start=second_start, retry=retry, verify=verify, divided=isinstance(workers, Executor) or workers != 1,
     )  # fmt: skip
     question, refinements = RefinementProblem(problem, start), _refinements(problem.posed, verify=verify)
+    if retry and (start is None or isinstance(start, Mapping)):
+        refinements.append(SignOfGuess)
     with Interrupt(), lanes_divided(workers), _progress_line(verbose):
         return (
             solve_with_refinements(question, refinements, single_fit.fit) if refinements else single_fit.fit(question)

@@ -5,10 +5,11 @@
     delay lines        number of nodes, until the estimates converge               castfit.fit.delay_refinement
     smooth inputs      weights of the roughness penalty, by their likelihood       castfit.fit.smoothing_weights
     Laplace priors     which quantities end at their kinks                         castfit.fit.laplace_kinks
+    ratios             sign of the guess and logarithmic scale, without bounds     castfit.fit.sign_of_guess
     constraints        points in time at which path constraints are enforced       castfit.fit.constraint_exchange
     collocation        elements, until the solution agrees with the integrator     castfit.fit.attempt
 
-The first three repeat a whole fit (question: `RefinementProblem`, answer: `Result`).  The last two repeat a search
+The first four repeat a whole fit (question: `RefinementProblem`, answer: `Result`).  The last two repeat a search
 within it (question: `castfit.fit.attempt.SolveStaging`, answer: `SolveOutcome` or `Attempt`).  Refinements are nested:
 every solve of an outer one includes all inner ones.
 """

@@ -34,7 +34,7 @@ _MIN_INTERVAL_STEPS = 200
 _MAGNITUDE_DRAWS = 8  # Number of random points, besides the guess, for the magnitudes of the states.
 _MAX_CACHED_PROBLEMS = 8  # Limit on the cached search problems.
 _UNBOUNDED_RADIUS_UNITS = 3.0  # Radius about the guess, in search units, for quantities without bounds.
-_LOG_START_DECADES = 3.0  # Decades about the guess from which starts on a logarithmic scale are drawn.
+LOG_START_DECADES = 3.0  # Decades about the guess from which starts on a logarithmic scale are drawn.
 _MAX_LISTING_CHARACTERS = 200  # Limit on the characters of a list in a message.
 _LINEAR_START_FACTOR = 10.0  # Multiple of the guess, to each side, from which starts on a linear scale are drawn.
 
@@ -196,7 +196,7 @@ def finite_bounds(lower: Array, upper: Array, guess: Array, reach: Array) -> tup
 
 def sampling_radius(guess: Array, log: Mask) -> Array:
     """Return the range about the guess (n,), in search scale, from which starts are drawn if bounds are missing."""
-    return np.where(log, _LOG_START_DECADES * np.log(10.0), _LINEAR_START_FACTOR * np.abs(guess))
+    return np.where(log, LOG_START_DECADES * np.log(10.0), _LINEAR_START_FACTOR * np.abs(guess))
 
 
 def drawn_about(ranges: Mapping[str, tuple[float, float]]) -> str:

@@ -603,7 +603,7 @@ def perturb_head(head: Array, region: SearchRegion, rng: np.random.Generator) ->
         coordinates = rng.choice(
             head.size, size=min(int(rng.integers(1, _MAX_RESAMPLED_COORDINATES + 1)), head.size), replace=False
         )
-        theta[coordinates] = region.draw(rng)[coordinates]
+        theta[coordinates] = region.for_candidate(rng).draw(rng)[coordinates]
     elif kind == 1:
         theta += 10 ** rng.uniform(-2.0, 0.3) * region.unit * rng.standard_normal(head.size)
     return region.clip(theta), kind == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,13 @@ import numpy as np
 from castfit._support.arguments import read_mapping, read_reals, shorten_repr
 from castfit._support.status import suggest
 from castfit.densities.priors.distributions import truncated_quantile
-from castfit.fit.start.search_problem import drawn_about, finite_bounds, sampling_radius, search_frame
+from castfit.fit.start.search_problem import (
+    LOG_START_DECADES,
+    drawn_about,
+    finite_bounds,
+    sampling_radius,
+    search_frame,
+)
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -42,6 +48,8 @@ class SearchRegion:
 
     uneven : distributions of quantities that are not drawn evenly between their limits
     note : sentence about quantities without bounds, which are drawn around their guess; empty if there are none
+    log_lower : lower ends (n,) of positive ranges about the guesses that are drawn evenly in the logarithm, for
+        quantities without bounds; NaN for the others
     """
 
     lower: Array
@@ -49,6 +57,11 @@ class SearchRegion:
     unit: Array
     uneven: tuple[NonuniformPrior, ...] = ()
     note: str = ""
+    log_lower: Array | None = None
+
+    def for_candidate(self, rng: np.random.Generator) -> SearchRegion:
+        """Return the region of one candidate: half of the candidates are drawn on a logarithmic scale if possible."""
+        return self if self.log_lower is None or rng.random() < 0.5 else replace(self, log_lower=None)
 
     def draw(self, rng: np.random.Generator) -> Array:
         """Draw between the limits."""
@@ -57,6 +70,8 @@ class SearchRegion:
         for prior in self.uneven:
             j = prior.place
             theta[j] = prior.value(float(u[j]), float(self.lower[j]), float(self.upper[j]))
+        if self.log_lower is not None:
+            theta = np.where(self.log_lower > 0.0, self.log_lower * (self.upper / self.log_lower) ** u, theta)
         return theta
 
     def clip(self, theta: Array) -> Array:
@@ -106,5 +121,9 @@ def build_search_region(compiled: CompiledProblem, limits: Mapping[str, Any] | N
         ends = np.array([lower[j], upper[j]])
         if all(prior.place != j for prior in priors):
             guessed_limits[quantities[j].name] = tuple((np.exp(ends) if log[j] else ends).tolist())
+    is_log_drawn = [q.name in guessed_limits and q.scale == "linear" and q.guess > 0.0 for q in quantities]
+    log_lower = np.where(is_log_drawn, np.maximum(guess * 10.0**-LOG_START_DECADES, lower), np.nan)
     unit = np.minimum(unit, np.where(upper > lower, upper - lower, unit))
-    return SearchRegion(lower, upper, unit, priors, drawn_about(guessed_limits))
+    return SearchRegion(
+        lower, upper, unit, priors, drawn_about(guessed_limits), log_lower if any(is_log_drawn) else None
+    )

@@ -207,6 +207,7 @@ def make_candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadl
     problem, region = parts
     search_problem = search_problem_of(problem.posed)
     rng = np.random.default_rng(order.seed)
+    region = region.for_candidate(rng)
     with Interrupt() as interrupt:
         if order.way in FULL_ACCURACY_WAYS:
             theta = region.inside(search_problem.searched.guess) if order.guess else region.draw(rng)
