@@ -238,7 +238,7 @@ def describe_rejected(value: Any, remedy: str) -> str:
 
 
 def number_remedy(value: Any, default: str) -> str:
-    """Return how to convert a date or a time difference to a number, or `default` for any other value."""
+    """Describe the conversion of a date or a time difference to a number; return `default` for any other value."""
     first_entry = (read_sequence(value) or [value])[0]
     if isinstance(first_entry, (date, np.datetime64)):  # datetime and pandas.Timestamp are dates
         return "count dates from the start of the experiment, such as (dates - start) / pandas.Timedelta('1h')"

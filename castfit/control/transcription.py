@@ -114,7 +114,7 @@ class TranscribedPlan:
         return np.array([[*p, *initial, question.start, question.horizon] for p in question.scenarios])
 
     def with_numbers(self, question: ControlQuestion) -> TranscribedPlan:
-        """Return the same program for a question that differs in the numbers P only."""
+        """Return a copy of the program for a question with other numbers P."""
         out = copy(self)
         out.question = question
         return out

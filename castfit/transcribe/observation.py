@@ -22,7 +22,7 @@ import numpy as np
 
 from castfit._support.casadi_functions import BatchedFunction, PerObjectCache
 from castfit._support.records import dataclass
-from castfit.densities.noise.vectorised import DensityFunctions, density_functions
+from castfit.densities.noise.density import DensityFunctions, density_functions
 from castfit.problem.constraint_compilation import applies_at
 from castfit.problem.lie_derivatives import graph_of
 from castfit.solve.staged import Specification

@@ -46,8 +46,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: cf.design(decay(), GRID, budget=2, samples=5), "samples= has an effect only"),
     (lambda: fitted().predict(confidence_level=0.5), "confidence_level applies to bands"),
     (lambda: fitted().plot(confidence_level=0.5), "confidence_level applies to bands"),
-    (lambda: planned(soft=3.0), "soft= lets constraints along the horizon be violated"),
-    (lambda: planned(scenarios="worst"), "the worst case is one among scenarios"),
+    (lambda: planned(soft=3.0), "soft= applies to constraints along the horizon"),
+    (lambda: planned(scenarios="worst"), "scenarios=.worst. needs several scenarios"),
     (lambda: cf.Input.estimated([0, 1], guess=0, smoothness=None, order=1), "order is that of smoothness"),
     (
         lambda: cf.incremental(decay(), break_fraction=0.3),
@@ -59,7 +59,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: cf.Doses(x, 1, duration=2, measured="after"), "an infusion changes nothing at once"),
     (lambda: cf.Input("linear", [0, 1], [1, 2], measured="after"), "measured is for jumps"),
-    (lambda: planned(transcription=cf.Collocation(states="smoothed")), r"Collocation\(states=...\) is for fits"),
+    (
+        lambda: planned(transcription=cf.Collocation(states="smoothed")),
+        r"Collocation\(states=...\) has an effect only in fits",
+    ),
     (lambda: planned(rng=3), "rng is for several starts"),
     (
         lambda: cf.Candidate([1, 2], fixed=True, continuous_times=True),

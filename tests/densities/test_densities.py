@@ -399,10 +399,11 @@ def test_scores_of_counts_are_normal_quantiles_of_their_probability(mu, s):
             law.sf(m) * (1 - 1e-9),
             law.sf(m - 1) * (1 + 1e-9),
         )  # P(M > m) and P(M >= m)
+        probability = special.ndtr(-actual)  # of larger counts: a count above its prediction has a positive score
         np.testing.assert_array_less(
-            np.where(lower_probability < 1e-280, 0, lower_probability), np.maximum(special.ndtr(actual), 1e-280)
+            np.where(lower_probability < 1e-280, 0, lower_probability), np.maximum(probability, 1e-280)
         )
-        np.testing.assert_array_less(special.ndtr(actual), np.maximum(upper_probability, 1e-280))
+        np.testing.assert_array_less(probability, np.maximum(upper_probability, 1e-280))
         sample = noise.sample(np.random.default_rng(1), np.full(3000, mu), s)
         scores = noise.scores(0 * sample, np.full(3000, mu), np.full(3000, s), sample)
         assert stats.kstest(scores, "norm").pvalue > 1e-3

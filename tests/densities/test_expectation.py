@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.densities.noise.vectorised import density_functions
+from castfit.densities.noise.density import density_functions
 
 S = ca.SX.sym("s")
 

@@ -136,7 +136,7 @@ def test_pieces_of_a_problem(arguments, a, b):
 
 
 @MANY
-@given(arguments=some(["lower", "upper", "name", "times", "experiments", "of", "shown"]), spread=junk)
+@given(arguments=some(["lower", "upper", "name", "times", "experiments", "of", "text"]), spread=junk)
 def test_a_constraint_and_an_unknown_spread(arguments, spread):
     x = ca.SX.sym("x")
     survives(lambda: decay_problem(constraints=[Constraint(x, **{"lower": 0.0, **arguments})]))

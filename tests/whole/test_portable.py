@@ -23,6 +23,7 @@ RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{k}" for port in ("com", "lpt"
 POSIX_ONLY = {"crypt", "fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"}
 POSIX_CALLS = {"fork", "forkpty", "killpg", "setsid", "uname", "mkfifo", "alarm", "setitimer"}
 TEXT = {"open": 3, "read_text": 0, "write_text": 1}  # functions that open text, and where an encoding may stand
+PROCESS_CALLS = {"run", "Popen", "check_output", "check_call"}  # of subprocess: text=True decodes what they print
 HINTS = re.compile(rf"open|_text|text=|newlines|shell|os\.|signal\.|/tmp|/dev/|\b({'|'.join(POSIX_ONLY)})\b")
 MADE = {"build", "_work", "gallery", "generated", "__pycache__", ".git"}
 
@@ -108,7 +109,11 @@ def assumed(node: ast.Call) -> list[str]:
     binary = name == "open" and any(isinstance(v, str) and re.fullmatch("[rwax+]*b[+]?", v) for v in values)
     if texts and not binary and "encoding" not in keyword_names and len(node.args) <= TEXT[name]:
         messages.append("has no encoding")
-    if keyword_names & {"text", "universal_newlines"} and not keyword_names & {"encoding", "errors"}:
+    if (
+        name in PROCESS_CALLS
+        and keyword_names & {"text", "universal_newlines"}
+        and not keyword_names & {"encoding", "errors"}
+    ):
         messages.append("has no encoding")
     if "shell" in keyword_names or function_name in ("os.system", "os.popen"):
         messages.append("asks a shell")
