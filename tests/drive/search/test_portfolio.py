@@ -105,6 +105,13 @@ def test_estimate_finds_the_optimum_again_and_reports_it():
     assert result.optima[0].objective == min(c.objective for c in result.candidates if c.success)
 
 
+def test_first_fit_of_a_search_starts_at_the_guess():
+    result = cf.estimate(cf.problems.load("bellman").problem, rng=0, max_time=60)
+    assert result.warnings == ()
+    assert result.candidates[0].way == "fit"
+    assert result.candidates[0].success
+
+
 def test_the_numbers_depend_on_the_seed_alone_not_on_workers_nor_on_interruptions(tmp_path, two_workers):
     def ends(result):
         return [(c.way, c.cost, c.success) for c in result.candidates]

@@ -210,7 +210,7 @@ class PortfolioResult(SearchResult):
             return f"None of {count_text} converged to a solution{others}."
         times = {0: "only from points of other candidates", 1: "once", 2: "twice"}.get(self.hits, f"{self.hits} times")
         ways = sum(way.finds > 0 for way in self.strategies)
-        ways_text = f", by {ways} ways" if self.hits > 1 and ways > 1 else ""
+        ways_text = f", by {ways} strategies" if self.hits > 1 and ways > 1 else ""
         distance_text = f" {100 * self.spread:.0f} % of the search range apart" if np.isfinite(self.spread) else ""
         starts_text = f" from independent starting points{distance_text}" if self.hits > 1 else ""
         return (

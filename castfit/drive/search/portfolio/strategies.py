@@ -210,7 +210,7 @@ def make_candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadl
     region = region.for_candidate(rng)
     with Interrupt() as interrupt:
         if order.way in FULL_ACCURACY_WAYS:
-            theta = region.inside(search_problem.searched.guess) if order.guess else region.draw(rng)
+            theta = region.clip(search_problem.searched.guess) if order.guess else region.draw(rng)
             end = _build_outcome(
                 _fit_from_draw(problem, search_problem, theta, order, rng, seconds_left), search_problem, end_time
             )
