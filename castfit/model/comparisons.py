@@ -25,14 +25,16 @@ from castfit._support.records import dataclass
 
 _COMPARISONS = (ca.OP_LT, ca.OP_LE, ca.OP_EQ, ca.OP_NE)
 _MAX_ENUMERATED_COMPARISONS = 7  # largest number of comparisons whose 2^n truth values are all evaluated
-_MAX_PIECES = 16  # largest number of values of a piecewise expression that are compared one by one ...
-_MAX_VARYING_PIECES = 3  # ... and of those among them that are no numbers
+_MAX_CONDITIONS = 5  # largest number of conditions in a piecewise expression whose values are compared one by one ...
+_MAX_VARYING_PIECES = 3  # ... and of values among these that are no numbers
 _LOGICAL = (*_COMPARISONS, ca.OP_NOT, ca.OP_AND, ca.OP_OR)
-_PIECEWISE = (*_LOGICAL, ca.OP_IF_ELSE_ZERO)
 _PARTIAL = (  # operations that are not finite for all numbers
     ca.OP_SQRT, ca.OP_LOG, ca.OP_LOG1P, ca.OP_DIV, ca.OP_INV, ca.OP_POW, ca.OP_CONSTPOW, ca.OP_FMOD, ca.OP_REMAINDER,
     ca.OP_TAN, ca.OP_ASIN, ca.OP_ACOS, ca.OP_ACOSH, ca.OP_ATANH,
 )  # fmt: skip
+
+Replacements = dict[int, tuple[ca.SX, ca.SX]]
+"""Symbols, each with the expression that it stands for, by the hash of that."""
 
 
 def is_condition(expression: ca.SX) -> bool:
@@ -55,10 +57,11 @@ class Comparisons:
         comparisons.truth = comparisons._truth(condition)
         return comparisons
 
-    def becomes_true(self, axis: int, direction: int) -> bool | None:
+    def becomes_true(self, axis: int, direction: int, *, at_jump: bool | None = None) -> bool | None:
         """Check whether the condition becomes true exactly at the zero of a difference, as in ``x >= 1``.
 
         direction : 1 if the difference rises, -1 if it falls, 0 for either
+        at_jump : if the difference jumps, whether it has its new value at the very time of the jump
 
         Returns False if it becomes true beyond the zero, and None if this difference never makes it true.  Returns
         True also if there are too many cases to try.
@@ -66,26 +69,14 @@ class Comparisons:
         truth_values = self._everywhere((-1.0, 0.0, 1.0))
         if truth_values is None:
             return True
-        truth_below, truth_at_zero, truth_above = np.moveaxis(truth_values, axis, 0)
-        changes = [(truth_below, truth_above)] * (direction >= 0) + [(truth_above, truth_below)] * (direction <= 0)
-        if any((truth_at_zero & ~earlier).any() for earlier, _ in changes):
-            return True
-        return False if any((later & ~earlier).any() for earlier, later in changes) else None
-
-    def becomes_true_by_jump(self, axis: int, direction: int, *, at_once: bool) -> bool | None:
-        """Check whether the condition becomes true at the time at which a difference jumps.
-
-        direction : 1 if the difference rises, -1 if it falls, 0 for either
-        at_once : whether the difference has its new value at the very time of the jump
-
-        The results are those of `becomes_true`.
-        """
-        truth_values = self._everywhere((-1.0, 0.0, 1.0))
-        if truth_values is None:
-            return True
         truths = np.moveaxis(truth_values, axis, 0)
-        changes = [(i, j) for i, j in permutations(range(3), 2) if direction * (j - i) >= 0]
-        return at_once if any((truths[j] & ~truths[i]).any() for i, j in changes) else None
+        pairs = [(i, j) for i, j in permutations(range(3), 2) if direction * (j - i) >= 0]
+        changes = {pair: bool((truths[pair[1]] & ~truths[pair[0]]).any()) for pair in pairs}
+        if at_jump is not None:
+            return at_jump if any(changes.values()) else None
+        if changes.get((0, 1)) or changes.get((2, 1)):
+            return True
+        return False if changes.get((0, 2)) or changes.get((2, 0)) else None
 
     def holds_between(self) -> bool:
         """Check whether the condition is true for all nonzero differences.
@@ -111,64 +102,36 @@ class Comparisons:
         return ca.Function("truth", [ca.vertcat(*self.signs) if self.signs else ca.SX(0, 1)], [self.truth])
 
     def _truth(self, e: ca.SX) -> ca.SX:
-        op = ca.OP_NE if e.is_constant() or e.is_symbolic() else e.op()
-        if op == ca.OP_NOT:
-            return ca.logic_not(self._truth(e.dep(0)))
-        if op in (ca.OP_AND, ca.OP_OR):
-            combine = ca.logic_and if op == ca.OP_AND else ca.logic_or
-            return combine(self._truth(e.dep(0)), self._truth(e.dep(1)))
-        left, right, op = (e.dep(0), e.dep(1), op) if is_condition(e) else (ca.SX(0), e, ca.OP_NE)
-        cases = [
-            (ca.logic_and(g, h), self._compare(op, a, b))
-            for (g, a), (h, b) in product(self._pieces(left), self._pieces(right))
-        ]
-        return cases[0][1] if len(cases) == 1 else reduce(ca.logic_or, (ca.logic_and(*case) for case in cases))
+        comparisons: Replacements = {}
+        formula = replace_operations(e, _COMPARISONS, comparisons)
+        symbols = [symbol for symbol, _ in comparisons.values()]
+        if not {s.name() for s in ca.symvar(formula)} <= {s.name() for s in symbols}:
+            return self._compare(ca.OP_NE, ca.SX(0), e)  # a number, which is true unless it is zero
+        truths = [self._compare(c.op(), c.dep(0), c.dep(1)) for _, c in comparisons.values()]
+        return ca.substitute([formula != 0], [ca.vertcat(*symbols)], [ca.vertcat(*truths)])[0]
 
     def _compare(self, op: int, left: ca.SX, right: ca.SX) -> ca.SX:
-        s = ca.sign(right - left) if left.is_constant() and right.is_constant() else self._sign(right, left)
+        """Return the truth of a comparison, of each pair of values if these are piecewise."""
+        inner: Replacements = {}
+        sides = [replace_operations(side, _COMPARISONS, inner) for side in (left, right)]
+        symbols = ca.vertcat(*(symbol for symbol, _ in inner.values()))
+        selections = list(product((0.0, 1.0), repeat=len(inner))) if len(inner) <= _MAX_CONDITIONS else []
+        pairs = [ca.substitute(sides, [symbols], [ca.DM(bits)]) if bits else sides for bits in selections]
+        varying = [a - b for a, b in pairs if not (a - b).is_constant()]
+        if not pairs or (inner and (len(varying) > _MAX_VARYING_PIECES or any(map(_may_be_undefined, varying)))):
+            return self._compare_values(op, left, right)
+        truths = [self._truth(c) for _, c in inner.values()]
+        cases = [
+            reduce(ca.logic_and, (t if bit else ca.logic_not(t) for t, bit in zip(truths, bits, strict=True)), truth)
+            for bits, truth in (
+                (bits, self._compare_values(op, a, b)) for bits, (a, b) in zip(selections, pairs, strict=True)
+            )
+        ]
+        return reduce(ca.logic_or, cases)
+
+    def _compare_values(self, op: int, left: ca.SX, right: ca.SX) -> ca.SX:
+        s = ca.sign(right - left) if (right - left).is_constant() else self._sign(right, left)
         return {ca.OP_LT: s > 0, ca.OP_LE: s >= 0, ca.OP_EQ: s == 0, ca.OP_NE: s != 0}[op]
-
-    def _pieces(self, e: ca.SX) -> list[tuple[ca.SX, ca.SX]]:
-        """Return the truth values that select among the values of a piecewise expression, and these values.
-
-        An expression is one piece if it contains no conditions, if it has too many pieces, or if a piece may be
-        undefined outside of its own conditions.
-        """
-        if not _contains(e, _PIECEWISE):
-            return [(ca.SX(1), e)]
-        n_differences, pieces = len(self.differences), self._split(e)
-        varying = [value for _, value in pieces if not value.is_constant()]
-        is_small = len(pieces) <= _MAX_PIECES and len(varying) <= _MAX_VARYING_PIECES
-        if is_small and not _may_be_undefined(ca.SX(ca.vertcat(*varying))):
-            return pieces
-        del self.differences[n_differences:], self.signs[n_differences:]
-        return [(ca.SX(1), e)]
-
-    def _split(self, e: ca.SX) -> list[tuple[ca.SX, ca.SX]]:
-        if is_condition(e):
-            truth = self._truth(e)
-            return [(truth, ca.SX(1)), (ca.logic_not(truth), ca.SX(0))]
-        if e.op() == ca.OP_IF_ELSE_ZERO:
-            truth = self._truth(e.dep(0))
-            return [
-                *((ca.logic_and(truth, guard), value) for guard, value in self._pieces(e.dep(1))),
-                (ca.logic_not(truth), ca.SX(0)),
-            ]
-        rebuild = ca.SX.unary if e.n_dep() == 1 else ca.SX.binary
-        if _is_if_else(e):
-            truth, branches = self._truth(e.dep(0).dep(0)), (self._pieces(e.dep(i).dep(1)) for i in range(2))
-            selections = zip((truth, ca.logic_not(truth)), branches, strict=True)
-            pieces = [(ca.logic_and(chosen, guard), value) for chosen, branch in selections for guard, value in branch]
-        else:
-            pieces = [
-                (reduce(ca.logic_and, (guard for guard, _ in parts)), rebuild(e.op(), *(value for _, value in parts)))
-                for parts in product(*(self._pieces(e.dep(i)) for i in range(e.n_dep())))
-            ]
-        merged: dict[float | int, tuple[ca.SX, ca.SX]] = {}
-        for guard, value in pieces:
-            key = float(value) if value.is_constant() else hash(value)
-            merged[key] = (ca.logic_or(merged[key][0], guard) if key in merged else guard), value
-        return list(merged.values())
 
     def _sign(self, one: ca.SX, other: ca.SX) -> ca.SX:
         """Return the sign of a difference, whichever way round it is known already."""
@@ -183,40 +146,21 @@ class Comparisons:
         return self.signs[-1]
 
 
-def without_jumps(e: ca.SX, jumps: dict[int, tuple[ca.SX, ca.SX]]) -> ca.SX:
-    """Replace floor and ceil in an expression by symbols; add these, with what they stand for, to `jumps`."""
-    if not _contains(e, (ca.OP_FLOOR, ca.OP_CEIL)):
+def replace_operations(e: ca.SX, operations: Container[int], replacements: Replacements) -> ca.SX:
+    """Replace the results of some operations in an expression by symbols, which `replacements` collects."""
+    f = ca.Function("operations", ca.symvar(e), [e])
+    if not any(f.instruction_id(i) in operations for i in range(f.n_instructions())):
         return e
-    if e.op() in (ca.OP_FLOOR, ca.OP_CEIL):
-        return jumps.setdefault(hash(e), (ca.SX.sym("jump"), e))[0]
+    if e.op() in operations:
+        return replacements.setdefault(hash(e), (ca.SX.sym(f"operation {hash(e)}"), e))[0]
     rebuild = ca.SX.unary if e.n_dep() == 1 else ca.SX.binary
-    return rebuild(e.op(), *(without_jumps(e.dep(i), jumps) for i in range(e.n_dep())))
-
-
-def _is_if_else(e: ca.SX) -> bool:
-    """Check whether an expression has the value of one of two branches, as ``if_else`` makes it."""
-    if e.op() != ca.OP_ADD or any(
-        e.dep(i).is_symbolic() or e.dep(i).is_constant() or e.dep(i).op() != ca.OP_IF_ELSE_ZERO for i in range(2)
-    ):
-        return False
-    condition, opposite = e.dep(0).dep(0), e.dep(1).dep(0)
-    return is_condition(opposite) and opposite.op() == ca.OP_NOT and ca.is_equal(opposite.dep(0), condition, 20)
+    return rebuild(e.op(), *(replace_operations(e.dep(i), operations, replacements) for i in range(e.n_dep())))
 
 
 def _may_be_undefined(e: ca.SX) -> bool:
-    """Check whether an expression contains operations that are not finite for all numbers, or conditions."""
-    f, constants = ca.Function("operations", ca.symvar(e), [e]), set[int]()
-    for i in range(f.n_instructions()):
-        op = f.instruction_id(i)
-        divides_by_number = op == ca.OP_DIV and f.instruction_input(i)[1] in constants
-        if op in (*_PARTIAL, *_PIECEWISE) and not divides_by_number:
-            return True
-        change = constants.update if op == ca.OP_CONST else constants.difference_update
-        change(f.instruction_output(i))
-    return False
-
-
-def _contains(e: ca.SX, operations: Container[int]) -> bool:
-    """Check whether an expression contains any of some operations."""
-    f = ca.Function("operations", ca.symvar(e), [e])
-    return any(f.instruction_id(i) in operations for i in range(f.n_instructions()))
+    """Check whether an expression contains an operation that is not finite for all numbers."""
+    partial: Replacements = {}
+    replace_operations(e, _PARTIAL, partial)
+    return any(
+        p.op() != ca.OP_DIV or not p.dep(1).is_constant() or _may_be_undefined(p.dep(0)) for _, p in partial.values()
+    )

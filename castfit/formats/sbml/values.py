@@ -180,14 +180,14 @@ class SbmlValues(LazyValues):
         if any(any(n not in self.numbers for n in (s.name() for s in ca.symvar(v))) for v in coefficients):
             self.mistakes.append("the stoichiometry of a fast reaction varies, or has no value")
             return
-        numbers = {r: {s: self._number(v) for s, v in changes.items()} for r, changes in expressions.items()}
+        numbers = {r: {s: self.number(v) for s, v in changes.items()} for r, changes in expressions.items()}
         try:
             self.fast = partition(expressions, numbers)
         except ValueError as error:
             self.mistakes.append(str(error))
         self.roles.update(dict.fromkeys(self.fast.determined, QuantityRole.EQUILIBRIUM))
 
-    def _number(self, value: ca.SX) -> float:
+    def number(self, value: ca.SX) -> float:
         """Return an expression of parameters at the file's values."""
         symbols = ca.symvar(value)
         number: Any = ca.Function("number", symbols, [value]).call([self.numbers[s.name()] for s in symbols])[0]
@@ -470,7 +470,7 @@ class SbmlValues(LazyValues):
                     )
                     continue
                 s, rate = self.time - tau, self.state_rate(d.state)
-                if is_varying and not self._number(ca.substitute([s], [self.time], [ca.SX(0)])[0]) <= 0.0:
+                if is_varying and not self.number(ca.substitute([s], [self.time], [ca.SX(0)])[0]) <= 0.0:
                     self.mistakes.append(f"a delay of '{d.state}' is negative at the start")
                 old, past_symbols = [self.time], [s]
                 try:

@@ -27,7 +27,7 @@ from castfit.experiment.events import Event
 from castfit.formats.sbml.classification import QuantityRole
 from castfit.formats.sbml.document import SbmlEvent
 from castfit.formats.sbml.values import SbmlValues
-from castfit.model.comparisons import Comparisons, is_condition, without_jumps
+from castfit.model.comparisons import Comparisons, Replacements, is_condition, replace_operations
 
 MAX_OCCURRENCES = 100_000  # largest number of occurrences of one event
 MAX_PENDING_EVENTS = 1_000  # largest number of pending (delayed) occurrences of one event
@@ -211,8 +211,8 @@ class _TriggerState:
         variables = ca.vertcat(*(s for s in ca.vertsplit(values.varying) if s.name() not in constant_names))
         clock_results, other_results = set[bool | None](), set[bool | None]()
         for k, g in enumerate(parts.differences):
-            jumps: dict[int, tuple[ca.SX, ca.SX]] = {}
-            smooth = without_jumps(g, jumps)
+            jumps: Replacements = {}
+            smooth = replace_operations(g, (ca.OP_FLOOR, ca.OP_CEIL), jumps)
             direction = self._find_direction(smooth, values.time)
             if ca.depends_on(g, variables):
                 other_results.add(parts.becomes_true(k, 0))
@@ -220,25 +220,20 @@ class _TriggerState:
                 clock_results.add(parts.becomes_true(k, direction))
             for symbol, jump in jumps.values():
                 rises = self._find_direction(jump.dep(0), values.time)
-                if not rises:
-                    continue
-                # Where its argument rises, floor has its new value at once, and ceil later.
-                direction, at_once = rises * self._find_direction(smooth, symbol), (jump.op() == ca.OP_FLOOR)
-                clock_results.add(parts.becomes_true_by_jump(k, direction, at_once=at_once == (rises > 0)))
+                direction = rises * self._find_direction(smooth, symbol)
+                if rises:  # floor has its new value at once if its argument rises, and ceil later
+                    clock_results.add(
+                        parts.becomes_true(k, direction, at_jump=(jump.op() == ca.OP_FLOOR) == (rises > 0))
+                    )
         return True in (clock_results if clock_results - {None} else other_results)
 
     def _find_direction(self, g: ca.SX, symbol: ca.SX) -> int:
         """Return the sign of a derivative at some times, by the file's values of parameters; 0 if it has none."""
-        slope = ca.jacobian(g, symbol)
-        symbols = ca.symvar(slope)
-        numbers = [self.values.numbers.get(s.name(), np.nan) for s in symbols]
-        arguments = [
-            _SAMPLE_TIMES if ca.is_equal(s, self.values.time) else number
-            for s, number in zip(symbols, numbers, strict=True)
-        ]
-        slopes: Any = ca.Function("slopes", symbols, [slope]).call([ca.DM(a).T for a in arguments])[0]
-        signs = set(np.sign(np.asarray(slopes, dtype=float)).ravel().tolist())
-        return int(signs.pop()) if signs in ({1.0}, {-1.0}) else 0
+        values, slope = self.values, ca.jacobian(g, symbol)
+        if not {s.name() for s in ca.symvar(slope)} <= {values.time.name(), *values.numbers}:
+            return 0
+        slopes = [values.number(ca.substitute([slope], [values.time], [ca.SX(t)])[0]) for t in _SAMPLE_TIMES]
+        return int(np.sign(slopes[0])) if len(set(np.sign(slopes))) == 1 else 0
 
     @property
     def _ordered(self) -> bool:
