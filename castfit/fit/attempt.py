@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from castfit._support.records import dataclass
+from castfit._support.reprs import join_limited
 from castfit._support.status import Status
 from castfit._support.time_limit import StopRequested, without_deadline
 from castfit.fit.choice import TranscriptionChoice
@@ -250,7 +251,7 @@ class FitRun:
             solution, linear = verify_solution(
                 staging.staged, close_initial_gap(staging.staged, solution), seconds_left, self.low_accuracy_rtol
             )
-            solution = _name_violated(staging.staged, solution, linear)
+            solution = _name_underflow(self.problem, _name_violated(staging.staged, solution, linear))
             verification = None
             if self.verify:
                 solution, verification = _verified(self.problem, staging, solution, linear)
@@ -442,6 +443,17 @@ def _name_violated(staged: StagedProblem, solution: Solution, linear: Evaluation
         return solution
     listing = "; ".join(f"{name} by {amount:.2g}" for name, amount in worst_violations)
     return replace(solution, detail=f"{solution.detail} Largest violations: {listing}.".strip())
+
+
+def _name_underflow(problem: CompiledProblem, solution: Solution) -> Solution:
+    """Return no solution if a quantity became 0, which is infinitely far away on a logarithmic scale."""
+    theta = solution.v[: len(problem.names)]
+    is_zero = problem.log & (problem.to_natural(theta) == 0.0) & (theta > problem.bounds[0])
+    if not (solution.status.success and is_zero.any()):
+        return solution
+    names = join_limited(name for name, is_listed in zip(problem.names, is_zero, strict=True) if is_listed)
+    detail = f"{names} became 0, which a logarithmic scale never reaches: use scale='linear' with lower=0."
+    return replace(solution, status=Status.DIVERGING, detail=detail)
 
 
 def close_initial_gap(staged: StagedProblem, solution: Solution) -> Solution:

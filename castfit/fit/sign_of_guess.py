@@ -36,7 +36,7 @@ class SignOfGuess(RefinedFit):
         if answer.status.cut_off or len(self.results) > 2:
             return None
         if len(self.results) == 2:
-            is_better = answer.success and answer.cost < first.cost - _MIN_COST_DECREASE
+            is_better = answer.cost < first.cost - _MIN_COST_DECREASE
             return RefinementProblem(self.question.problem, answer.values, is_near_solution=True) if is_better else None
         guesses = problem.to_natural(problem.guess if start is None else problem.theta_from(start))
         is_unbounded = np.array([

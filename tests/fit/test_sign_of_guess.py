@@ -52,6 +52,38 @@ def test_fit_ratio_without_bounds_is_not_worse_than_with_positive_values(seed):
     assert cf.fit(monod(seed)).neg2loglik <= cf.fit(monod(seed, lower=0.0)).neg2loglik + 0.02
 
 
+@pytest.mark.parametrize("method", ["single", "multiple", "collocation", "single/ipopt"])
+def test_fit_quantity_that_becomes_zero_on_a_log_scale_is_no_success(method):
+    """The data ask for a negative source, so that its logarithm has no optimum; with lower=0 it is at its bound."""
+    x, a, source = cf.symbols("x a source")
+    model = cf.Model({x: source - a * x}, parameters=[a, source], initial={x: 2.0})
+    times = np.linspace(0.5, 5, 10)
+    values = 2 * np.exp(-0.7 * times) - 0.02 + 0.01 * np.random.default_rng(0).standard_normal(10)
+    experiment = cf.Experiment({"x": values}, time=times, sigma=0.01)
+
+    def with_source(**options):
+        return cf.Problem(model, experiment, parameters={"a": 1.0, "source": cf.Parameter(0.1, **options)})
+
+    result = cf.fit(with_source(scale="log"), method)
+    assert result["source"] > 0.0 or not result.success
+    bounded = cf.fit(with_source(lower=0.0), method)
+    assert bounded.success
+    assert bounded["source"] == pytest.approx(0.0, abs=1e-9)
+    assert cf.fit(with_source(scale="log", lower=1e-6), method).success
+
+
+def test_fit_underflow_of_a_logarithm_is_named():
+    x, a, source = cf.symbols("x a source")
+    model = cf.Model({x: source - a * x}, parameters=[a, source], initial={x: 2.0})
+    times = np.linspace(0.5, 5, 10)
+    experiment = cf.Experiment({"x": 2 * np.exp(-0.7 * times) - 0.02}, time=times, sigma=0.01)
+    guesses = {"a": cf.Parameter(1.0, scale="log"), "source": cf.Parameter(0.1, scale="log")}
+    result = cf.fit(cf.Problem(model, experiment, parameters=guesses), "single", retry=False)
+    assert result["source"] == 0.0
+    assert result.status == "diverging"
+    assert "source became 0" in result.message
+
+
 def test_search_region_draws_half_of_the_candidates_on_a_log_scale_without_bounds():
     rng, region = np.random.default_rng(0), build_search_region(growth(-3.0, 2.0).posed, None)
     draws = np.array([region.for_candidate(rng).draw(rng)[0] for _ in range(2000)])
