@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -15,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from castfit._support.progress_line import open_progress_line
-from castfit._support.text_tables import TextTable
+from castfit._support.text_tables import Column, TextTable
 from castfit.problem.compiled_problem import CHI2
 from castfit.problems import Benchmark, ControlBenchmark, Reference
 from castfit.result.result import Result
@@ -46,33 +47,32 @@ def show_progress(*, silent: bool = False) -> Generator[Callable[[str], None], N
 
 def build_library_table(benchmarks: Iterable[Benchmark]) -> Table:
     """Return the table of all problems."""
-    sheet = TextTable.from_items(
+    return _build_problem_table(
         benchmarks,
         ("problem", lambda b: b.name),
         (">states", lambda b: f"{len(b.problem.model.states) + len(b.problem.model.algebraic_states)}"),
         (">estimated", lambda b: f"{len(b.problem.names)}"),
         (">data", lambda b: f"{b.problem.n_data}"),
         (">chi2", lambda b: f"{b.reference.objective:.5g}"),
-        ("description", lambda b: re.split(r"[:.] (?=[^(])", b.description)[0]),
     )
-    table = _build_table(sheet)
-    table.expand = table.columns[-1].no_wrap = True  # the last column takes the width that is left
-    table.columns[-1].ratio, table.columns[-1].min_width = 1, None
-    return table
 
 
 def build_control_table(benchmarks: Iterable[ControlBenchmark]) -> Table:
     """Return the table of all problems of optimal control."""
-    sheet = TextTable.from_items(
+    return _build_problem_table(
         benchmarks,
         ("problem of control", lambda b: b.name),
         (">states", lambda b: f"{len(b.model.states)}"),
         (">inputs", lambda b: f"{len(b.model.inputs)}"),
         (">objective", lambda b: f"{b.objective:.7g}"),
-        ("description", lambda b: re.split(r"[:.] (?=[^(])", b.description)[0]),
     )
-    table = _build_table(sheet)
-    table.expand = table.columns[-1].no_wrap = True
+
+
+def _build_problem_table(benchmarks: Iterable[Any], *columns: Column[Any]) -> Table:
+    """Return a table of problems that ends with their descriptions."""
+    descriptions: Column[Any] = ("description", lambda b: re.split(r"[:.] (?=[^(])", b.description)[0])
+    table = _build_table(TextTable.from_items(benchmarks, *columns, descriptions))
+    table.expand = table.columns[-1].no_wrap = True  # the last column takes the width that is left
     table.columns[-1].ratio, table.columns[-1].min_width = 1, None
     return table
 

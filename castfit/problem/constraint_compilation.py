@@ -356,12 +356,12 @@ def _place_mistakes(compiled_problem: CompiledProblem, c: Constraint) -> list[st
         return _conserved_mistakes(compiled_problem, c)
     if c.of == "rate" and _jumps(value_of(c, model), model):
         return [f"{c.name}: it contains an input, whose rate is not known; choose an expression of states"]
-    mistakes: list[str] = []
-    for i, condition in enumerate(compiled_problem.conditions):
-        if c.experiments and condition.name not in c.experiments:
-            continue
-        mistakes += [f"{c.name}: {m}" for m in _time_mistakes(compiled_problem, i, c)]
-    return mistakes
+    return [
+        f"{c.name}: {m}"
+        for i, condition in enumerate(compiled_problem.conditions)
+        if not c.experiments or condition.name in c.experiments
+        for m in _time_mistakes(compiled_problem, i, c)
+    ]
 
 
 def _conserved_mistakes(compiled_problem: CompiledProblem, c: Constraint) -> list[str]:

@@ -252,10 +252,8 @@ class CollocationProblem(TranscribedProblem):
         evaluation, memory = self.evaluate(v), self._memory
         v = memory.v
         if memory.linearization is None:
-            derivatives: list[tuple[LocalDerivatives, Jacobians]] = []
-            for i in range(len(self.elements)):
-                with np.errstate(all="ignore"):
-                    derivatives.append(self._jacobians(i, v))
+            with np.errstate(all="ignore"):
+                derivatives = [self._jacobians(i, v) for i in range(len(self.elements))]
             all_slopes = tuple(slopes for slopes, _ in derivatives)
             memory.slopes = all_slopes if self._uses_hessians else ()
             failed = {(failure.chain, failure.stage) for failure in evaluation.failures}

@@ -90,30 +90,27 @@ _DECAYED_STATE_FRACTION = 1e-6
 
 _N_CACHED_EVALUATIONS = 4  # number of cached evaluations and data arrangements: a line search returns to its best point
 
+# Number of quantities of an experiment from which CVODES's gradients pay, despite an approximated Hessian.
+#
+# By the ESDIRK method, whose directions cost a hundredth of a simulation, they did not: CPU seconds of whole fits of
+# networks of 20 states by gradients (iterations) / by IPOPT with Jacobians / by Gauss-Newton:
+#
+#       100 parameters    7.6 (453) /  0.13 (7) / 0.13 (4)
+#       600 parameters   14.2 (240) /  0.8 (6)  / 1.2 (3)
+#     1,200 parameters   24 (190)   /  2.4 (6)  / 6.5 (3)
+#     3,000 parameters   > 38       / 16 (5)    / > 60
 _MIN_ADJOINT_QUANTITIES = 500
-"""Number of quantities of an experiment from which CVODES's gradients pay, despite an approximated Hessian.
 
-By the ESDIRK method, whose directions cost a hundredth of a simulation, they did not: CPU seconds of whole fits of
-networks of 20 states by gradients (iterations) / by IPOPT with Jacobians / by Gauss-Newton:
-
-      100 parameters    7.6 (453) /  0.13 (7) / 0.13 (4)
-      600 parameters   14.2 (240) /  0.8 (6)  / 1.2 (3)
-    1,200 parameters   24 (190)   /  2.4 (6)  / 6.5 (3)
-    3,000 parameters   > 38       / 16 (5)    / > 60
-"""
-
+# Adjoint states cost about as much as so many forward directions per state, and as so many to begin with.
+#
+# Parameters from which a Jacobian takes less time backwards: 14 for 2 and 5 states, 20 for 20, above 50 for 100.
 _ADJOINT_COST_PER_STATE, _ADJOINT_BASE_COST = 1.5, 15.0
-"""Adjoint states cost about as much as so many forward directions per state, and as so many to begin with.
 
-Parameters from which a Jacobian takes less time backwards: 14 for 2 and 5 states, 20 for 20, above 50 for 100.
-"""
-
+# Number of directions whose cost favours the ESDIRK method as much as its adjoint integration does.
+#
+# CPU seconds of a value with its gradient, ESDIRK / CVODES: 200, 500, 1,000 cells .03 / .40, .06 / .75, .13 / 1.5; a
+# network of 120 states .024 / .14.
 _ADJOINT_COST_DIRECTIONS = 20
-"""Number of directions whose cost favours the ESDIRK method as much as its adjoint integration does.
-
-CPU seconds of a value with its gradient, ESDIRK / CVODES: 200, 500, 1,000 cells .03 / .40, .06 / .75, .13 / 1.5; a
-network of 120 states .024 / .14.
-"""
 
 _TIMED_METHODS = ("auto", "cvodes")  # methods of integration
 

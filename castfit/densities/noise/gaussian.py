@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, read_real, shorten_repr
+from castfit._support.arguments import is_one_of, is_within, option_mistakes, read_real, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
@@ -158,11 +158,11 @@ class _NormalNoise(Noise):
 
     def option_mistakes(self) -> list[str]:
         """Check the limits of detection and return the error messages."""
-        mistakes: list[str] = []
-        for name, limit in (("below", self.below), ("above", self.above)):
-            number = read_real(limit)
-            if limit is not None and (number is None or not np.isfinite(number)):
-                mistakes.append(f"{name} is {shorten_repr(limit)}; give the limit of detection, a number")
+        remedy = "give the limit of detection, a number"
+        mistakes = option_mistakes(
+            ("below", self.below, self.below is None or is_within(self.below, strictly=True), remedy),
+            ("above", self.above, self.above is None or is_within(self.above, strictly=True), remedy),
+        )
         low, high = read_real(self.below), read_real(self.above)
         if not mistakes and low is not None and high is not None and low >= high:
             mistakes.append(f"below, {low:g}, is not less than above, {high:g}; swap the limits of detection")

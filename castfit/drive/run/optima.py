@@ -158,12 +158,10 @@ def group_optima(
 
 
 def _find_varying_names(estimates: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-    varying_names: list[str] = []
-    for name in estimates[0]:
-        values = np.array([e[name] for e in estimates])
-        if np.ptp(values) > _MAX_RELATIVE_SPREAD * np.abs(values).max():
-            varying_names.append(name)
-    return tuple(varying_names)
+    values_by_name = {name: np.array([e[name] for e in estimates]) for name in estimates[0]}
+    return tuple(
+        name for name, values in values_by_name.items() if np.ptp(values) > _MAX_RELATIVE_SPREAD * np.abs(values).max()
+    )
 
 
 def additional_fits_needed(w: int, N: int) -> int:

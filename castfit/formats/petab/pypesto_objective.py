@@ -46,6 +46,7 @@ from castfit.integrate import IntegratorOptions
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem, kind_mistakes
 from castfit.result.covariance import neg2loglik
+from castfit.solve.staged import Evaluation
 from castfit.transcribe.dense_single_shooting import DenseSingleShooting
 from castfit.transcribe.observation import constant
 from castfit.transcribe.transcribed_problem import sigma_limits
@@ -190,12 +191,14 @@ class ScaledLikelihood(Picklable):
         cost = None if dense_point is None else dense_point[0].cost(dense_point[1])
         if cost is not None:
             return cost + self._constant
+        return self._evaluate(x).cost + self._constant
+
+    def _evaluate(self, x: Array) -> Evaluation:
+        """Evaluate at x, more robustly if that fails."""
         with np.errstate(all="ignore"):
             theta, _ = self.theta(x)
             evaluation = self._objective.staged.evaluate(self._objective.packed(theta))
-            if not evaluation.ok:
-                evaluation = self._robust.staged.evaluate(self._robust.packed(theta))
-        return evaluation.cost + self._constant
+            return evaluation if evaluation.ok else self._robust.staged.evaluate(self._robust.packed(theta))
 
     def derivatives(self, x: Array, *, order: int = 2) -> tuple[float, Array, Array]:
         """Return the value, its gradient (n,), and Fisher's information (n, n); infinity and NaN where they fail.
@@ -256,11 +259,7 @@ class ScaledLikelihood(Picklable):
 
     def eliminated(self, x: Array) -> dict[str, float]:
         """Return the optimal values of the eliminated quantities at x; NaN if the model cannot be integrated."""
-        with np.errstate(all="ignore"):
-            theta, _ = self.theta(x)
-            evaluation = self._objective.staged.evaluate(self._objective.packed(theta))
-            if not evaluation.ok:
-                evaluation = self._robust.staged.evaluate(self._robust.packed(theta))
+        evaluation = self._evaluate(x)
         best = dict(zip(self.problem.posed.groups, np.asarray(evaluation.sigma).tolist(), strict=True))
         natural = self.problem.to_natural(evaluation.v)
         best |= {self.problem.names[j]: float(natural[j]) for j in self.eliminates.linear.entries}
