@@ -18,6 +18,7 @@ from typing import Any, Union, cast, get_args, get_origin
 import numpy as np
 from numpy.typing import NDArray
 
+# Per record class, the names that castfit 0.3 gave to fields in its files, and the present ones.
 RENAMED_FIELDS = {
     "CandidateOutcome": {"settled": "is_converged", "held": "checked_cost", "begun": "start_theta"},
     "ConstraintTable": {"what": "objective_name"},
@@ -25,7 +26,6 @@ RENAMED_FIELDS = {
     "Profiles": {"by": "statistic"},
     "Refit": {"found": "requested_pairs", "elsewhere": "has_other_optimum"},
 }
-"""Per record class, the names that castfit 0.3 gave to fields in its files, and the present ones."""
 
 
 def to_jsonable(value: Any) -> Any:

@@ -50,8 +50,8 @@ class LostTask:
 
 
 ERROR = "error"
+# Causes of tasks that ended without an answer, besides those that were not run.
 LOST = ("worker_died", "worker_hung", ERROR)
-"""Causes of tasks that ended without an answer, besides those that were not run."""
 
 
 def lost_task_status(outcome: Any) -> tuple[str, str]:

@@ -61,8 +61,8 @@ class Status(str, Enum):
         return _REMEDIES.get(self, "")
 
 
+# The statuses of solutions; their values as text compare equal to them.
 SOLVED = (Status.CONVERGED, Status.ACCEPTABLE)
-"""The statuses of solutions; their values as text compare equal to them."""
 
 _SENTENCES = {
     Status.CONVERGED: "The optimality conditions hold to the requested tolerance.",

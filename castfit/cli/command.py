@@ -164,6 +164,7 @@ def parse_literal(text: str) -> Any:
 
 PETAB_FILES = (".yaml", ".yml")
 
+# What commands may take: how it is read, what it is called in the help, and what it is for.
 OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "starts": (int, "N", "number of starts"),
     "seed": (int, "N", "random seed"),
@@ -192,6 +193,5 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "save": (str, "FILE", "save the result; castfit.Result.load reads it"),
     "plot": (str, "FILE", "write a figure; the extension sets the format"),
 }
-"""What commands may take: how it is read, what it is called in the help, and what it is for."""
 
 _RENAMED = {"fit_max_time": "--start-max-time", "seed": "--seed"}  # old names, which are accepted

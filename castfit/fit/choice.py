@@ -52,12 +52,12 @@ from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 from castfit.transcribe.trajectory import every_state_measured
 
+# Measured costs, written by `castfit bench costs`.
 MEASURED_COSTS_PATH = Path(__file__).with_name("measured_costs.json")
-"""Measured costs, written by `castfit bench costs`."""
 
 DESCENT_SOLVER = GaussNewton("box")
+# Descent by single shooting before a fallback; successful descents take 5 to 30 iterations.
 PROBE_SOLVER = replace(DESCENT_SOLVER, max_iter=40)
-"""Descent by single shooting before a fallback; successful descents take 5 to 30 iterations."""
 
 # Alternative values were tested on 35 problems of ``castfit bench sizes`` (up to 80 states, 1,000 data and 100
 # experiments), the chosen ones on all of them (2 to 1,000 states, 10 to 1e5 data, 1 to 10,000 experiments).

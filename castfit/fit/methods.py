@@ -154,6 +154,7 @@ class SolverRequirement:
     solver: Callable[[], Solver]
 
 
+# Requirements of transcriptions that do not provide a `Linearization`, by what they provide.
 SOLVER_REQUIREMENTS: dict[type, SolverRequirement] = {
     MatchingProducts: SolverRequirement(
         "matching='scalar' gives one vanishing gradient per interval",
@@ -166,7 +167,6 @@ SOLVER_REQUIREMENTS: dict[type, SolverRequirement] = {
         _ipopt,
     ),
 }
-"""Requirements of transcriptions that do not provide a `Linearization`, by what they provide."""
 
 
 def _solver_requirement(transcription: Any) -> SolverRequirement | None:

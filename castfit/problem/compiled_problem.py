@@ -50,11 +50,11 @@ from castfit.problem.prior_rows import PriorRows, QuantityPrior, SmoothnessPenal
 from castfit.problem.prior_terms import compile_priors
 from castfit.problem.quantities import Quantity, list_quantities, within_support
 
+# Names of the objective that is reported; see `CompiledProblem.measure`.
 CHI2, LIKELIHOOD, LOSS, PETAB = "chi2", "-2 log L", "2 loss", "PEtab's objective"
-"""Names of the objective that is reported; see `CompiledProblem.measure`."""
 
+# Reason why fits with the objective `LOSS` cannot be compared, and the remedy.
 NO_LIKELIHOOD = "Cauchy's loss with f_scale up to 1 is no likelihood; raise it, or use StudentT"
-"""Reason why fits with the objective `LOSS` cannot be compared, and the remedy."""
 
 _HORIZON_RTOL = 1e-12  # relative distance beyond the horizon within which measurements belong to it
 

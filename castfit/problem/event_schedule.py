@@ -187,8 +187,8 @@ def _buffered_function(function: ca.Function) -> tuple[BufferedFunction, list[tu
     return cache[id(function)][1:]
 
 
+# Time of a state-triggered event that is not located yet, or does not happen.
 NEVER_TIME = 1e300
-"""Time of a state-triggered event that is not located yet, or does not happen."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,14 +27,14 @@ from castfit._support.arrays import Array, Mask, Signs
 from castfit.solve.arrow import ArrowFactors, ArrowMatrix, FactoredArrow
 from castfit.solve.bounded_lsq import BoundedLsqSolution, LinearConstraints, bounded_lsq, column_scale, split
 
+# Stiffness of fixed directions, relative to the largest singular value (Peifer and Timmer 2007, Eq. 23).
 FIXED_DIRECTION_STIFFNESS = 1e3
-"""Stiffness of fixed directions, relative to the largest singular value (Peifer and Timmer 2007, Eq. 23)."""
 
+# Limit on the active sets that are tried; three or four are usual.
 MAX_ACTIVE_SETS = 100
-"""Limit on the active sets that are tried; three or four are usual."""
 
+# Singular value of local unknowns, relative to the largest, below which they are eliminated only if fixed.
 NULL_SINGULAR_FRACTION = 1e-12
-"""Singular value of local unknowns, relative to the largest, below which they are eliminated only if fixed."""
 
 _COST_RTOL = 1e-14  # Relative difference of costs, and smallest step, that count as rounding.
 

@@ -248,17 +248,17 @@ def _factored(E: Array, u: Array) -> tuple[Array, Array]:
     return factor[:, :-1], factor[:, -1]
 
 
+# Violation, relative to a constraint's terms, that the iteration counts as rounding.
 FEASIBILITY_RTOL = 1e-11
-"""Violation, relative to a constraint's terms, that the iteration counts as rounding."""
 
+# Dependence on a direction, relative to the direction's length, that counts as rounding.
 CANCELLATION_RTOL = 1e-13
-"""Dependence on a direction, relative to the direction's length, that counts as rounding."""
 
+# Violation, relative to a constraint's terms, above which the constraints count as contradictory.
 INFEASIBILITY_RTOL = 1e-8
-"""Violation, relative to a constraint's terms, above which the constraints count as contradictory."""
 
+# Cost of the common slack of contradictory constraints, relative to the most expensive direction of xi.
 SLACK_STIFFNESS = 1e3
-"""Cost of the common slack of contradictory constraints, relative to the most expensive direction of xi."""
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ from castfit._support.arrays import Array, Index, Mask
 from castfit.solve.condensing import Condensed, NodeElimination, Substitution, condense
 from castfit.solve.staged import Chain, Layout, Linearization
 
+# Sensitivity of a node to its neighbours, in scaled states, above which it stays unknown.
 DEPENDENCE_LIMIT = 1e4
-"""Sensitivity of a node to its neighbours, in scaled states, above which it stays unknown."""
 
 
 def eliminate(

@@ -76,5 +76,5 @@ class FallbackThresholds:
     free_step_damping: float = 1e-2
 
 
+# Thresholds of `GaussNewton`.
 FALLBACK_THRESHOLDS = FallbackThresholds()
-"""Thresholds of `GaussNewton`."""

@@ -34,8 +34,8 @@ from castfit.solve.solution import CountingProblem, infeasibility
 from castfit.solve.staged import Array, Evaluation, Linearization, StagedProblem, weighted_squares
 from castfit.solve.subproblem import ActiveSet, Step
 
+# Phase of the search whose steps are those of Levenberg and Marquardt.
 LEVENBERG_MARQUARDT_PHASE = "held back"
-"""Phase of the search whose steps are those of Levenberg and Marquardt."""
 
 _CUT_SHORT_NOTE = "The residuals are implausibly large, but the search for a better optimum was cut short."
 

@@ -27,14 +27,14 @@ from castfit._support.sparse_rows import SparseRows, sparse_rows
 # Ratio of units above which the matrix is scaled, because the units would decide on the pivots.
 _MAX_UNIT_RATIO = 2.0**20
 
+# Number of local unknowns up to which a dense factorization is as fast, and nothing is eliminated.
 MAX_DENSE_LOCAL_UNKNOWNS = 48
-"""Number of local unknowns up to which a dense factorization is as fast, and nothing is eliminated."""
 
+# Singular values below this fraction of the matrix's norm count as zero.
 RANK_TOLERANCE = 1e-12
-"""Singular values below this fraction of the matrix's norm count as zero."""
 
+# Singular value of null directions, relative to the matrix norm.
 NULL_STIFFNESS = 1e-7
-"""Singular value of null directions, relative to the matrix norm."""
 
 
 def _lapack() -> Any:

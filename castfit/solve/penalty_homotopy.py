@@ -41,8 +41,8 @@ from castfit.solve.staged import (
     rows_in_units,
 )
 
+# Relative gap whose penalty equals that of one standard deviation at rho = 1.
 UNIT_PENALTY_RELATIVE_GAP = 0.065
-"""Relative gap whose penalty equals that of one standard deviation at rho = 1."""
 
 
 @dataclass(frozen=True)

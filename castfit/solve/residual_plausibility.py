@@ -9,35 +9,33 @@ import numpy as np
 from castfit._support.distribution_functions import chi2_quantile
 from castfit.solve.staged import COARSE_RTOL, Array, Evaluation, Index, StagedProblem, rows_in_units
 
+# Relative accuracy of data whose standard deviations are unknown.
 ASSUMED_NOISE = 0.065
-"""Relative accuracy of data whose standard deviations are unknown."""
 
 
+# Between these: mean square of residuals, in known standard deviations, above which another optimum must be better.
+#
+# Standard deviations are rarely known better than to a factor of 1.4; twice the noise is not plausible for any number
+# of values.
 LARGE_SQUARE = (2.0, 4.0)
-"""Between these: mean square of residuals, in known standard deviations, above which another optimum must be better.
 
-Standard deviations are rarely known better than to a factor of 1.4; twice the noise is not plausible for any number of
-values.
-"""
-
+# Probability of the sum of squares under noise alone, below which residuals are implausible.
 IMPLAUSIBLE_P_VALUE = 1e-6
-"""Probability of the sum of squares under noise alone, below which residuals are implausible."""
 
+# Median of the square of a normal deviate of variance 1.
 MEDIAN_SQUARE = 0.4549364231195724
-"""Median of the square of a normal deviate of variance 1."""
 
+# Mean square of residuals of unknown sigma, relative to the signal, above which another optimum must be better.
 MAX_UNEXPLAINED_SIGNAL = 0.04
-"""Mean square of residuals of unknown sigma, relative to the signal, above which another optimum must be better."""
 
+# Error of the states, relative to the integration tolerance.
 STATE_ERROR_PER_RTOL = 10.0
-"""Error of the states, relative to the integration tolerance."""
 
+# Number of residuals of unknown sigma from which they may count as noise, and the largest lag-1 correlation of noise.
+#
+# The correlation is in standard deviations.  If the residuals of every output are noise, another optimum cannot explain
+# more, at any scatter of the data.
 MIN_COUNT_AND_WHITENESS_SD = (20, 2.0)
-"""Number of residuals of unknown sigma from which they may count as noise, and the largest lag-1 correlation of noise.
-
-The correlation is in standard deviations.  If the residuals of every output are noise, another optimum cannot explain
-more, at any scatter of the data.
-"""
 
 
 def assumed_sigma(staged: StagedProblem) -> Array:

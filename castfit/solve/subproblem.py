@@ -49,20 +49,20 @@ if TYPE_CHECKING:
 # Largest number whose square is certain not to overflow.
 _MAX_SQUARABLE = 1e150
 
+# Infeasibility of a solution, in units of the states.
 MATCHING_TOLERANCE = 1e-7
-"""Infeasibility of a solution, in units of the states."""
 
+# Of the data: what rounding leaves of data that are reproduced exactly.
 EXACT_DATA_RTOL = 1e-10
-"""Of the data: what rounding leaves of data that are reproduced exactly."""
 
+# Ridge of a trust-region step: added to every squared column of E in search units, and relative to their sum.
 RIDGE_FRACTIONS = (1e-8, 1e-15)
-"""Ridge of a trust-region step: added to every squared column of E in search units, and relative to their sum."""
 
+# Smallest column of E in search units, relative to the largest, that is scaled up fully.
 MIN_COLUMN_NORM_FRACTION = 1e-6
-"""Smallest column of E in search units, relative to the largest, that is scaled up fully."""
 
+# Growth of the nodes over a horizon above which `choose` does not use condensing.
 GROWTH_LIMIT = 1e6
-"""Growth of the nodes over a horizon above which `choose` does not use condensing."""
 
 _NO_VALUES, _NO_SIGNS = np.zeros(0), np.zeros(0, dtype=np.int8)
 

@@ -38,8 +38,8 @@ _MIN_MESH_TOLERANCE = 1e-10  # smallest mesh tolerance: the integrator that veri
 _MIN_ELEMENT_FRACTION = 1e-6  # element length relative to the horizon, below which the start values are integrated
 _MIN_BOUNDARY_DISTANCE = 1e-3  # distance from data, relative to an element, at which no boundary is added
 
+# Smallest number of elements per experiment with which "auto" begins, in addition to the measured times.
 MIN_INITIAL_ELEMENTS = 20
-"""Smallest number of elements per experiment with which "auto" begins, in addition to the measured times."""
 
 
 @public("castfit")

@@ -51,8 +51,8 @@ from castfit.problem.observables import ObservedOutput
 from castfit.problem.parameter_map import NaturalValues
 from castfit.transcribe.experiment_trajectories import as_measured, input_cubics
 
+# Modes of noise in a stage: their error in linear models is of the order of that of the Runge-Kutta method.
 NOISE_MODES = 2
-"""Modes of noise in a stage: their error in linear models is of the order of that of the Runge-Kutta method."""
 
 _INITIAL_ITERATIONS, _REPEATED_ITERATIONS = 4, 2  # Newton iterations for algebraic states, from z0 and once more
 

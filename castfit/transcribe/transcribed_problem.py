@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 _TINY = float(np.finfo(float).tiny)
 
+# Smallest sigma relative to the data: smaller residuals are integration and rounding errors.
 MIN_RELATIVE_SIGMA = 1e-10
-"""Smallest sigma relative to the data: smaller residuals are integration and rounding errors."""
 
 
 class TranscribedProblem(StagedProblem):

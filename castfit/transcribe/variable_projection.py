@@ -162,8 +162,8 @@ def projection_of(problem: CompiledProblem, theta: Array) -> Projection:
     return Projection(blocks, problem.log, theta, np.zeros(theta.size), roots)
 
 
+# No quantity is eliminated.
 NOTHING = Projection((), np.empty(0, dtype=np.bool_), np.empty(0), np.empty(0))
-"""No quantity is eliminated."""
 
 
 def _rows(

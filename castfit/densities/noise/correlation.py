@@ -24,8 +24,8 @@ from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit.densities.noise.unknown import UnknownSigma
 
+# The name of unknown standard deviations whose covariance is unknown as well.
 JOINT = "joint"
-"""The name of unknown standard deviations whose covariance is unknown as well."""
 
 
 @add_brief_repr

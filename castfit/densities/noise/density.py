@@ -67,8 +67,8 @@ _MIN_SECANT_RESIDUAL = 0.03
 _TANGENT_LOG_DISTANCE = 1e-6  # log-distance from the mode below which the tangent replaces the secant
 _MAX_ROW_SIZE = 1e4  # largest residual row of a custom likelihood, in standard deviations
 
+# Half width of the parabola that replaces the kink of |r| at 0, where it is larger by half of this.
 KINK_HALF_WIDTH = 1e-3
-"""Half width of the parabola that replaces the kink of |r| at 0, where it is larger by half of this."""
 
 
 @dataclass(frozen=True, eq=False)

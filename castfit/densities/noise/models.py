@@ -23,5 +23,5 @@ __all__ = [
     "StudentT",
 ]
 
+# Robust losses, by the names that ``scipy.optimize.least_squares`` gives them.
 LOSSES: dict[str, Callable[..., Noise]] = {"huber": Huber, "soft_l1": SoftL1, "cauchy": Cauchy}
-"""Robust losses, by the names that ``scipy.optimize.least_squares`` gives them."""

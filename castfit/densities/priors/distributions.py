@@ -35,8 +35,8 @@ __all__ = ["Beta", "Gamma", "LogNormalPrior", "Normal", "PriorDistribution", "Tr
 _LN10 = log(10.0)
 
 
+# Residual row of a cost without curvature: (slope / 10)^2 only has to be small beside the curvature of the data.
 STRAIGHT_COST_ROW = 10.0
-"""Residual row of a cost without curvature: (slope / 10)^2 only has to be small beside the curvature of the data."""
 
 
 @dataclass(frozen=True)

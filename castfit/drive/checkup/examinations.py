@@ -46,11 +46,11 @@ _SAME_OUTPUT = 1e-6  # relative difference up to which outputs are equal
 _MAX_PAIR_EXCHANGE_QUANTITIES = 7  # number of quantities up to which pairs of exchanges are tried
 # Limit of another fit's time: a multiple of the first fit's, and seconds.
 _PATIENCE_FACTOR, _MIN_PATIENCE_SECONDS = 5.0, 2.0
+# Minimum seconds of a check.
 MIN_CHECK_SECONDS = 1e-2
-"""Minimum seconds of a check."""
 
+# End of the sentence of a check that was skipped for lack of time.
 NO_TIME_LEFT = "no time left."
-"""End of the sentence of a check that was skipped for lack of time."""
 
 _START_SCATTER_LOG = float(np.log(10.0))  # starts are drawn within a factor of ten
 _TINY = np.finfo(float).tiny
@@ -577,6 +577,7 @@ def check_starts(context: CheckContext) -> Finding:
     )
 
 
+# Names of the checks in order, with the fraction of max_time by which each must end.
 EXAMINATIONS: tuple[tuple[str, float, Callable[[CheckContext], Finding]], ...] = (
     ("fit", 1.0, check_fit),
     ("gradient", 0.4, check_gradient),
@@ -591,4 +592,3 @@ EXAMINATIONS: tuple[tuple[str, float, Callable[[CheckContext], Finding]], ...] =
     ("other transcriptions", 0.85, check_transcriptions),
     ("other starts", 1.0, check_starts),
 )
-"""Names of the checks in order, with the fraction of max_time by which each must end."""

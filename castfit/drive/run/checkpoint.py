@@ -34,8 +34,8 @@ Header = Mapping[str, Any]
 Record = dict[str, Any]
 
 FORMAT_VERSION = 2  # version of the file format, written to the first line
+# Exceptions raised by records with unexpected contents.
 DAMAGE = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
-"""Exceptions raised by records with unexpected contents."""
 _KIND = "castfit_checkpoint"
 _SUM = "crc32"
 # Names of header entries in castfit 0.2 and 0.3, and their current names.

@@ -13,8 +13,8 @@ from castfit.problem.problem import Posable
 from castfit.result.covariance import neg2loglik
 from castfit.transcribe.observation import constant as density_constant
 
+# Relative difference of mean squares up to which two fits found the same optimum.
 SAME_OPTIMUM_RTOL = 1e-4
-"""Relative difference of mean squares up to which two fits found the same optimum."""
 
 _MAX_RELATIVE_SPREAD = 1e-2  # relative spread of an estimate above which an optimum does not determine it
 _CONFIDENCE_TARGET = 0.99

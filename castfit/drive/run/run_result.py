@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 _MAX_SHOWN_OPTIMA = 10  # number of optima that a summary lists
+# Sentences about the events that end a run early.
 STOPS = {
     Status.INTERRUPTED: "Interrupted by the user.",
     Status.STOPPED_BY_CALLBACK: "Stopped by the callback.",
     Status.MAX_TIME: "The time limit was reached.",
 }
-"""Sentences about the events that end a run early."""
 
 
 CUT_OFF = "cut_off"
+# Statuses of trials without a regular end: not run, cut off, or lost.
 UNFINISHED = ("not_run", CUT_OFF, "worker_died", "worker_hung", Status.INTERRUPTED.value)
-"""Statuses of trials without a regular end: not run, cut off, or lost."""
 
 
 class FitRecord:

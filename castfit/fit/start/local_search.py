@@ -23,18 +23,18 @@ from castfit.solve.solution import Iteration, SolveControl
 from castfit.solve.staged import StagedProblem
 from castfit.solve.step_control import StepControl, TrustRegion
 
+# Iterations at which a candidate must not be worse than half of those before it.
 LOOK_ITERATIONS = (10, 25)
-"""Iterations at which a candidate must not be worse than half of those before it."""
 
+# Numbers of horizons, including the full one: few are faster, many fail less often.
 HORIZON_COUNTS = (10, 20)
-"""Numbers of horizons, including the full one: few are faster, many fail less often."""
 
 _MAX_SCREENING_ITERATIONS = 60  # Limit on the iterations of a descent that is screened at `LOOK_ITERATIONS`.
+# Limit on the iterations of a round that ends at an optimum.
 MAX_FINAL_ITERATIONS = 150
-"""Limit on the iterations of a round that ends at an optimum."""
 
+# Limit on the rounds along a valley.
 MAX_VALLEY_ROUNDS = 6
-"""Limit on the rounds along a valley."""
 
 # Smallest decrease of the cost, in the logarithm of the likelihood, that justifies another round.
 _MIN_ROUND_GAIN_LOG_L = 0.02
@@ -71,8 +71,8 @@ class DescentResult:
     is_optimum: bool = False
 
 
+# Simulations at the accuracy of a search that take as long as one at full accuracy: 2.7 to 9 of five PEtab models.
 FULL_ACCURACY_COST_FACTOR = 4.0
-"""Simulations at the accuracy of a search that take as long as one at full accuracy: 2.7 to 9 of five PEtab models."""
 
 _VALLEY_COST_FACTOR = 2.0  # The same where valleys are followed.
 _RELAXED_EVALUATION_COST_FACTOR = 4.5  # The same for an evaluation of relaxed equations.

@@ -35,8 +35,8 @@ from castfit.transcribe.collocation_problem import collocation_problem
 from castfit.transcribe.stage_division import check_triggers
 from castfit.transcribe.trajectory import Trajectory, start_trajectory
 
+# Prices of equations, from the first to the last.
 RELAXATION_RAMPS = {"long": LONG_RAMP, "short": SHORT_RAMP}
-"""Prices of equations, from the first to the last."""
 
 _MIN_ELEMENTS = 40  # Smallest number of elements of an experiment.
 _COLLOCATION_DEGREE = 3

@@ -18,8 +18,8 @@ from castfit.solve.condensing import multipliers
 from castfit.solve.staged import Array, Evaluation
 from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome, violation, violation_units
 
+# Change of the cost, relative to the half-square of the rows, that counts as an integration error.
 INTEGRATION_NOISE_RTOL = 1e-9
-"""Change of the cost, relative to the half-square of the rows, that counts as an integration error."""
 
 _MIN_VIOLATION_WEIGHT = 1e-8  # Smallest weight of a violation by one unit.
 

@@ -20,10 +20,10 @@ from castfit._support.arrays import Array
 from castfit._support.status import Status
 from castfit.result.covariance import quantile
 
+# Why a branch ends.
 CROSSED, BOUND, FAR, ZERO, LOST, JUMP, CUT, INTERRUPTED, BEYOND = (
     "crossed", "bound", "far", "zero", "lost", "jump", "cut off", "interrupted", "beyond"
 )  # fmt: skip
-"""Why a branch ends."""
 LIMIT = "limit"  # the end of a region at a threshold
 
 # Fraction of the threshold: an objective error of this size moves a limit by a fortieth of its distance.

@@ -329,8 +329,8 @@ def _linear(result: Result, level: float) -> Mapping[str, tuple[float, float]]:
     return result.confidence_intervals(level)
 
 
+# Intervals by their names.
 KINDS: Mapping[str, Intervals] = {"linear": _linear, "profile": profile_limits}
-"""Intervals by their names."""
 
 
 def _ends(intervals: Intervals, level: float, result: Result) -> dict[str, tuple[float, float]]:
