@@ -231,10 +231,10 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
             status = Status.INACCURATE
             sentences.append("Use more elements, cf.Collocation(elements=...), or a tighter tolerance.")
         else:
-            constraints_text = " and satisfies the constraints" if constraints and not violated_names else ""
+            constraints_text = "satisfies the constraints and " if constraints and not violated_names else ""
             sentences.append(
-                "Integrating the model with these inputs reproduces the objective to an accuracy of "
-                f"{max(differs, 1e-15):.0e}, relative to the size of its terms{constraints_text}."
+                f"Integrating the model with these inputs {constraints_text}reproduces the objective to an accuracy of "
+                f"{max(differs, 1e-15):.0e}, relative to the size of its terms."
             )
     undetermined = plan_solution.find_undetermined_inputs(sentences) if status.success and check_determinacy else {}
     courses, states = [c for c in plan_solution.courses if c is not None], dict[str, Any]()

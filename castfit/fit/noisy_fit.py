@@ -3,6 +3,9 @@
 A quasi-Newton method with the exact gradient starts with a finite-difference curvature.  It ends with steps that use
 the finite-difference curvature at the optimum, which also gives the standard errors.  The stages are halved, and the
 search is repeated from its end, until the likelihood no longer changes.
+
+The likelihood may have several maxima in which different noises are 0, since noises explain the same deviations.  If
+one may be 0 at the end of the search, a second search begins where it is not, and where the others are small.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import casadi as ca
 import numpy as np
 
 from castfit._support.progress_line import print_progress
 from castfit._support.status import Status, raise_if_mistakes
+from castfit._support.ties import first_argmin
 from castfit._support.time_limit import Interrupt
 from castfit.fit.path_bands import PathBands
 from castfit.problem.compiled_problem import LIKELIHOOD, LOSS, NO_LIKELIHOOD
@@ -50,7 +55,15 @@ _MAX_LOG_DIFFERENCE_STEP = 0.05
 # Curvature along a logarithm below which the data do not determine it: its standard error is above 30.
 _UNINFORMATIVE_CURVATURE = 1e-3
 _MIN_SCALED_EIGENVALUE = 1e-9  # Smallest eigenvalue of a positive definite curvature, scaled by its diagonal.
-_INITIAL_SIGMA_FRACTION = 0.1  # Initial value of an unknown sigma, relative to the magnitude of the data.
+# Initial and least value of an unknown sigma, relative to the magnitude of the data.
+_INITIAL_SIGMA_FRACTION, _MIN_SIGMA_FRACTION = 0.1, 1e-6
+# Derivative of log L by the logarithm of a vanishing sigma, which is 1 for each value that the path meets exactly.
+_MIN_UNBOUNDED_SLOPE = 0.5
+# Decrease of log L below which a noise may be 0 (chi-square with 1 dof, 95 %); gain of log L by the second search that
+# makes its end the result.
+_MAX_LOSS_WITHOUT_NOISE, _MIN_SECOND_GAIN = 1.92, 0.01
+# Factors of the second start: of noises that are left out to test them and of the other ones; of guesses.
+_LEFT_OUT_FACTOR, _EXCHANGE_FACTOR, _GUESS_FACTORS = 1e-3, 0.03, np.logspace(-2.0, 2.0, 9)
 
 
 def noisy_mistakes(problem: CompiledProblem) -> list[str]:
@@ -95,11 +108,17 @@ def noisy_mistakes(problem: CompiledProblem) -> list[str]:
 
 @dataclass
 class _LikelihoodSearch:
-    """Search for the most likely quantities, on stages that become finer; lower and upper are bounds of y."""
+    """Search for the most likely quantities, on stages that become finer.
+
+    lower, upper, guess : bounds and guesses of y
+    intensities : mask of the parameters that only multiply noises
+    """
 
     lower: Array
     upper: Array
+    guess: Array
     log: Mask
+    intensities: Mask
     n_data: int
     deadline: float
     callback: Callable[[Iteration], Any] | None
@@ -268,6 +287,59 @@ class _LikelihoodSearch:
             Status.CONVERGED if predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L else Status.ACCEPTABLE,
         )
 
+    def maximize(
+        self, likelihood: PathLikelihood, evaluation: PathEvaluation, refinement_change: float
+    ) -> tuple[PathEvaluation, PathLikelihood, Array, Status, float]:
+        """Search from a point, and from each end on finer stages.
+
+        Return the end, its likelihood, the Hessian, the status and the change of log L in the last refinement.
+        """
+        self.report_progress(evaluation)
+        curvature = self.make_convex(self.curvature(likelihood, evaluation, self.first_widths(evaluation.y)))
+        hessian, status = np.full(curvature.shape, np.nan), Status.MAX_ITERATIONS
+        for _ in range(_MAX_REFINEMENTS):
+            evaluation, curvature, status = self.climb(likelihood, evaluation, curvature)
+            if not status.success:
+                break
+            finer_likelihood = likelihood.with_shorter_stages(2.0)
+            finer_evaluation = self.evaluate(
+                finer_likelihood, evaluation.y, finer_likelihood.starts_from(likelihood, evaluation)
+            )
+            previous_change, refinement_change = refinement_change, finer_evaluation.value - evaluation.value
+            if not np.isfinite(refinement_change):
+                break
+            evaluation, likelihood = finer_evaluation, finer_likelihood
+            if self.is_fine_enough(previous_change, refinement_change, len(likelihood.chains)):
+                break
+        if status.success:
+            evaluation, hessian, status = self.polish(likelihood, evaluation, curvature)
+        return evaluation, likelihood, hessian, status, refinement_change
+
+    def exchange_noises(
+        self, likelihood: PathLikelihood, evaluation: PathEvaluation, finer_likelihood: PathLikelihood
+    ) -> PathEvaluation | None:
+        """Return a start in which noises that may be 0 at an end are not, and others are small; None without any."""
+        y, starts = evaluation.y, likelihood.starts_from(finer_likelihood, evaluation)
+        sigmas = np.arange(y.size) >= len(likelihood.problem.names)
+        noises, value = self.intensities | sigmas, self.evaluate(likelihood, y, starts).value
+        may_vanish = np.zeros(y.size, dtype=np.bool_)
+        for j in np.flatnonzero(noises) if np.sum(noises) > 1 else ():
+            without = self._scaled(y, np.arange(y.size) == j, _LEFT_OUT_FACTOR)
+            may_vanish[j] = self.evaluate(likelihood, without, starts).value < value + _MAX_LOSS_WITHOUT_NOISE
+        others = noises & ~may_vanish
+        if not may_vanish.any() or not others.any() or self.must_stop():
+            return None
+        y = self._scaled(y, others & ~sigmas if (others & ~sigmas).any() else others, _EXCHANGE_FACTOR)
+        candidates = [self._scaled(np.where(may_vanish, self.guess, y), may_vanish, f) for f in _GUESS_FACTORS]
+        trials = [self.evaluate(likelihood, candidate, None) for candidate in candidates]
+        best = trials[first_argmin([trial.value for trial in trials])]
+        return best if best.modes else None
+
+    def _scaled(self, y: Array, mask: Mask, factor: float) -> Array:
+        """Return y with some of its quantities multiplied by a factor, within the bounds."""
+        scaled = np.where(self.log, y + np.log(factor), factor * y)
+        return np.clip(np.where(mask, scaled, y), self.lower, self.upper)
+
     def covariance(self, evaluation: PathEvaluation, hessian: Array) -> Array:
         """Return the covariance of y, NaN for fixed and flat directions, or everywhere if it does not exist."""
         covariance, is_determined = (
@@ -339,25 +411,23 @@ def fit_noisy(
     theta = marginal_problem.theta_from({n: v for n, v in start_values.items() if n not in labels})
     sizes = [_size(marginal_problem, g) for g in range(len(labels))]
     sigma = [start_sigmas.get(n, _INITIAL_SIGMA_FRACTION * size) for n, size in zip(labels, sizes, strict=True)]
-    min_sigmas = np.array([1e-6 * size for size in sizes])
-    limits = (
-        np.array(marginal_problem.group_bounds, dtype=float).reshape(-1, 2) if marginal_problem.group_bounds else None
-    )
-    if limits is not None:
-        min_sigmas = np.maximum(min_sigmas, limits[:, 0])
-    max_sigmas = np.full(len(labels), np.inf) if limits is None else limits[:, 1]
+    limits = np.array(marginal_problem.group_bounds or [(0.0, np.inf)] * len(labels), dtype=float).reshape(-1, 2)
+    min_sigmas = np.maximum(_MIN_SIGMA_FRACTION * np.array(sizes), limits[:, 0])
     names = (*marginal_problem.names, *labels)
     with np.errstate(divide="ignore"):
         lower = np.concatenate([marginal_problem.bounds[0], np.log(min_sigmas)])
-        upper = np.concatenate([marginal_problem.bounds[1], np.log(max_sigmas)])
+        upper = np.concatenate([marginal_problem.bounds[1], np.log(limits[:, 1])])
     log = np.concatenate([marginal_problem.log, np.ones(len(labels), dtype=np.bool_)])
     y = np.clip(np.concatenate([theta, np.log(np.array(sigma, dtype=float))]), lower, upper)
+    guess_sigmas = np.log(_INITIAL_SIGMA_FRACTION * np.array(sizes))
 
     with Interrupt() as interrupt, np.errstate(all="ignore"):
         search = _LikelihoodSearch(
             lower,
             upper,
+            np.clip(np.concatenate([marginal_problem.guess, guess_sigmas]), lower, upper),
             log,
+            np.array([*_find_intensities(marginal_problem), *(False for _ in labels)], dtype=np.bool_),
             compiled_problem.n_data,
             start_time + max_time,
             callback,
@@ -369,38 +439,68 @@ def fit_noisy(
             marginal_problem, spreads, [_gap(c.times, c.start) for c in marginal_problem.conditions]
         )
         evaluation, likelihood, refinement_change = _refine_start(search, likelihood, y)
-        status, hessian = Status.START_FAILED, np.full((y.size, y.size), np.nan)
+        status, hessian, remark = Status.START_FAILED, np.full((y.size, y.size), np.nan), ""
         if evaluation.modes:
-            search.report_progress(evaluation)
-            curvature = search.make_convex(search.curvature(likelihood, evaluation, search.first_widths(evaluation.y)))
-            for _ in range(_MAX_REFINEMENTS):
-                evaluation, curvature, status = search.climb(likelihood, evaluation, curvature)
-                if not status.success:
-                    break
-                finer_likelihood = likelihood.with_shorter_stages(2.0)
-                finer_evaluation = search.evaluate(
-                    finer_likelihood, evaluation.y, finer_likelihood.starts_from(likelihood, evaluation)
-                )
-                previous_change, refinement_change = refinement_change, finer_evaluation.value - evaluation.value
-                if not np.isfinite(refinement_change):
-                    break
-                evaluation, likelihood = finer_evaluation, finer_likelihood
-                if search.is_fine_enough(previous_change, refinement_change, len(likelihood.chains)):
-                    break
-            if status.success:
-                evaluation, hessian, status = search.polish(likelihood, evaluation, curvature)
+            end = search.maximize(likelihood, evaluation, refinement_change)
+            remark, n_iterations = _unbounded_remark(end[0], marginal_problem, labels), len(search.history)
+            coarser_likelihood = end[1].with_shorter_stages(0.5)
+            second_start = (
+                None if remark or not end[3].success else search.exchange_noises(coarser_likelihood, *end[:2])
+            )
+            if second_start is not None:
+                second = search.maximize(coarser_likelihood, second_start, end[4])
+                gain, is_success = end[0].value - second[0].value, second[3].success
+                remark = _unbounded_remark(second[0], marginal_problem, labels) if is_success else ""
+                remark = remark and f"{remark} The result is a local maximum."
+                if is_success and not remark and gain > _MIN_SECOND_GAIN:
+                    remark = (
+                        f"A first search, in which other noises vanished, ended at a log L that is {gain:.4g} lower."
+                    )
+                    end, n_iterations = second, len(search.history)
+                del search.history[n_iterations:]
+            evaluation, likelihood, hessian, status, refinement_change = end
+            if status.success and _unbounded_remark(evaluation, marginal_problem, labels):
+                status = Status.DIVERGING
         variances = None
         if status.success:
             variances = search.bands(likelihood, evaluation).variances(search.covariance(evaluation, hessian))
             status = status if variances else search.stop_status or status
     failure_note = evaluation.failure and f" No most probable path was found in '{evaluation.failure}' from there."
-    sentences = [status.message + (failure_note if not evaluation.modes else ""),
+    message = "" if status is Status.DIVERGING else status.message + (failure_note if not evaluation.modes else "")
+    sentences = [*filter(None, (message, remark)),
              *_remarks(search, evaluation, hessian, status, refinement_change, likelihood)]  # fmt: skip
     if not evaluation.modes:
         sentences.append("Try another starting point, narrower initial-state priors, or a larger initial sigma.")
     return _result(problem, likelihood, evaluation, hessian, search, variances, names=names, status=status,
                    refinement_change=refinement_change, message=" ".join(sentences), start_time=start_time,
                    confidence_level=confidence_level)  # fmt: skip
+
+
+def _find_intensities(problem: CompiledProblem) -> list[bool]:
+    """Return which quantities only multiply noises."""
+    model, system = problem.model, problem.model.system
+    symbols = dict(zip(model.parameters, ca.vertsplit(system.p), strict=True))
+    noises = ca.vertcat(*(symbols[n] for n in model.noises))
+    drift = ca.substitute([system.ode], [noises], [ca.SX.zeros(noises.numel(), 1)])[0]
+    elsewhere, gain = ca.vertcat(drift, system.alg, *model.outputs.values()), ca.SX(ca.jacobian(system.ode, noises))
+    entries = [symbols.get(q.symbol_name) if q.kind == "parameter" else None for q in problem.quantities]
+    return [s is not None and ca.depends_on(gain, s) and not ca.depends_on(elsewhere, s) for s in entries]
+
+
+def _unbounded_remark(evaluation: PathEvaluation, problem: CompiledProblem, labels: list[str]) -> str:
+    """Return a message if log L grows while a sigma vanishes, with the remedy."""
+    n, sizes = len(problem.names), [_size(problem, g) for g in range(len(labels))]
+    is_small = evaluation.y[n:] < np.log(2.0 * _MIN_SIGMA_FRACTION * np.array(sizes))
+    vanishing = is_small & (evaluation.gradient[n:] > _MIN_UNBOUNDED_SLOPE)
+    vanishing_labels = " and ".join(
+        label for label, is_vanishing in zip(labels, vanishing, strict=True) if is_vanishing
+    )
+    free = ", ".join(dict.fromkeys(q.symbol_name for q in problem.quantities if q.kind == "initial state"))
+    advice = f"Set a density of the start, cf.Normal(mean, deviation), for {free} instead of cf.free" if free else ""
+    return vanishing_labels and (
+        f"The likelihood seems to have no maximum: log L still grows when {vanishing_labels} is 1e-6 of the "
+        f"data. {advice or 'Set sigma to a number'}."
+    )
 
 
 def _refine_start(

@@ -198,6 +198,78 @@ def test_a_fit_that_knows_everything_smooths():
     assert "log L" in result.summary()
 
 
+# Logarithms of yearly traffic fatalities: a level that walks, or a slope that does, explains most of the changes.
+LOG_FATALITIES = [
+    6.96129605, 7.04141166, 7.05272105, 6.9902565, 6.76272951, 6.8134446, 6.68959927, 6.56385553, 6.41345896,
+    6.47697236, 6.31173481, 6.31896811, 6.34388043, 6.4035742, 6.29341928, 6.29341928, 6.41673228, 6.36475076,
+    6.48157713, 6.59850903, 6.47543272, 6.44888939, 6.39859493, 6.18208491, 6.1737861, 6.08904488, 6.00141488,
+    6.08221891, 5.99146455, 6.06610809, 5.98141421, 6.07073773, 6.02827852, 5.93753621,
+]  # fmt: skip
+
+
+def local_trend(values: Any, level: float, slope: float, **initial: Any) -> cf.PathResult:
+    """Fit a level and a slope that both walk, and an unknown sigma, from guesses of the first two."""
+    a, b, v, w, p, q = cf.symbols("a b v w p q")
+    model = cf.Model({a: b + p * v, b: q * w}, parameters=[p, q], noises=[v, w])
+    experiment = cf.Experiment({"a": values}, np.arange(len(values)), sigma=cf.unknown(), initial=initial)
+    parameters = {"p": cf.Parameter(level, scale="log"), "q": cf.Parameter(slope, scale="log")}
+    result: Any = cf.fit(cf.Problem(model, experiment, parameters=parameters))
+    return result
+
+
+def local_trend_log_likelihood(values: Any, logs: Any) -> float:
+    """Return log L of a Kalman filter with exact transitions, for level, slope and sigma."""
+    p, q, sigma = np.exp(np.clip(logs, -16, 3))
+    F, Q = np.array([[1, 1], [0, 1]]), np.array([[p**2 + q**2 / 3, q**2 / 2], [q**2 / 2, q**2]])
+    m, P, log_l = np.array([7.0, 0.0]), np.diag([100.0, 100.0]), 0.0
+    for k, value in enumerate(values):
+        m, P = (F @ m, F @ P @ F.T + Q) if k else (m, P)
+        S, error = P[0, 0] + sigma**2, value - m[0]
+        log_l -= 0.5 * (np.log(2 * np.pi * S) + error**2 / S)
+        m, P = m + P[:, 0] * error / S, P - np.outer(P[:, 0], P[:, 0]) / S
+    return float(log_l)
+
+
+@pytest.mark.parametrize(("level", "slope"), [(0.05, 0.05), (0.3, 0.3), (0.001, 0.1), (0.1, 0.001)])
+def test_noises_that_may_be_0_are_searched_a_second_time(level, slope):
+    starts = ([-3, -3, -3], [-8, -3, -3], [-3, -8, -3], [-3, -3, -8])
+    best = max(
+        -optimize.minimize(lambda z: -local_trend_log_likelihood(LOG_FATALITIES, z), z, method="Nelder-Mead").fun
+        for z in starts
+    )
+    result = local_trend(LOG_FATALITIES, level, slope, a=cf.Normal(7, 10), b=cf.Normal(0, 10))
+    assert result.success
+    assert result.log_likelihood == pytest.approx(best, abs=2e-3)
+    assert len(result.history) == result.iterations + 1
+    assert result.history[-1] == pytest.approx(result.neg2loglik, abs=0.01)
+
+
+def test_a_second_search_finds_noises_that_vanish_from_an_optimum_where_none_does():
+    rng = np.random.default_rng(13)
+    found = []
+    for _ in range(3):
+        values = 7 + np.cumsum(0.17 * rng.normal(size=34)) + 0.13 * rng.normal(size=34)
+        result = local_trend(values, 0.05, 0.05, a=cf.Normal(7, 10), b=cf.Normal(0, 10))
+        best = max(
+            -optimize.minimize(lambda z, y=values: -local_trend_log_likelihood(y, z), z, method="Nelder-Mead").fun
+            for z in ([-2, -2, -2], [-8, -2, -2], [-2, -8, -2], [-2, -8, -4])
+        )
+        found.append(result.log_likelihood - best)
+    assert min(found) > -0.01
+
+
+def test_a_likelihood_without_a_maximum_is_reported_and_the_advice_helps():
+    """The first value is met exactly by a free start, so that log L grows like -log(sigma)."""
+    result = local_trend(LOG_FATALITIES, 0.1, 0.01, a=cf.free(7.0), b=cf.free(0.0))
+    assert result.status is cf.Status.DIVERGING
+    assert "no maximum" in result.message
+    assert "cf.Normal" in result.message
+    assert local_trend(LOG_FATALITIES, 0.1, 0.01, a=cf.Normal(7, 10), b=cf.free(0.0)).success
+    local_maximum = local_trend(LOG_FATALITIES, 0.05, 0.05, a=cf.free(7.0), b=cf.free(0.0))
+    assert local_maximum.success
+    assert "no maximum" in local_maximum.message
+
+
 def test_sigma_that_wants_to_vanish_is_said_to_be_at_its_bound():
     rng = np.random.default_rng(0)
     x, w, s = cf.symbols("x w s")
