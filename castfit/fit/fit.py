@@ -191,7 +191,7 @@ def fit(
     is_valid_choice = absolute_sigma is None or is_one_of(absolute_sigma, True, False)
     mistakes += option_mistakes(
         level_rule(confidence_level, level),
-        ("max_time", max_time, time_limit is not None and time_limit > 0.0, "give a positive number of seconds"),
+        ("max_time", max_time, time_limit is not None and time_limit > 0.0, "expected a positive number of seconds"),
         ("absolute_sigma", absolute_sigma, is_valid_choice, "give True, False or None"),
         ("verbose", verbose, verbose is None or is_one_of(verbose, 0, 1, 2), "choose 0, 1 or 2"),
     )

@@ -112,7 +112,7 @@ def test_fit_lists_all_mistakes_at_once():
         "solver is 'ipop': did you mean 'ipopt'? (valid: gauss_newton, box, trust_region, ipopt, sqp); or give "
         "GaussNewton(), Ipopt() or Sqp()",
         "confidence_level is 95; it must be between 0 and 1",
-        "max_time is '1 min'; give a positive number of seconds",
+        "max_time is '1 min'; expected a positive number of seconds",
         "absolute_sigma is 'yes'; give True, False or None",
         "verbose is 3; choose 0, 1 or 2",
     ):

@@ -571,10 +571,11 @@ def check_starts(context: CheckContext) -> Finding:
             f"{best_result.objective:.6g}, at {values})."
         )
         return report_warning(sentence, "Start there and run cf.multistart.")
-    return report_ok(
-        f"{n_tried} starting points within a factor of ten: {n_same} reached the cost of this optimum, none a lower "
-        "one."
+    sentence = (
+        f"{n_tried} starting points within a factor of ten: {n_same} reached the cost of this optimum, "
+        "none a lower one."
     )
+    return report_ok(sentence) if n_same else report_warning(sentence, "Run cf.multistart to confirm this optimum.")
 
 
 # Names of the checks in order, with the fraction of max_time by which each must end.

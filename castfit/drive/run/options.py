@@ -46,7 +46,7 @@ class RunOptions:
 
     def mistakes(self) -> list[str]:
         """Return messages about invalid options, each with its fix; `file_mistakes` checks the checkpoint."""
-        seconds, executor = "give a positive number of seconds", isinstance(self.workers, Executor)
+        seconds, executor = "expected a positive number of seconds", isinstance(self.workers, Executor)
         return option_mistakes(
             ("workers", self.workers, executor or is_count(self.workers, 1),
              "give a number of processes or a concurrent.futures.Executor"),

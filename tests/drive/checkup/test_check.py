@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from functools import cache
 from typing import Any
@@ -96,6 +97,15 @@ def test_doctor_reports_exchanged_rates_only_if_a_scale_is_estimated(initial: An
     line = cf.doctor(cf.Problem(model, experiment, parameters={"k1": 0.8, "k2": 0.3}), starts=0)["symmetric parameters"]
     assert line.ok is not is_symmetric
     assert (": k1 and k2 (with a(0) rescaled)." in line.sentence) is is_symmetric
+
+
+def test_doctor_does_not_pass_an_optimum_that_no_other_start_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = cf.fit(decay_problem())
+    poorer = dataclasses.replace(result, cost=result.cost + 100.0)
+    monkeypatch.setattr("castfit.drive.checkup.examinations.CheckContext.fit_from", lambda *_: poorer)
+    line = cf.doctor(result, starts=2)["other starts"]
+    assert line.ok is False
+    assert ": 0 reached the cost of this optimum" in line.sentence
 
 
 def test_doctor_finds_outputs_without_estimated_quantities() -> None:
