@@ -226,7 +226,7 @@ def fit(
         second_start=second_start, retry=retry, verify=verify, divided=isinstance(workers, Executor) or workers != 1,
     )  # fmt: skip
     question, refinements = RefinementProblem(problem, start), _refinements(problem.posed, verify=verify)
-    if retry and (start is None or isinstance(start, Mapping)):
+    if retry:
         refinements.append(SignOfGuess)
     with Interrupt(), lanes_divided(workers), _progress_line(verbose):
         return (

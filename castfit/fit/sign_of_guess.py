@@ -9,6 +9,7 @@ at negative values, or without end, where another optimum is lower:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +34,8 @@ class SignOfGuess(RefinedFit):
         """Return the problem on a logarithmic scale, then the original problem from the end of that search."""
         self.results.append(answer)
         first, problem, start = self.results[0], self.question.problem.posed, self.question.start
-        if answer.status.cut_off or len(self.results) > 2:
+        is_at_guess = start is None or isinstance(start, Mapping)  # other refinements continue from a result
+        if answer.status.cut_off or len(self.results) > 2 or not is_at_guess:
             return None
         if len(self.results) == 2:
             is_better = answer.cost < first.cost - _MIN_COST_DECREASE
