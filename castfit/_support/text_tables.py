@@ -44,6 +44,10 @@ class TabularReport:
         """The sheets and sentences, in their order."""
         raise NotImplementedError
 
+    def __str__(self) -> str:
+        lines = ([*part.lines, ""] if isinstance(part, TextTable) else [part] for part in self.parts)
+        return "\n".join(line for part_lines in lines for line in part_lines)
+
     def _repr_html_(self) -> str:
         return views().reports.card(self)
 

@@ -152,8 +152,8 @@ def estimates(result: Result) -> Markup:
         remark = estimate.verdict + (" (log scale)" if logs.get(name) else "")
         whisker = _whisker(estimate.value, *estimate.interval)
         rows.append([name, estimate.unit, format_to_error(estimate.value, error), *cells, whisker, remark])
-    sigma = result.sigmas.get("sigma")
-    noise = "" if sigma is None else f" Estimated noise: {sigma:.3g} (maximum likelihood)."
+    sigma = result.sigmas.get("sigma", np.nan)
+    noise = "" if np.isnan(sigma) else f" Estimated noise: {sigma:.3g} (maximum likelihood)."
     distribution = (
         "the normal distribution" if result.absolute_sigma else f"Student's t with {result.dof} degrees of freedom"
     )

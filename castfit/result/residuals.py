@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array, Index, Mask
+    from castfit.densities.noise.density import Noise
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
     from castfit.solve.staged import Evaluation, StagedProblem
@@ -75,14 +76,10 @@ class ResidualTable:
         observed = [c.observed[j] for c in problem.conditions for j in np.nonzero(c.points.mask)[1]]
         group_sigmas = np.append(np.full(len(problem.groups), np.nan) if noise is None else noise, 1.0)
         factor = group_sigmas[groups(problem)]
-        deviations = np.empty(spreads.size)
+        deviations = np.full(spreads.size, np.nan)
         kinds = np.array([-1 if observable is None else id(observable.noise) for observable in observed])
-        order = np.argsort(kinds, kind="stable")
-        models = {id(observable.noise): observable.noise for observable in observed if observable is not None}
-        for rows in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1):
-            model = models.get(int(kinds[rows[0]])) if rows.size else None
-            if model is None:
-                continue
+        for model in {id(o.noise): o.noise for o in observed if o is not None}.values():
+            rows = kinds == id(model)
             deviations[rows] = model.deviation(predictions[rows], (spreads * factor)[rows])
         with np.errstate(invalid="ignore", divide="ignore"):
             return cls(predictions, spreads, residuals, residuals / factor, deviations)
@@ -105,12 +102,65 @@ class ResidualSeries:
     counted: Mask
 
 
+@dataclass(frozen=True)
+class OutputBlock:
+    """The values of one output in one experiment: their noise, their positions among all values, and their points."""
+
+    condition: int
+    output: int
+    noise: Noise
+    computed: bool
+    is_weighted: bool
+    rows: Index
+    points: Index
+
+
+def output_places(compiled_problem: CompiledProblem) -> tuple[OutputBlock, ...]:
+    """List the outputs of all experiments, of all data by experiment, time and output."""
+    blocks: list[OutputBlock] = []
+    begin = 0
+    for i, condition in enumerate(compiled_problem.conditions):
+        point, output = np.nonzero(condition.points.mask)
+        for j, observed_output in enumerate(condition.observed):
+            rows = np.flatnonzero(output == j)
+            if observed_output is not None and rows.size:
+                blocks.append(
+                    OutputBlock(
+                        i,
+                        j,
+                        observed_output.noise,
+                        observed_output.is_spread_computed,
+                        observed_output.is_weighted,
+                        begin + rows,
+                        point[rows],
+                    )
+                )
+        begin += output.size
+    return tuple(blocks)
+
+
+def measured_values(compiled_problem: CompiledProblem) -> Array:
+    """Return all measured values (n_data,) by experiment, time and output."""
+    return np.concatenate([c.points.values[c.points.mask] for c in compiled_problem.conditions])
+
+
 def residual_table(problem: Posable, residual_values: ResidualTable) -> dict[str, NDArray[Any]]:
     """Return one row per measured value, as columns (n_data,), in the order of the residuals.
 
     ``experiment``, ``output``, ``time``, ``replicate`` (counted from 0 among equal times), ``value``, ``prediction``,
     ``sigma`` (1 where it is unknown), ``residual`` = (value - prediction) / sigma, ``normalised``.
     """
+    return {
+        **data_columns(problem),
+        "prediction": residual_values.predictions.copy(),
+        "sigma": residual_values.spreads.copy(),
+        "residual": residual_values.residuals.copy(),
+        "normalised": residual_values.normalised.copy(),
+    }
+
+
+def data_columns(problem: Posable) -> dict[str, NDArray[Any]]:
+    """Return experiment, output, time, replicate and value of every measured value, as columns (n_data,)."""
     columns: dict[str, list[NDArray[Any]]] = {
         name: [] for name in ("experiment", "output", "time", "replicate", "value")
     }
@@ -122,28 +172,15 @@ def residual_table(problem: Posable, residual_values: ResidualTable) -> dict[str
         columns["time"].append(np.where(condition.is_steady_state, np.inf, points.times[row]))
         columns["replicate"].append(replicates(points.times, mask)[mask])
         columns["value"].append(points.values[mask])
-    table = {name: np.concatenate(pieces) for name, pieces in columns.items()}
-    return {
-        **table,
-        "prediction": residual_values.predictions.copy(),
-        "sigma": residual_values.spreads.copy(),
-        "residual": residual_values.residuals.copy(),
-        "normalised": residual_values.normalised.copy(),
-    }
+    return {name: np.concatenate(pieces) for name, pieces in columns.items()}
 
 
 def scores(problem: CompiledProblem, table: dict[str, NDArray[Any]]) -> Array:
     """Convert normalised residuals (n_data,) to normal scores of equal probability if the noise model has them."""
     normal_scores: Array = table["normalised"].copy()
-    offset = 0
-    for condition in problem.conditions:
-        output = np.nonzero(condition.points.mask)[1]
-        for j, observed in enumerate(condition.observed):
-            rows = offset + np.flatnonzero(output == j)
-            if observed is not None and rows.size:
-                columns = (table[name][rows] for name in ("normalised", "prediction", "sigma", "value"))
-                normal_scores[rows] = observed.noise.scores(*columns)
-        offset += output.size
+    for block in output_places(problem):
+        columns = (table[name][block.rows] for name in ("normalised", "prediction", "sigma", "value"))
+        normal_scores[block.rows] = block.noise.scores(*columns)
     return normal_scores
 
 
@@ -209,30 +246,20 @@ def series(problem: CompiledProblem, residual_values: ResidualTable) -> list[Res
     """
     table = residual_table(problem, residual_values)
     all_series: list[ResidualSeries] = []
-    next_row = 0
-    for condition in problem.conditions:
-        column = np.nonzero(condition.points.mask)[1]
-        first_row, next_row = next_row, next_row + column.size
-        for j, (output, observed) in enumerate(zip(problem.outputs, condition.observed, strict=True)):
-            rows = first_row + np.flatnonzero(column == j)
-            if observed is not None:
-                rows = rows[observed.noise.censoring_side(table["value"][rows]) == 0]
-            if observed is None or not rows.size:
-                continue
-            value, sigma, residual = table["value"][rows], table["sigma"][rows], table["residual"][rows]
-            if (
-                not observed.is_weighted
-            ):  # A residual of a logarithm or count is in units of the deviation of the value.
-                deviations = table["prediction"][rows] - value
-                with np.errstate(invalid="ignore", divide="ignore"):
-                    sigma = np.where(residual == 0.0, 1.0, np.abs(deviations / residual))
-            counted = (np.abs(table["normalised"][rows]) <= _OUTLIER_SD_HEAVY_TAILS) | (
-                not observed.noise.is_heavy_tailed
-            )
-            counted |= 2 * np.count_nonzero(counted) <= rows.size
-            all_series.append(
-                ResidualSeries(condition.name, output, residual, value, sigma, table["time"][rows], counted)
-            )
+    for block in output_places(problem):
+        rows = block.rows[block.noise.censoring_side(table["value"][block.rows]) == 0]
+        if not rows.size:
+            continue
+        value, sigma, residual = table["value"][rows], table["sigma"][rows], table["residual"][rows]
+        if not block.is_weighted:  # A residual of a logarithm or count is in units of the deviation of the value.
+            deviations = table["prediction"][rows] - value
+            with np.errstate(invalid="ignore", divide="ignore"):
+                sigma = np.where(residual == 0.0, 1.0, np.abs(deviations / residual))
+        counted = np.abs(table["normalised"][rows]) <= _OUTLIER_SD_HEAVY_TAILS
+        counted |= not block.noise.is_heavy_tailed
+        counted |= 2 * np.count_nonzero(counted) <= rows.size
+        names = problem.conditions[block.condition].name, problem.outputs[block.output]
+        all_series.append(ResidualSeries(*names, residual, value, sigma, table["time"][rows], counted))
     return all_series
 
 

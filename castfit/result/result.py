@@ -984,27 +984,20 @@ def _family_row(result: Result, label: str, members: Sequence[str], values: Mapp
 def _table(result: Result, contradicts_model: bool, *, show_all: bool = False) -> list[str]:
     """Return name, value, standard error, interval and remark, aligned in columns."""
     intervals = result.confidence_intervals()
-    compiled_problem = None if result.problem is None else result.problem.posed
     remark = "assuming that the model is correct" if contradicts_model else "remark"
     rows: list[tuple[str, ...]] = [("", "value", "std. error", f"{100 * result.confidence_level:g} % interval", remark)]
     values, families = result.values, {} if show_all else _families(result.names)
     shown_labels: set[str] = set()
-    for (name, value), log in zip(values.items(), result.log, strict=True):
+    for name, log in zip(values, result.log.tolist(), strict=True):
         label = name.partition("[")[0]
         if label in families and "[" in name:
             if label not in shown_labels:
                 rows.append(_family_row(result, label, families[label], values))
             shown_labels.add(label)
             continue
-        error, verdict = result.standard_errors[name], result.identifiability[name]
-        absent = "inf" if error > 0 else "-"
-        deviation, interval = (
-            (f"{error:.2g}", format_interval(intervals[name], value)) if np.isfinite(error) else (absent, absent)
-        )
-        remark = verdict.sentence + (" (log scale)" if log else "")
-        unit = "" if compiled_problem is None else compiled_problem.unit(name)
-        rows.append((f"{name} ({unit})" if unit else name, format_to_error(value, error), deviation, interval, remark))
-    rows += [_sigma_row(result, name) for name in result.sigmas if name != "sigma"]
+        rows.append(_row(result._estimate_of(name, intervals, contradicts_model=False), is_log=log))
+    sigmas = (result._estimate_of(name, {}, contradicts_model=False) for name in result.sigmas if name != "sigma")
+    rows += [_row(sigma) for sigma in sigmas]
     table = align_columns(rows, "<>><<")
     if families:
         table += [
@@ -1014,13 +1007,13 @@ def _table(result: Result, contradicts_model: bool, *, show_all: bool = False) -
     return table
 
 
-def _sigma_row(result: Result, name: str) -> tuple[str, ...]:
-    """Return the row of a standard deviation that was eliminated."""
-    value, error = result.sigmas[name], result.sigma_errors[name]
-    if not (np.isfinite(error) and value > 0.0):
-        return name, f"{value:.4g}", "-", "-", "noise, maximum likelihood"
-    interval = format_interval(_sigma_interval(result, name), value)
-    return name, format_to_error(value, error), f"{error:.2g}", interval, "noise, maximum likelihood"
+def _row(e: Estimate, *, is_log: bool = False) -> tuple[str, ...]:
+    """Return the row of an estimate."""
+    unknown = ("inf" if e.standard_error > 0 else "-",) * 2
+    known = f"{e.standard_error:.2g}", format_interval(e.interval, e.value)
+    name, remark = f"{e.name} ({e.unit})" if e.unit else e.name, f"{e.verdict}{' (log scale)' if is_log else ''}"
+    cells = known if np.isfinite(e.standard_error) else unknown
+    return name, format_to_error(e.value, e.standard_error), *cells, remark
 
 
 def _sigma_interval(result: Result, name: str) -> tuple[float, float]:

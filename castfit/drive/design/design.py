@@ -440,12 +440,13 @@ def _build_criterion(
 ) -> InformationCriterion | None:
     """Return the criterion in the order of `_order_quantities`. Return None after a mistake."""
     names = information.quantities
-    if not names:
-        mistakes.append("nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess))")
-        return None
     over_names = [over] if isinstance(over, str) else read_sequence(over) if over is not None else list(names)
     if over_names is None or not over_names or not all(isinstance(n, str) for n in over_names):
-        mistakes.append(f"over is {shorten_repr(over)}; expected names of quantities")
+        mistakes.append(
+            f"over is {shorten_repr(over)}; expected names of quantities"
+            if names
+            else "nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess))"
+        )
         return None
     mistakes += [f"over names '{n}': {suggest(n, names)}" for n in over_names if n not in names]
     if over is not None and (isinstance(criterion, VarianceOf) or is_one_of(criterion, "E")):

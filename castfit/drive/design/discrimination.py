@@ -225,8 +225,7 @@ class _RivalModel:
         shape = {"output": (-1, 1), "time": root.shape, "experiment": (1, -1)}[self.information.candidates[k].cost_unit]
         if shape[0] == -1:
             root, slope = root.T, np.swapaxes(slope, 0, 1)
-        root = root.reshape(shape)
-        slope = slope.reshape(*root.shape, slope.shape[-1])
+        root, slope = root.reshape(shape), slope.reshape(*root.reshape(shape).shape, slope.shape[-1])
         padding = (0, self._width - root.shape[1])
         return np.pad(root, ((0, 0), padding)), np.pad(slope, ((0, 0), padding, (0, 0)))
 
@@ -367,8 +366,9 @@ def _compute_misfit_roots(
     if isinstance(noise, (Poisson, NegativeBinomial)):
         return (mu - rival_mu) / deviation, -slope / deviation[:, None]
     rival_mu = np.maximum(rival_mu, _MIN_LOG_ARGUMENT) if isinstance(noise, LogNormal) else rival_mu
+    uncensored = replace(noise, below=None) if isinstance(noise, LogNormal) else noise  # predictions have no limit
     factor = np.sqrt(information_factors(noise)[0] * censoring_share(noise, mu, sigma))
-    return factor * noise.error(mu, sigma, rival_mu), -slope * (factor * transform_slope(noise, rival_mu) / sigma)[
+    return factor * uncensored.error(mu, sigma, rival_mu), -slope * (factor * transform_slope(noise, rival_mu) / sigma)[
         :, None
     ]
 

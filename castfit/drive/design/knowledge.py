@@ -302,8 +302,8 @@ class DesignInformation:
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs at times, (n, q), and their derivatives by relative changes, (n, q, n_u)."""
         response = self.predict(self.extended, self._find_condition(label), times, self.theta(), outputs)
-        n = len(outputs)
-        return response.values[:, :n], self._to_relative_rows(response.slopes, self.columns)[:, :n]
+        slopes = response.slopes[:, : len(outputs)]
+        return response.values[:, : len(outputs)], self._to_relative_rows(slopes, self.columns)
 
     def condition(self, k: int) -> Condition:
         """Return the compiled experiment of candidate k."""
@@ -436,7 +436,7 @@ def censoring_share(noise: Noise, mu: Array, s: Array) -> Array:
     if isinstance(noise, (Gaussian, LogNormal)):
         for limit, sign in ((noise.below, 1.0), (noise.above, -1.0)):
             if limit is not None:
-                z = sign * noise.error(np.full(mu.size, limit), s, mu)
+                z = -sign * noise.error(mu, s, np.full(mu.size, limit))
                 density = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
                 hazard = np.exp(-0.5 * z**2 - log_ndtr(z)) / np.sqrt(2.0 * np.pi)
                 share += z * density + density * hazard - ndtr(z)

@@ -29,10 +29,10 @@ from castfit.drive.population.mixed_effects import mixed_effects
 from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import CUT_OFF
-from castfit.drive.uncertainty.refits.resampling import output_places
 from castfit.drive.uncertainty.refits.run import Refit, RefitsResult, carry_out_refits
 from castfit.integrate import IntegratorOptions
 from castfit.problem.problem import Problem
+from castfit.result.residuals import output_places
 
 OPTIONS = ("workers", "max_time", "fit_max_time", "callback", "verbose")
 _RATIO_COVERAGE = 0.99  # probability of the range of scatter / promised

@@ -30,6 +30,7 @@ from castfit._support.ties import stable_order
 from castfit.drive.uncertainty.sample.posterior import jacobian_signs, posterior
 from castfit.drive.uncertainty.sample.sample import sample
 from castfit.problem.compiled_problem import CompiledProblem
+from castfit.result.residuals import groups
 from castfit.result.result import Result
 
 _MAX_FIXED_POINT_ITERATIONS = 1000  # iterations of the bridge estimate
@@ -114,9 +115,6 @@ class EvidenceTable(TabularReport):
         method_name = laplace if self.method == "laplace" else "Bridge sampling"
         return self.sheet, f"{method_name}. The evidence depends on the priors: wider priors reduce it."
 
-    def __str__(self) -> str:
-        return "\n".join([*self.sheet.lines, "", str(self.parts[1])])
-
 
 def quantities_without_prior(compiled_problem: CompiledProblem) -> list[str]:
     """Return the names of quantities without prior and without finite bounds, for which a model has no evidence."""
@@ -140,17 +138,11 @@ def _constant(compiled_problem: CompiledProblem) -> float:
     lower, upper = compiled_problem.bounds
     flat = ~_with_prior(compiled_problem)
     total = -float(np.sum(np.log((upper - lower)[flat])))
-    for size in _group_sizes(compiled_problem):
+    group = groups(compiled_problem)
+    for size in np.bincount(group[group >= 0]).tolist():
         m = 0.5 * size  # for the integral of L / sigma, relative to the largest L
         total += float(np.log(0.5) + scipy.special.gammaln(m) + m - m * np.log(m))
     return total
-
-
-def _group_sizes(compiled_problem: CompiledProblem) -> list[int]:
-    """Count the data of each unknown sigma."""
-    groups = [o.group for c in compiled_problem.conditions for j, o in enumerate(c.observed) if o is not None
-              for _ in range(int(c.points.mask[:, j].sum()))]  # fmt: skip
-    return [groups.count(g) for g in range(len(compiled_problem.groups))]
 
 
 def laplace(result: Result) -> Evidence:
@@ -158,12 +150,13 @@ def laplace(result: Result) -> Evidence:
     if undefined_evidence := _evidence_undefined(result):
         return undefined_evidence
     compiled_problem = _compile_problem(result)
-    active_names = [n for n in result.names if n in result.active]
-    reasons = [f"{', '.join(active_names)} at a bound"] if active_names else []
+    reasons = [f"{n} at a bound" for n in result.names if n in result.active]
     reasons += [f"'{row.name}' holds" for row in result.constraints.active]
-    if reasons or result.undetermined.size:
-        explanation = ", ".join(reasons) or "some quantities are not identifiable"
-        return Evidence(np.nan, remark=f"the Laplace approximation is not valid: {explanation}; use sampling=True")
+    reasons += ["some quantities are not identifiable"] if result.undetermined.size else []
+    if reasons:
+        return Evidence(
+            np.nan, remark=f"the Laplace approximation is not valid: {', '.join(reasons)}; use sampling=True"
+        )
     theta, n = result.theta, len(result.names)
     log_lp = -0.5 * result.neg2loglik + _constant(compiled_problem) + _to_theta(compiled_problem, theta)
     _, determinant = np.linalg.slogdet(np.asarray(result.information)) if n else (1.0, 0.0)

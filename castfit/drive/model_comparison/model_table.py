@@ -79,9 +79,13 @@ class ModelTable(TabularReport):
             if name not in self.delta:
                 return (name, *["-"] * 7, f"failed: {result.status.value}")
             c, p = result.criteria, result.goodness.p_value
-            k = f"{c.k:.0f}" if c.k == round(c.k) else f"{c.k:.1f}"
             remarks = ("" if result.goodness.described else "does not fit the data", describe_uncounted(result))
-            figures = (f"{c.neg2loglik:.2f}", k, "-" if np.isnan(p) else f"{p:.2g}", f"{c.aicc:.2f}")
+            figures = (
+                f"{c.neg2loglik:.2f}",
+                f"{c.k:.{int(c.k != round(c.k))}f}",
+                "-" if np.isnan(p) else f"{p:.2g}",
+                f"{c.aicc:.2f}",
+            )
             return (
                 name,
                 *figures,
@@ -123,9 +127,6 @@ class ModelTable(TabularReport):
     def parts(self) -> tuple[TextTable | str, ...]:
         """The table, and the sentences below it."""
         return self.sheet, *self.sentences
-
-    def __str__(self) -> str:
-        return "\n".join([*self.sheet.lines, "", *self.sentences])
 
 
 def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTable:

@@ -92,8 +92,7 @@ class SelectionLog:
         row = self.rows[name]
         if row.result is None or not row.success:
             return np.nan
-        library_value = self.external_criteria.get(name)
-        return float(getattr(row.result.criteria, self.criterion.lower())) if library_value is None else library_value
+        return self.external_criteria.get(name, float(getattr(row.result.criteria, self.criterion.lower())))
 
     @property
     def order(self) -> list[str]:

@@ -24,9 +24,10 @@ from castfit.drive.model_comparison.evidence import EvidenceTable, evidences
 from castfit.drive.model_comparison.selection_log import SelectionLog, rank_by_criterion
 from castfit.drive.run.run_result import SearchResult
 from castfit.drive.run.run_result import build_columns as as_columns
-from castfit.drive.uncertainty.refits.resampling import output_places, unit_spreads
+from castfit.drive.uncertainty.refits.resampling import unit_spreads
 from castfit.result.covariance import quantile
 from castfit.result.estimate import Estimate
+from castfit.result.residuals import output_places
 from castfit.result.result import Result, describe_uncounted
 from castfit.simulate.predictions import Prediction
 from castfit.simulate.simulate import Times
@@ -205,10 +206,9 @@ class SelectionResult(SearchResult):
         It is computed from the leverages, sum (r / (1 - h))^2, without a fit; exact for linear models.  Values that
         follow each other in time predict their neighbours: use `leave_out` to leave out whole experiments.
         """
-        if not self.names:
+        best = self.best
+        if best is None or best.problem is None:
             return {}
-        best = self[self.names[0]]
-        assert best.problem is not None
         sigma, is_additive = unit_spreads(best.problem.posed, best), np.zeros(best.n_data, dtype=np.bool_)
         for block in output_places(best.problem.posed):
             is_additive[block.rows] = block.noise.additive

@@ -21,7 +21,7 @@ from castfit._support.text_tables import TextTable, format_interval, format_to_e
 from castfit._support.views import views
 from castfit.drive.run.run_result import RunResult
 from castfit.problem.parameter_map import natural_value
-from castfit.result.residuals import replicates
+from castfit.result.residuals import data_columns
 from castfit.simulate.predictions import Prediction
 from castfit.simulate.simulate import Times, simulate
 
@@ -343,23 +343,9 @@ class MixedEffectsResult(RunResult):
         ``experiment``, ``output``, ``time``, ``replicate``, ``value``, ``population`` (prediction at typical values),
         ``individual`` (at the individual's own), ``sigma``, ``residual`` (value - individual prediction, in sigmas).
         """
-        compiled_problem, columns = self.question.problem, list[list[NDArray[Any]]]()
-        for c in compiled_problem.conditions:
-            row, output = np.nonzero(c.points.mask)
-            columns.append(
-                [
-                    np.full(row.size, c.name),
-                    np.array(compiled_problem.outputs)[output],
-                    np.where(c.is_steady_state, np.inf, c.points.times[row]),
-                    replicates(c.points.times, c.points.mask)[c.points.mask],
-                    c.points.values[c.points.mask],
-                ]
-            )
-        headers = ("experiment", "output", "time", "replicate", "value")
-        data_columns = {n: np.concatenate(parts) for n, parts in zip(headers, zip(*columns, strict=True), strict=True)}
         prediction, sigma, residual = self.data_evaluation
         return {
-            **data_columns,
+            **data_columns(self.question.problem),
             "population": self.expected,
             "individual": prediction,
             "sigma": sigma,

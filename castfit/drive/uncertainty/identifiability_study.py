@@ -173,9 +173,6 @@ class IdentifiabilityStudy(TabularReport):
         """The table, and the sentences below it."""
         return self.table, *self.sentences
 
-    def __str__(self) -> str:
-        return "\n".join([*self.table.lines, "", *self.sentences])
-
 
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")

@@ -8,6 +8,7 @@ from scipy.optimize import least_squares
 from scipy.stats import norm
 
 import castfit as cf
+from castfit.drive.design.discrimination import _compute_misfit_roots
 from castfit.drive.design.knowledge import censoring_share
 from tests.drive.design.models import box_lucas, decay, fitted
 
@@ -106,6 +107,14 @@ def test_discrimination_misfit_is_on_the_scale_of_the_noise(noise, standardized_
         lambda z: standardized_difference(mu, size / (1 + np.exp(z[0]) * all_times)), [np.log(second_fit.values["k"])]
     )
     assert f"chi2 = {2 * nearest.cost:.4g} beyond the noise" in str(design)
+
+
+def test_misfits_compare_predictions_below_a_limit_of_detection():
+    """The share of the information is small there, but the distance of two predictions is not cut at the limit."""
+    noise, s = cf.LogNormal(0.1, below=0.3), np.array([0.1])
+    mu, rival = np.array([0.28]), np.array([0.25])
+    root, _ = _compute_misfit_roots(noise, mu, s, s, rival, np.ones((1, 1)))
+    assert root[0] == pytest.approx(np.sqrt(censoring_share(noise, mu, s)[0]) * np.log(0.28 / 0.25) / 0.1, rel=1e-9)
 
 
 def chain(output: str, sigma: float) -> cf.Result:

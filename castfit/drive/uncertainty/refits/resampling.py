@@ -25,11 +25,18 @@ import numpy as np
 import scipy
 
 from castfit._support.arrays import Array, Index
-from castfit.densities.noise.density import Noise
 from castfit.densities.noise.likelihood import Likelihood
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.covariance import RANK_TOLERANCE
-from castfit.result.residuals import along_values, groups, unbiased_sigmas, whiten_residuals
+from castfit.result.residuals import (
+    OutputBlock,
+    along_values,
+    groups,
+    measured_values,
+    output_places,
+    unbiased_sigmas,
+    whiten_residuals,
+)
 from castfit.result.result import Result
 
 MIN_LEVERAGE_COMPLEMENT = 1e-8  # of 1 - h: below it, a value is fitted exactly for any error
@@ -39,41 +46,6 @@ KINDS: Mapping[str, str] = {
     "wild": "wild bootstrap: every residual keeps its magnitude and gets a random sign",
     "parametric": "parametric bootstrap: data sampled from the noise models",
 }
-
-
-@dataclass(frozen=True)
-class OutputBlock:
-    """The values of one output in one experiment: their noise, their positions among all values, and their points."""
-
-    condition: int
-    output: int
-    noise: Noise
-    computed: bool
-    rows: Index
-    points: Index
-
-
-def output_places(compiled_problem: CompiledProblem) -> tuple[OutputBlock, ...]:
-    """List the outputs of all experiments, of all data by experiment, time and output."""
-    blocks: list[OutputBlock] = []
-    begin = 0
-    for i, condition in enumerate(compiled_problem.conditions):
-        point, output = np.nonzero(condition.points.mask)
-        for j, observed_output in enumerate(condition.observed):
-            rows = np.flatnonzero(output == j)
-            if observed_output is not None and rows.size:
-                blocks.append(
-                    OutputBlock(
-                        i, j, observed_output.noise, observed_output.is_spread_computed, begin + rows, point[rows]
-                    )
-                )
-        begin += output.size
-    return tuple(blocks)
-
-
-def measured_values(compiled_problem: CompiledProblem) -> Array:
-    """Return all measured values (n_data,) by experiment, time and output."""
-    return np.concatenate([c.points.values[c.points.mask] for c in compiled_problem.conditions])
 
 
 def unit_spreads(compiled_problem: CompiledProblem, result: Result) -> Array:
