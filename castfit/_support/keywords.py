@@ -33,6 +33,11 @@ _MEANT = {  # as other tools call it: what it may be here
     **dict.fromkeys(("path", "filename", "file_name", "fname", "file"), ("file", "path")),
 }
 
+_ADVICE = {  # of functions in which the word means something else
+    ("cf.control", key): "guesses are arguments of cf.Input.free, cf.free and cf.Parameter"
+    for key in ("x0", "p0", "guess", "initial_guess", "theta0")
+}
+
 
 def call_mistakes(
     function: Callable[..., Any],
@@ -58,7 +63,8 @@ def call_mistakes(
             for option in argument_names(f):
                 owners_by_argument.setdefault(option, []).append(owner)
     return [
-        f"{name} has no argument '{key}'; {_suggest_call(key, valid_names, owners_by_argument)}"
+        f"{name} has no argument '{key}'; "
+        f"{_ADVICE.get((name, key)) or _suggest_call(key, valid_names, owners_by_argument)}"
         for key in unknown_names
     ]
 

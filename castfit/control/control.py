@@ -36,7 +36,13 @@ from castfit.control.stages import StageMethod
 from castfit.control.trajectory import PlanVerifier
 from castfit.control.transcription import DecisionValues, TranscribedPlan
 from castfit.control.units import compute_units
-from castfit.control.verdict import CHECK_FRACTIONS, PlanSolution, build_plan, unbounded_input_message
+from castfit.control.verdict import (
+    CHECK_FRACTIONS,
+    CONFIRMATION_RTOL,
+    PlanSolution,
+    build_plan,
+    unbounded_input_message,
+)
 from castfit.experiment.free_inputs import FreeInput
 from castfit.solve.ipopt import Ipopt
 from castfit.transcribe.collocation import Collocation
@@ -428,6 +434,7 @@ class ControlSolver(ProcessLocal):
             size,
             iterations + solution.iterations,
             solvers,
+            np.nan if previous is None else previous.excess,
         )
 
     def _integrate_scenarios(
@@ -462,8 +469,10 @@ class ControlSolver(ProcessLocal):
         state_tolerance = (
             _FIRST_DEFECT_FACTOR * tolerance if previous is None else _MAX_DEFECT
         )  # states of unstable models never agree exactly
-        is_accurate = plan_solution.max_defect <= state_tolerance and (
-            is_converged or plan_solution.objective_deviation <= tolerance
+        is_accurate = (
+            plan_solution.max_defect <= state_tolerance
+            and (is_converged or plan_solution.objective_deviation <= tolerance)
+            and plan_solution.excess <= max(1.0, tolerance / CONFIRMATION_RTOL)
         )
         if transcribed.method.steps:
             return None if is_accurate or transcribed.method.steps >= self.max_steps else (

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 CHECK_FRACTIONS = (0.25, 0.5, 0.75)
 """Fractions of a stage at which constraints are evaluated, besides its points."""
 
-# Difference of the integrated model, relative to the terms of the objective or to a constraint, that confirms a plan.
-_CONFIRMATION_RTOL = 1e-4
+CONFIRMATION_RTOL = 1e-4
+"""Accepted difference of the integrated model, relative to the terms of the objective or to a constraint."""
+
+_HELPFUL_REDUCTION = 0.5  # of the differences by the last refinement, from which further ones are advised
 _ZERO_OBJECTIVE = 1e-8  # objective, relative to its size at the start, below which it counts as zero
 _MAX_UNIT_RATIO = 1e3  # unit of a state over its largest value in the plan from which units are recomputed
 # Of an input's range: regular inputs of the library reach 0.016, those on singular arcs 0.075.
@@ -51,6 +53,7 @@ class PlanSolution(ProcessLocal):
     courses, integrated_values : of each scenario, None if the model could not be integrated
     size : of the objective at the start
     iterations, solvers : including earlier grids
+    previous_excess : `excess` on the coarser grid before; NaN on the first one
     """
 
     transcribed: TranscribedPlan
@@ -63,6 +66,7 @@ class PlanSolution(ProcessLocal):
     size: float
     iterations: int
     solvers: tuple[str, ...]
+    previous_excess: float = np.nan
 
     @cached_property
     def objective(self) -> float:
@@ -123,8 +127,9 @@ class PlanSolution(ProcessLocal):
                 out |= excess[point_indices[:, 1:]].any(axis=1)
         return out
 
-    def summarize_constraints(self) -> dict[str, PlanConstraint]:
-        """Return the extreme values of all constraints on the integrated model, over all scenarios."""
+    @cached_property
+    def constraints(self) -> dict[str, PlanConstraint]:
+        """The extreme values of all constraints on the integrated model, over all scenarios."""
         question, values_by_name = self.transcribed.question, dict[str, list[Any]]()
         all_constraints = (*question.path, *question.points, *question.horizon_constraints)
         for course, scenario_values in zip(self.courses, self.integrated_values, strict=True):
@@ -144,6 +149,14 @@ class PlanSolution(ProcessLocal):
             for c in all_constraints
             if c.name in values_by_name
         }
+
+    @cached_property
+    def excess(self) -> float:
+        """Largest difference or hard violation of the integrated model, as a multiple of the accepted one."""
+        question, units = self.transcribed.question, self.transcribed.program.units
+        soft = question.path if question.soft_price is not None else ()
+        hard = [v for n, v in self.constraints.items() if n not in {c.name for c in soft}]
+        return max(self.objective_deviation, *(c.violation / units[c.name] for c in hard), 0.0) / CONFIRMATION_RTOL
 
     def find_undetermined_inputs(self, sentences: list[str]) -> dict[str, Array]:
         """Return the possible changes of poorly determined inputs. Add a message for each to `sentences`."""
@@ -189,14 +202,16 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
     """Return the plan with its verification; undetermined inputs are found only if `check_determinacy`."""
     transcribed, solution, decision = plan_solution.transcribed, plan_solution.solution, plan_solution.decision
     question, model, status = transcribed.question, transcribed.question.model, solution.status
-    constraints, differs = plan_solution.summarize_constraints(), plan_solution.objective_deviation
+    constraints, differs = plan_solution.constraints, plan_solution.objective_deviation
     sentences = [_SENTENCES.get(status, status.message)]
     if status is Status.INFEASIBLE and transcribed.method.steps:
         sentences = [f"{sentences[0]} The Runge-Kutta steps may also have been too long: try 'collocation'."]
     if status is Status.INFEASIBLE and solution.worst_constraint:
+        can_be_soft = question.soft_price is None and solution.worst_constraint in {c.name for c in question.path}
+        advice = ["Relax it"] + ["set soft="] * can_be_soft
+        advice += ["call cf.control with starts=10, rng=0"] * (planner.starts == 1 and not transcribed.program.linear)
         sentences = [
-            f"No feasible inputs were found. Largest violation: {solution.worst_constraint}. Relax the constraints, or "
-            "set soft=."
+            f"No feasible inputs were found. Largest violation: {solution.worst_constraint}. {', or '.join(advice)}."
         ]
     elif status is Status.EVALUATION_FAILED and solution.iterations == 0:
         reason = (
@@ -210,9 +225,14 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
             "Set bounds on the inputs, cf.Input.free(..., bounds=...), or add their cost to the objective."
         )
     sentences += [unbounded_input_message(name) for name in question.unlimited_inputs]
+    if not status.success and any("fabs" in str(t.expression) for t in question.terms):
+        sentences.append(
+            "The derivative of fabs jumps at 0. If its argument is an input, write the input as a - b, with two inputs "
+            "whose lower bounds are 0, and fabs as a + b."
+        )
     soft = {c.name for c in question.path} if question.soft_price is not None else set[str]()
     violated_names = [
-        c.name for c in constraints.values() if c.violation > _CONFIRMATION_RTOL * transcribed.program.units[c.name]
+        c.name for c in constraints.values() if c.violation > CONFIRMATION_RTOL * transcribed.program.units[c.name]
     ]
     if soft.intersection(violated_names):
         sentences.append("Soft constraints are violated; see the table.")
@@ -220,7 +240,7 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
         n_sentences, hard_violations = len(sentences), [name for name in violated_names if name not in soft]
         if any(c is None for c in plan_solution.courses):
             sentences.append("The model could not be integrated with these inputs.")
-        elif differs > _CONFIRMATION_RTOL:
+        elif differs > CONFIRMATION_RTOL:
             sentences.append(
                 f"The integrated model gives the objective {plan_solution.integrated_objective:.6g} instead of "
                 f"{plan_solution.objective:.6g}."
@@ -229,7 +249,11 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
             sentences.append(f"The integrated model violates {', '.join(hard_violations)}.")
         if len(sentences) > n_sentences:
             status = Status.INACCURATE
-            sentences.append("Use more elements, cf.Collocation(elements=...), or a tighter tolerance.")
+            is_improving = plan_solution.excess < _HELPFUL_REDUCTION * plan_solution.previous_excess
+            if is_improving or planner.tolerance > CONFIRMATION_RTOL:
+                sentences.append("Use more elements, cf.Collocation(elements=...), or a tighter tolerance.")
+            elif np.isfinite(plan_solution.previous_excess):
+                sentences.append("Finer elements did not reduce the difference.")
         else:
             constraints_text = "satisfies the constraints and " if constraints and not violated_names else ""
             sentences.append(

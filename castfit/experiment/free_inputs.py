@@ -48,18 +48,18 @@ class FreeInput:
             ("pieces", self.pieces, is_count(self.pieces, 1, _MAX_PIECES), f"give an integer from 1 to {_MAX_PIECES}"),
             ("kind", self.kind, is_one_of(self.kind, *KINDS), "choose 'piecewise_constant' or 'linear'"),
         )
-        low, high = read_real(self.lower), read_real(self.upper)
         values = None if self.guess is None or callable(self.guess) else read_reals(self.guess)
         if values is None:
-            mistakes += bound_mistakes("the input", self._middle() if not mistakes else 0.0, low, high, "linear")[:1]
+            middle = self._middle() if not mistakes else 0.0
+            mistakes += bound_mistakes("the input", middle, self.lower, self.upper, "linear")[:1]
         if self.guess is not None and not callable(self.guess):
             if values is None or values.ndim > 1 or not np.isfinite(values).all():
                 mistakes.append(f"guess is {shorten_repr(self.guess)}; give a number, one for each value, or an Input")
             elif values.ndim == 1 and not mistakes and values.size != self.size:
                 mistakes.append(f"guess has {values.size} numbers for {self.size} values; give one, or one for each")
             else:
-                faults = [m for v in np.unique(values).tolist() for m in bound_mistakes("the input", v, low, high,
-                                                                                         "linear")]  # fmt: skip
+                faults = [m for v in np.unique(values).tolist()
+                          for m in bound_mistakes("the input", v, self.lower, self.upper, "linear")]  # fmt: skip
                 mistakes += list(dict.fromkeys(faults))
         raise_if_mistakes("Input.free", mistakes)
         plain_numbers(self)

@@ -199,6 +199,67 @@ def test_an_integrated_objective_that_differs_is_refined_even_if_the_guess_diver
     assert plan.integrated == pytest.approx(2.49964497, rel=1e-6)
 
 
+def test_advice_on_infeasible_constraints_names_what_helps():
+    """From velocity 2 at 1, the least time to rest at 0 is 2 + 2 sqrt(3); one guess finds no way, others do."""
+    options = {
+        "horizon": cf.free(5.0, lower=0.1), "inputs": free(20, bounds=(-1, 1)), "minimise": cf.final_time(),
+        "constraints": [cf.at_end(x) == 0, cf.at_end(v) == 0], "initial": {"x": 1, "v": 2},
+    }  # fmt: skip
+    plan = cf.control(POINT, **options)
+    assert plan.status is cf.Status.INFEASIBLE
+    assert "soft=" not in plan.message
+    assert "starts=10, rng=0" in plan.message
+    better = cf.control(POINT, starts=10, rng=0, **options)
+    assert better.success, better.message
+    assert better.objective == pytest.approx(2 + 2 * np.sqrt(3), rel=5e-3)
+    # A constraint along the horizon can be soft; other starts cannot help where all rows are linear.
+    limit = {"constraints": [cf.along(x <= 0.5)], "horizon": 2, "minimise": cf.integral(u**2)}
+    linear_plan = cf.control(DECAY, inputs=free(bounds=(-1, 1)), parameters={"k": 1.0}, **limit)
+    assert "soft=" in linear_plan.message
+    assert "starts=" not in linear_plan.message
+    assert cf.control(DECAY, inputs=free(bounds=(-1, 1)), parameters={"k": 1.0}, soft=10.0, **limit).success
+
+
+@pytest.mark.parametrize("elements", [40, 160])
+def test_elements_are_divided_until_the_integrated_model_keeps_end_constraints(elements):
+    """A brake that switches with the speed: elements that contain the switch have large errors."""
+    model = cf.Model({x: v, v: u - cf.if_else(v > 0.5, 0.3, 0.0)}, inputs=[u], initial={x: 0, v: 0})
+    plan = cf.control(
+        model, horizon=cf.free(4.0, lower=1), inputs=free(20, bounds=(-1, 1)), minimise=cf.final_time(),
+        constraints=[cf.at_end(x) == 2, cf.at_end(v) == 0], transcription=cf.Collocation(elements=elements),
+    )  # fmt: skip
+    assert plan.success, plan.message
+    assert plan.objective == pytest.approx(2.8849, rel=2e-4)
+
+
+def test_advice_on_an_absolute_value_reaches_the_least_fuel():
+    """Double integrator from 0 to 1 in time 4, bounds 1: 4 - sqrt(12)."""
+    a, b = cf.symbols("a b")
+    options = {"horizon": 4, "constraints": [cf.at_end(x) == 1, cf.at_end(v) == 0]}
+    plan = cf.control(POINT, inputs=free(60, bounds=(-1, 1)), minimise=cf.integral(cf.fabs(u)), **options)
+    assert plan.success or "as a - b" in plan.message
+    assert "elements=" not in plan.message
+    split = cf.Model({x: v, v: a - b}, inputs=[a, b], initial={x: 0, v: 0})
+    inputs = {n: cf.Input.free(60, bounds=(0, 1)) for n in "ab"}
+    split_plan = cf.control(split, inputs=inputs, minimise=cf.integral(a + b), **options)
+    assert split_plan.success, split_plan.message
+    assert split_plan.objective == pytest.approx(4 - np.sqrt(12), rel=1e-3)
+
+
+def test_more_elements_are_advised_only_if_refinement_has_reduced_the_difference():
+    model = cf.Model({x: x + u}, inputs=[u], initial={x: 1})
+    plan = cf.control(model, horizon=20, inputs=free(40), minimise=cf.integral(x**2 + u**2))
+    assert plan.status is cf.Status.INACCURATE
+    assert "elements=" not in plan.message
+
+
+def test_guesses_and_bounds_of_control_that_do_not_apply_are_explained():
+    with pytest.raises(cf.InputError, match=r"cf\.Input\.free"):
+        cf.control(POINT, horizon=1, inputs=free(), minimise=cf.at_end(x), guess={"x": [1, 0.5]})
+    with refused("the bounds are [0, 0, 0] and [1, 2, 3]"):
+        cf.Input.free(3, lower=[0, 0, 0], upper=[1, 2, 3])
+
+
 PRICE = cf.symbols("price")
 HEATED = cf.Model({x: -x / 4 + u}, inputs=[u, PRICE], initial={x: 2})
 
