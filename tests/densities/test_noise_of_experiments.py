@@ -253,7 +253,7 @@ def test_normalised_residuals_have_variance_one() -> None:
     result = counted()
     table = result.residual_table()
     obs = table["output"] == "obs"
-    poisson = (table["prediction"] - table["value"])[obs] / np.sqrt(table["prediction"][obs])
+    poisson = (table["value"] - table["prediction"])[obs] / np.sqrt(table["prediction"][obs])
     np.testing.assert_allclose(table["normalised"][obs], poisson)
     np.testing.assert_allclose(result.deviations[obs], np.sqrt(table["prediction"][obs]))
     assert np.mean(table["normalised"][~obs] ** 2) == pytest.approx(1.0, abs=0.15)

@@ -106,7 +106,7 @@ def test_curves_and_residuals_follow_the_closed_form(two_doses):
                 heights, chain(curve_times, 1.0 + i, **two_doses.parameters)[name], rtol=1e-5, atol=1e-7
             )
             (points,) = [line for line in bottom.lines if line.get_marker() == "o"]
-            expected = (chain(times, 1.0 + i, **two_doses.parameters)[name] - values[:, 0]) / 0.05
+            expected = (values[:, 0] - chain(times, 1.0 + i, **two_doses.parameters)[name]) / 0.05
             np.testing.assert_allclose(points.get_ydata(), expected, atol=1e-4)
 
 
