@@ -40,7 +40,7 @@ def test_fit_optimum_at_a_negative_value_is_found_from_a_positive_guess(guess):
 def test_fit_correlated_errors_of_parameters_without_bounds():
     problem = growth(-3.0, 1.0)
     (experiment,) = problem.experiments
-    correlated = experiment.with_changes(sigma=cf.correlated(time=cf.unknown()))
+    correlated = cf.Experiment(experiment.data, sigma=cf.correlated(time=cf.unknown()))
     result = cf.fit(cf.Problem(problem.model, correlated, parameters={"a": 1.0}))
     assert result.success
     assert result["a"] == pytest.approx(-3.0, abs=0.05)
