@@ -54,6 +54,11 @@ if TYPE_CHECKING:
     from castfit.fit.start.soft_start import SoftStart
     from castfit.result.path_result import PathResult
 
+# Advice for failed searches of problems whose states trigger events, which only shooting follows.
+_TRIGGERED_ADVICE = (
+    "Try another starting point, bounds, scale='log' for the parameters, the other shooting method (SingleShooting(), "
+    "MultipleShooting(10)), or multistart."
+)
 # Gap, in units of the states, above which the objective is not that of a continuous trajectory.
 _MATCHING_TOLERANCE = 1e-6
 
@@ -361,9 +366,12 @@ class _FitRequest:
         solution, success, staged = attempt.solution, attempt.solution.status.success, attempt.staged
         rounding = describe_exact_data(run.problem, staged, attempt.linear, solution.active) if success else ""
         remark = staged.remark(solution.v) if success else ""
+        advice = solution.status.advice
+        if run.problem.triggered and "matching" in advice:
+            advice = _TRIGGERED_ADVICE
         sentences = (
             *(solution.status.message, solution.detail, rounding, origin.note, choice.sentence if choice else ""),
-            *(*search_end.notes, add_gap_note(run, attempt), remark, solution.status.advice),
+            *(*search_end.notes, add_gap_note(run, attempt), remark, advice),
         )
         message, seconds = (
             " ".join(f"{part.removesuffix('.')}." for part in sentences if part),

@@ -23,8 +23,9 @@ from castfit._support.status import Status, raise_if_mistakes
 from castfit._support.ties import first_argmin
 from castfit._support.time_limit import Interrupt
 from castfit.fit.path_bands import PathBands
-from castfit.problem.compiled_problem import LIKELIHOOD, LOSS, NO_LIKELIHOOD
+from castfit.problem.compiled_problem import LIKELIHOOD
 from castfit.problem.fingerprint import question
+from castfit.problem.validation import noisy_mistakes
 from castfit.result.path_result import Innovations, PathResult, PathTrack
 from castfit.solve.solution import Iteration
 from castfit.transcribe.path_likelihood import PathEvaluation, PathLikelihood, PathStart, marginal
@@ -64,46 +65,6 @@ _MIN_UNBOUNDED_SLOPE = 0.5
 _MAX_LOSS_WITHOUT_NOISE, _MIN_SECOND_GAIN = 1.92, 0.01
 # Factors of the second start: of noises that are left out to test them and of the other ones; of guesses.
 _LEFT_OUT_FACTOR, _EXCHANGE_FACTOR, _GUESS_FACTORS = 1e-3, 0.03, np.logspace(-2.0, 2.0, 9)
-
-
-def noisy_mistakes(problem: CompiledProblem) -> list[str]:
-    """List the features that cannot be combined with noises in a model, with alternatives."""
-    model, mistakes = problem.model, list[str]()
-    prefix = f"the model has process noise ({', '.join(model.noises)}), so"
-    if problem.constraints or problem.state_bounds:
-        mistakes.append(f"{prefix} constraints and state_bounds cannot be enforced along the path; remove them")
-    if model.lines:
-        mistakes.append(f"{prefix} delays are unsupported; write them as a linear chain of states")
-    if model.memories:
-        mistakes.append(
-            f"{prefix} outputs must not be per_interval, interval_mean or relative_to_first; use plain outputs"
-        )
-    if problem.correlations:
-        mistakes.append(
-            f"{prefix} measurement errors must be independent; write their autocorrelated part as a state with noise"
-        )
-    if any(term.chosen for term in problem.smoothness_penalties):
-        mistakes.append(
-            f"{prefix} smoothness='auto' is unsupported; set a number, or write the input as a state with process noise"
-        )
-    if problem.measure == LOSS:
-        mistakes.append(NO_LIKELIHOOD)
-    observed = zip(problem.outputs, zip(*(c.observed for c in problem.conditions), strict=True), strict=True)
-    for output in [
-        name for name, observables in observed if any(o is not None and o.noise.kinked for o in observables)
-    ]:
-        mistakes.append(f"{prefix} the noise model of '{output}' must be smooth, because the Laplace approximation is "
-                     "invalid at kinks; use StudentT")  # fmt: skip
-    for c in problem.conditions:
-        if c.is_steady_state:
-            mistakes.append(f"{c.name}: {prefix} it has no steady state; pass finite times")
-        if c.schedule.triggers:
-            mistakes.append(f"{c.name}: {prefix} state-triggered events are unsupported; set the event times")
-        elif c.schedule.is_moving:
-            mistakes.append(f"{c.name}: {prefix} event times cannot be estimated; fix them")
-        if any(i.change is not None and not i.change.is_linear for i in c.schedule.instants):
-            mistakes.append(f"{c.name}: {prefix} events must change states linearly; use fixed factors")
-    return mistakes
 
 
 @dataclass

@@ -32,7 +32,7 @@ from castfit.model.dae_index import unmatched_parts
 from castfit.model.expressions import pattern
 from castfit.model.model import Model, System
 from castfit.model.scaled_outputs import measured_with
-from castfit.problem.compiled_problem import CompiledProblem
+from castfit.problem.compiled_problem import LOSS, NO_LIKELIHOOD, CompiledProblem
 from castfit.problem.constraint_compilation import shape_mistakes, symbol_mistakes
 from castfit.problem.constraints import repeated_names
 from castfit.problem.observables import parameter_of, unknowns
@@ -673,3 +673,43 @@ def _any_row(rows: Mask) -> Mask:
 def _dependence(rows: ca.SX, columns: ca.SX) -> Mask:
     """Return the pattern of rows that depend on columns, (n_rows, n_columns)."""
     return pattern(ca.jacobian_sparsity(rows, columns))
+
+
+def noisy_mistakes(problem: CompiledProblem) -> list[str]:
+    """List the features that cannot be combined with noises in a model, with alternatives."""
+    model, mistakes = problem.model, list[str]()
+    prefix = f"the model has process noise ({', '.join(model.noises)}), so"
+    if problem.constraints or problem.state_bounds:
+        mistakes.append(f"{prefix} constraints and state_bounds cannot be enforced along the path; remove them")
+    if model.lines:
+        mistakes.append(f"{prefix} delays are unsupported; write them as a linear chain of states")
+    if model.memories:
+        mistakes.append(
+            f"{prefix} outputs must not be per_interval, interval_mean or relative_to_first; use plain outputs"
+        )
+    if problem.correlations:
+        mistakes.append(
+            f"{prefix} measurement errors must be independent; write their autocorrelated part as a state with noise"
+        )
+    if any(term.chosen for term in problem.smoothness_penalties):
+        mistakes.append(
+            f"{prefix} smoothness='auto' is unsupported; set a number, or write the input as a state with process noise"
+        )
+    if problem.measure == LOSS:
+        mistakes.append(NO_LIKELIHOOD)
+    observed = zip(problem.outputs, zip(*(c.observed for c in problem.conditions), strict=True), strict=True)
+    for output in [
+        name for name, observables in observed if any(o is not None and o.noise.kinked for o in observables)
+    ]:
+        mistakes.append(f"{prefix} the noise model of '{output}' must be smooth, because the Laplace approximation is "
+                     "invalid at kinks; use StudentT")  # fmt: skip
+    for c in problem.conditions:
+        if c.is_steady_state:
+            mistakes.append(f"{c.name}: {prefix} it has no steady state; pass finite times")
+        if c.schedule.triggers:
+            mistakes.append(f"{c.name}: {prefix} state-triggered events are unsupported; set the event times")
+        elif c.schedule.is_moving:
+            mistakes.append(f"{c.name}: {prefix} event times cannot be estimated; fix them")
+        if any(i.change is not None and not i.change.is_linear for i in c.schedule.instants):
+            mistakes.append(f"{c.name}: {prefix} events must change states linearly; use fixed factors")
+    return mistakes

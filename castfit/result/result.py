@@ -40,10 +40,11 @@ from castfit.problem import fingerprint
 from castfit.problem.compiled_problem import CHI2, LIKELIHOOD, LOSS, PETAB
 from castfit.problem.observables import called_now
 from castfit.problem.problem import Posable, kind_mistakes, with_correlations, with_nodes, with_smoothness
+from castfit.problem.validation import noisy_mistakes
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable
 from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES, quantile
-from castfit.result.diagnostics import Diagnostics, diagnose
+from castfit.result.diagnostics import CORRELATED_ERRORS_REMEDY, PROCESS_NOISE_REMEDY, Diagnostics, diagnose
 from castfit.result.estimate import Estimate, frame_of
 from castfit.result.goodness_of_fit import EXACT_UNEXPLAINED_VARIANCE, UNKNOWN, Criteria, Goodness, unexplained_message
 from castfit.result.identifiability import NUMERICAL_ERROR_SHARE, Identifiability
@@ -1038,10 +1039,10 @@ def _verdict(result: Result) -> str:
         poor = unexplained_message(worst, unexplained[worst])
     else:
         poor = "the model does not fit the data"
-    remedy = (
-        "cf.estimate(problem) searches for a better optimum. If it finds none, the model is probably inadequate"
-        f"{or_else}."
+    search_advice = (
+        "cf.estimate(problem) searches for a better optimum. If it finds none, the" if result.names else "The"
     )
+    remedy = f"{search_advice} model is probably inadequate{or_else}."
     return f"A poor optimum: {poor}; {remedy} {result.message}"
 
 
@@ -1083,7 +1084,12 @@ def _residual_diagnostics(
         from castfit.result.jump_residuals import residuals_at_jumps  # which others do not need
 
         diagnostics = replace(diagnostics, at_jumps=residuals_at_jumps(diagnostics.outliers, table, compiled_problem))
-    return replace(diagnostics, correlated=True) if compiled_problem.correlations else diagnostics
+    is_correlated, remedies = bool(compiled_problem.correlations), list[str]()
+    if len(noisy_mistakes(compiled_problem)) == is_correlated:  # Correlated errors themselves are one mistake.
+        remedies.append(f"{PROCESS_NOISE_REMEDY}{', with independent measurement errors' * is_correlated}")
+    if not is_correlated and not any(getattr(noise, "censored", True) for _, noise in models):
+        remedies.append(CORRELATED_ERRORS_REMEDY)
+    return replace(diagnostics, correlated=is_correlated, remedies=tuple(remedies))
 
 
 def _influence(result: Result, compiled_problem: CompiledProblem | None) -> Influence | None:

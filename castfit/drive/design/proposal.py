@@ -534,8 +534,9 @@ def build_remarks(design: Design) -> tuple[str, ...]:
         if not information.is_fitted:
             remarks.append("The design is optimal only if the guesses are correct; no data support them.")
         elif poorly_known:
+            can_sample = not equations and np.isfinite(list(design.before.values())).all()
             remarks.append(
-                f"The design depends on poorly determined estimates ({join_limited(poorly_known)}). Pass "
-                "cf.sample(result) to average over their uncertainty."
+                f"The design depends on poorly determined estimates ({join_limited(poorly_known)})."
+                f"{' Pass cf.sample(result) to average over their uncertainty.' * bool(can_sample)}"
             )
     return tuple(remarks)
