@@ -273,8 +273,7 @@ class ControlSolver(ProcessLocal):
             guess = u.build_start_values(question.start, question.horizon)
             size = max(float(np.abs(guess).max()), 1.0)
             low = u.lower if np.isfinite(u.lower) else min(u.upper, float(guess.min())) - size
-            high = u.upper if np.isfinite(u.upper) else max(u.lower, float(guess.max())) + size
-            knots = rng.uniform(low, high, 5)
+            knots = rng.uniform(low, u.upper if np.isfinite(u.upper) else max(u.lower, float(guess.max())) + size, 5)
             values.append(np.interp(np.linspace(0.0, 4.0, u.size), np.arange(5), knots))
         drawn_quantities: list[float] = []
         for q, guess in zip(question.quantities, initial_decision.quantities, strict=True):
@@ -477,8 +476,7 @@ class ControlSolver(ProcessLocal):
         if transcribed.method.steps:
             return None if is_accurate or transcribed.method.steps >= self.max_steps else (
                 replace(transcribed.method, steps=2 * transcribed.method.steps), transcribed.grid)  # fmt: skip
-        violated = plan_solution.find_violated_stages()
-        parts = np.where(violated, 2, 1)
+        parts = np.where(plan_solution.find_violated_stages(), 2, 1)
         if not is_accurate:
             errors = transcribed.errors(plan_solution.solution.x, plan_solution.P, plan_solution.objective_size)
             limit = min(tolerance, _DIVISION_FRACTION * float(errors.max()))
@@ -521,7 +519,6 @@ class ControlSolver(ProcessLocal):
                     mistakes.append(f"{argument_name} names '{n}', which this plan does not fix: {suggest(n, valid)}")
                 elif not is_input and (number is None or not np.isfinite(number)):
                     mistakes.append(f"{argument_name} gives '{n}' as {shorten_repr(value)}; give a finite number")
-        numbers = updates["parameters"]
         signals = read_inputs(
             model, {**question.inputs, **updates["inputs"]}, start, plan.horizon, question.has_free_horizon, mistakes
         )
@@ -531,8 +528,10 @@ class ControlSolver(ProcessLocal):
         moved_question = replace(
             question, start=start, inputs=signals, points=tuple(c for c in points if c.times),
             initial={**question.initial, **{n: float(v) for n, v in updates["initial"].items()}},
-            scenarios=tuple(np.array([float(numbers.get(n, v)) for n, v in zip(model.parameters, p, strict=True)])
-                            for p in question.scenarios),
+            scenarios=tuple(
+                np.array([float(updates["parameters"].get(n, v)) for n, v in zip(model.parameters, p, strict=True)])
+                for p in question.scenarios
+            ),
         )  # fmt: skip
         guesses = [np.empty(0)]
         for n, u in question.free_inputs.items():
@@ -549,10 +548,11 @@ class ControlSolver(ProcessLocal):
             else:
                 solver = replace(self, question=moved_question)
                 x, transcribed = plan_solution.solution.x, plan_solution.transcribed.with_numbers(moved_question)
-                tables = [(t - shift_time, states) for t, states in transcribed.build_state_tables(x, decision)]
-                initial_x = transcribed.fill_variables(decision, tables)
+                initial_x = transcribed.fill_variables(
+                    decision, [(t - shift_time, states) for t, states in transcribed.build_state_tables(x, decision)]
+                )
                 initial_x[transcribed.layout.slack] = x[transcribed.layout.slack]
-                P = transcribed.P
-                program_solution = self._solve_program(transcribed, initial_x, P, plan_solution.size, watch, warm=True)
-                new_solution = solver._build_plan_solution(transcribed, program_solution, P, plan_solution.size)
+                numbers, size = transcribed.P, plan_solution.size
+                program_solution = self._solve_program(transcribed, initial_x, numbers, size, watch, warm=True)
+                new_solution = solver._build_plan_solution(transcribed, program_solution, numbers, size)
         return build_plan(new_solution, solver, start_time, check_determinacy=False)

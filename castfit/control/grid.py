@@ -33,8 +33,7 @@ class StageGrid:
         edges = edges[(edges >= 0.0) & (edges <= 1.0)]
         edges = edges[np.concatenate([[True], np.diff(edges) > _EDGE_MERGE_FRACTION])]
         edges[-1] = 1.0
-        parts = np.maximum(np.ceil(np.diff(edges) * elements - 1e-6).astype(int), 1)
-        return cls(edges).subdivide(parts)
+        return cls(edges).subdivide(np.maximum(np.ceil(np.diff(edges) * elements - 1e-6).astype(int), 1))
 
     @property
     def stages(self) -> int:
@@ -63,8 +62,7 @@ class StageGrid:
 
     def compute_stage_numbers(self, question: ControlQuestion) -> Array:
         """Return the numbers e of the stages, (K, n_e); see castfit.control.stages."""
-        lengths = np.diff(self.edges)
-        columns = [self.edges[:-1], lengths]
+        columns = [self.edges[:-1], np.diff(self.edges)]
         for u in question.free_inputs.values():
             piece = self._piece(u.pieces)
             columns += [self.edges[:-1] * u.pieces - piece, self.edges[1:] * u.pieces - piece]
@@ -74,5 +72,4 @@ class StageGrid:
         return np.stack(columns, axis=1)
 
     def _piece(self, pieces: int) -> Index:
-        middle = 0.5 * (self.edges[1:] + self.edges[:-1])
-        return np.minimum((middle * pieces).astype(np.intp), pieces - 1)
+        return np.minimum((0.5 * (self.edges[1:] + self.edges[:-1]) * pieces).astype(np.intp), pieces - 1)

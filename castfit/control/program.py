@@ -246,8 +246,9 @@ class Program:
         """
         changes = np.diff(x[self.layout.nodes], axis=1).reshape(-1, self._graphs.n_s)
         costates = (multipliers * self._row_scales)[self._rows[1][1][:, -self._graphs.n_s :]]
-        of_stages = self._magnitude(x / self.scale, self.numbers(P))
-        return float(of_stages) + float(np.abs(np.sum(costates * changes, axis=1)).sum())
+        return float(self._magnitude(x / self.scale, self.numbers(P))) + float(
+            np.abs(np.sum(costates * changes, axis=1)).sum()
+        )
 
     def derivatives(self, x: Array, P: Array, multipliers: Array) -> tuple[Any, Any, Array]:
         """Return the Hessian of the Lagrangian and the Jacobian of rows (SciPy), in units, and the rows' values."""

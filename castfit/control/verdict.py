@@ -208,8 +208,9 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
         sentences = [f"{sentences[0]} The Runge-Kutta steps may also have been too long: try 'collocation'."]
     if status is Status.INFEASIBLE and solution.worst_constraint:
         can_be_soft = question.soft_price is None and solution.worst_constraint in {c.name for c in question.path}
-        advice = ["Relax it"] + ["set soft="] * can_be_soft
-        advice += ["call cf.control with starts=10, rng=0"] * (planner.starts == 1 and not transcribed.program.linear)
+        other_starts_may_help = planner.starts == 1 and not transcribed.program.linear
+        advice = ["Relax it", *["set soft="] * can_be_soft,
+                  *["call cf.control with starts=10, rng=0"] * other_starts_may_help]  # fmt: skip
         sentences = [
             f"No feasible inputs were found. Largest violation: {solution.worst_constraint}. {', or '.join(advice)}."
         ]

@@ -291,15 +291,14 @@ class _LikelihoodSearch:
         if not may_vanish.any() or not others.any() or self.must_stop():
             return None
         y = self._scaled(y, others & ~sigmas if (others & ~sigmas).any() else others, _EXCHANGE_FACTOR)
-        candidates = [self._scaled(np.where(may_vanish, self.guess, y), may_vanish, f) for f in _GUESS_FACTORS]
-        trials = [self.evaluate(likelihood, candidate, None) for candidate in candidates]
+        y = np.where(may_vanish, self.guess, y)
+        trials = [self.evaluate(likelihood, self._scaled(y, may_vanish, factor), None) for factor in _GUESS_FACTORS]
         best = trials[first_argmin([trial.value for trial in trials])]
         return best if best.modes else None
 
     def _scaled(self, y: Array, mask: Mask, factor: float) -> Array:
         """Return y with some of its quantities multiplied by a factor, within the bounds."""
-        scaled = np.where(self.log, y + np.log(factor), factor * y)
-        return np.clip(np.where(mask, scaled, y), self.lower, self.upper)
+        return np.clip(np.where(mask, np.where(self.log, y + np.log(factor), factor * y), y), self.lower, self.upper)
 
     def covariance(self, evaluation: PathEvaluation, hessian: Array) -> Array:
         """Return the covariance of y, NaN for fixed and flat directions, or everywhere if it does not exist."""
@@ -404,10 +403,9 @@ def fit_noisy(
         if evaluation.modes:
             end = search.maximize(likelihood, evaluation, refinement_change)
             remark, n_iterations = _unbounded_remark(end[0], marginal_problem, labels), len(search.history)
+            end = (*end[:3], Status.DIVERGING, end[4]) if remark and end[3].success else end
             coarser_likelihood = end[1].with_shorter_stages(0.5)
-            second_start = (
-                None if remark or not end[3].success else search.exchange_noises(coarser_likelihood, *end[:2])
-            )
+            second_start = None if not end[3].success else search.exchange_noises(coarser_likelihood, *end[:2])
             if second_start is not None:
                 second = search.maximize(coarser_likelihood, second_start, end[4])
                 gain, is_success = end[0].value - second[0].value, second[3].success
@@ -420,8 +418,6 @@ def fit_noisy(
                     end, n_iterations = second, len(search.history)
                 del search.history[n_iterations:]
             evaluation, likelihood, hessian, status, refinement_change = end
-            if status.success and _unbounded_remark(evaluation, marginal_problem, labels):
-                status = Status.DIVERGING
         variances = None
         if status.success:
             variances = search.bands(likelihood, evaluation).variances(search.covariance(evaluation, hessian))
@@ -452,15 +448,12 @@ def _unbounded_remark(evaluation: PathEvaluation, problem: CompiledProblem, labe
     """Return a message if log L grows while a sigma vanishes, with the remedy."""
     n, sizes = len(problem.names), [_size(problem, g) for g in range(len(labels))]
     is_small = evaluation.y[n:] < np.log(2.0 * _MIN_SIGMA_FRACTION * np.array(sizes))
-    vanishing = is_small & (evaluation.gradient[n:] > _MIN_UNBOUNDED_SLOPE)
-    vanishing_labels = " and ".join(
-        label for label, is_vanishing in zip(labels, vanishing, strict=True) if is_vanishing
-    )
+    vanishing = [labels[j] for j in np.flatnonzero(is_small & (evaluation.gradient[n:] > _MIN_UNBOUNDED_SLOPE))]
     free = ", ".join(dict.fromkeys(q.symbol_name for q in problem.quantities if q.kind == "initial state"))
-    advice = f"Set a density of the start, cf.Normal(mean, deviation), for {free} instead of cf.free" if free else ""
-    return vanishing_labels and (
-        f"The likelihood seems to have no maximum: log L still grows when {vanishing_labels} is 1e-6 of the "
-        f"data. {advice or 'Set sigma to a number'}."
+    remedy = f"a density of the start, cf.Normal(mean, deviation), for {free} instead of cf.free" if free else "sigma"
+    return "".join(
+        f"The likelihood seems to have no maximum: log L still grows when {label} is 1e-6 of the data. Set {remedy}."
+        for label in vanishing[:1]
     )
 
 
@@ -573,8 +566,7 @@ def _without(track: PathTrack, hidden_outputs: set[str]) -> PathTrack:
 
 def _gap(times: Array, start: float) -> float:
     """Return the longest time between two data."""
-    marks = np.unique(np.append(times, start))
-    return float(np.diff(marks).max(initial=0.0)) or 1.0
+    return float(np.diff(np.unique(np.append(times, start))).max(initial=0.0)) or 1.0
 
 
 def _size(problem: CompiledProblem, group: int) -> float:

@@ -186,8 +186,7 @@ class NodeCost:
             column = ca.substitute([density.cost], [prediction, s, m, *other_arguments], replacements)[0]
             cost += ca.if_else(is_known[j] > 0, column, 0)
             predictions[j], spreads[j] = eta[0], spread_expression
-        data = [sigma, value, is_known, spread]
-        arguments = [system.t, system.x, system.p, system.u, z0, *data]
+        arguments = [system.t, system.x, system.p, system.u, z0, sigma, value, is_known, spread]
         hessian, gradient = ca.hessian(cost, system.x)
         trace = 0.5 * ca.dot(C, hessian)
         self.quadratic = not ca.depends_on(hessian, system.x)
@@ -299,8 +298,7 @@ class NoisyChain:
             node = np.where(is_after, np.searchsorted(self.times, row_times, side="right") - 1, node)
         self.node: Index = node.astype(np.intp)
         """The node of each row of data, (R,)."""
-        flow_index = np.maximum(np.searchsorted(flows, node) - 1, 0)
-        stage = flows[np.minimum(flow_index, flows.size - 1)]
+        stage = flows[np.minimum(np.maximum(np.searchsorted(flows, node) - 1, 0), flows.size - 1)]
         ends = np.where(node[:, None] == 0, 0.0, self.h[stage])
         u = np.einsum("rjc,rc->rj", self.cubics[stage], ends ** np.arange(4))
         self.row_inputs = as_measured(condition.inputs, row_times, u)

@@ -173,8 +173,7 @@ class ChainLikelihood:
             return None
         hessian = hessian if exact else positive_part(hessian)
         H[:, :n, :n] += hessian[:-1]
-        m = H.shape[1] - n
-        H[:, n:, n:] += np.eye(m)
+        H[:, n:, n:] += np.eye(H.shape[1] - n)
         return riccati(blocks.F, H, hessian[-1], self.S)
 
     def gradient(self, mode: PathMode) -> tuple[Array, Array]:
@@ -318,8 +317,7 @@ class ChainLikelihood:
 def _separate_jump_times(times: Array) -> Array:
     """Return times of nodes in which those before and after a jump differ."""
     gaps = np.diff(times)
-    later = np.append(False, gaps == 0.0)
-    return times + 1e-9 * float(gaps[gaps > 0.0].min(initial=1.0)) * later
+    return times + 1e-9 * float(gaps[gaps > 0.0].min(initial=1.0)) * np.append(False, gaps == 0.0)
 
 
 def positive_part(matrices: Array) -> Array:
