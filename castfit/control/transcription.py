@@ -108,7 +108,7 @@ class TranscribedPlan:
 
     @property
     def P(self) -> Array:
-        """The numbers (scenarios, n_P) of the question; those of free initial states have no effect."""
+        """The numbers (scenarios, n_P) of the question; numbers of free initial states have no effect."""
         question = self.question
         initial = [v if isinstance(v, float) else 0.0 for v in question.initial.values()]
         return np.array([[*p, *initial, question.start, question.horizon] for p in question.scenarios])

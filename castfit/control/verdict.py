@@ -28,7 +28,7 @@ CHECK_FRACTIONS = (0.25, 0.5, 0.75)
 CONFIRMATION_RTOL = 1e-4
 """Accepted difference of the integrated model, relative to the terms of the objective or to a constraint."""
 
-_HELPFUL_REDUCTION = 0.5  # of the differences by the last refinement, from which further ones are advised
+_HELPFUL_REDUCTION = 0.5  # ratio of the differences after and before the last refinement, below which more is advised
 _ZERO_OBJECTIVE = 1e-8  # objective, relative to its size at the start, below which it counts as zero
 _MAX_UNIT_RATIO = 1e3  # unit of a state over its largest value in the plan from which units are recomputed
 # Of an input's range: regular inputs of the library reach 0.016, those on singular arcs 0.075.
@@ -228,7 +228,7 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
     sentences += [unbounded_input_message(name) for name in question.unlimited_inputs]
     if not status.success and any("fabs" in str(t.expression) for t in question.terms):
         sentences.append(
-            "The derivative of fabs jumps at 0. If its argument is an input, write the input as a - b, with two inputs "
+            "fabs has no derivative at 0. If its argument is an input, write the input as a - b, with two inputs "
             "whose lower bounds are 0, and fabs as a + b."
         )
     soft = {c.name for c in question.path} if question.soft_price is not None else set[str]()

@@ -287,10 +287,12 @@ class _LikelihoodSearch:
         for j in np.flatnonzero(noises) if np.sum(noises) > 1 else ():
             without = self._scaled(y, np.arange(y.size) == j, _LEFT_OUT_FACTOR)
             may_vanish[j] = self.evaluate(likelihood, without, starts).value < value + _MAX_LOSS_WITHOUT_NOISE
-        others = noises & ~may_vanish
-        if not may_vanish.any() or not others.any() or self.must_stop():
+        needed_noises = noises & ~may_vanish
+        if not may_vanish.any() or not needed_noises.any() or self.must_stop():
             return None
-        y = self._scaled(y, others & ~sigmas if (others & ~sigmas).any() else others, _EXCHANGE_FACTOR)
+        y = self._scaled(
+            y, needed_noises & ~sigmas if (needed_noises & ~sigmas).any() else needed_noises, _EXCHANGE_FACTOR
+        )
         y = np.where(may_vanish, self.guess, y)
         trials = [self.evaluate(likelihood, self._scaled(y, may_vanish, factor), None) for factor in _GUESS_FACTORS]
         best = trials[first_argmin([trial.value for trial in trials])]
@@ -434,14 +436,14 @@ def fit_noisy(
 
 
 def _find_intensities(problem: CompiledProblem) -> list[bool]:
-    """Return which quantities only multiply noises."""
+    """List whether each quantity only multiplies noises."""
     model, system = problem.model, problem.model.system
     symbols = dict(zip(model.parameters, ca.vertsplit(system.p), strict=True))
     noises = ca.vertcat(*(symbols[n] for n in model.noises))
     drift = ca.substitute([system.ode], [noises], [ca.SX.zeros(noises.numel(), 1)])[0]
-    elsewhere, gain = ca.vertcat(drift, system.alg, *model.outputs.values()), ca.SX(ca.jacobian(system.ode, noises))
+    noise_free, gain = ca.vertcat(drift, system.alg, *model.outputs.values()), ca.SX(ca.jacobian(system.ode, noises))
     entries = [symbols.get(q.symbol_name) if q.kind == "parameter" else None for q in problem.quantities]
-    return [s is not None and ca.depends_on(gain, s) and not ca.depends_on(elsewhere, s) for s in entries]
+    return [s is not None and ca.depends_on(gain, s) and not ca.depends_on(noise_free, s) for s in entries]
 
 
 def _unbounded_remark(evaluation: PathEvaluation, problem: CompiledProblem, labels: list[str]) -> str:

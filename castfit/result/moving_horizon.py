@@ -2,12 +2,11 @@
 
     min  1/2 |u|^2 + cost of the data in the window,     x_0 = m + S u_0,   x_{k+1} = f_k(x_k, c_k)
 
-with a node for each measurement and between them where an interval is longer than the stages of the fit, the noise c_k
-of each stage free, and the prior N(m, S S') of the oldest node: the
+with a node for each measurement, the noise c_k of each stage free, and the prior N(m, S S') of the oldest node: the
 arrival cost.  When the window moves on, the oldest node is marginalised: its prior, its own measurement and its stage,
-made linear about the path that was found last, give the prior of the next one.  No datum is counted twice, and for
-linear models with normal errors the newest node is that of the Kalman filter, whatever the horizon (Rao, Rawlings and
-Mayne 2003).
+made linear about the path that was found last, give the prior of the next one.  Intervals that are longer than the
+stages of the fit have nodes inside.  No datum is counted twice, and for linear models with normal errors the newest
+node is that of the Kalman filter, whatever the horizon (Rao, Rawlings and Mayne 2003).
 
 A step is one or a few of Newton's method on the window, by a Riccati factor (castfit.solve.riccati).  Bounds hold up to
 a part in 1e8 of a standard deviation: an active bound gets a large weight, as long as its multiplier pushes outwards.

@@ -69,14 +69,14 @@ class NoisyStageFunctions:
         x, c, p, t, h = (ca.SX.sym(s, k) for s, k in zip("xcpth", (n, self.m, system.p.numel(), 1, 1), strict=True))
         cubics, z0 = ca.SX.sym("cubics", 4 * system.u.numel()), ca.SX.sym("z0", system.z.numel())
         self._places = [model.parameters.index(name) for name in noises]
-        v, (end, rest, areas) = ca.vertcat(x, c), self._step(x, c, p, ca.reshape(cubics, 4, -1), t, h, z0)
+        v, (end, change, areas) = ca.vertcat(x, c), self._step(x, c, p, ca.reshape(cubics, 4, -1), t, h, z0)
         arguments = [x, c, p, cubics, t, h, z0]
         lam, mu_v, mu_lam = ca.SX.sym("lam", n), ca.SX.sym("mu_v", n_v), ca.SX.sym("mu_lam", n)
         C, M = ca.SX.sym("C", n_v, n_v), ca.SX.sym("M", n, n_v)
         slope = ca.jacobian(end, v)
         hessian, gradient = ca.hessian(ca.dot(lam, end), v)
         block = ca.vertcat(ca.horzcat(end, slope), ca.horzcat(ca.SX(n_v, 1), hessian))
-        omitted = ca.dot(lam, rest) - h**2 / (8 * (2 * NOISE_MODES - 1)) * ca.sumsqr(ca.mtimes(areas.T, lam))
+        omitted = ca.dot(lam, change) - h**2 / (8 * (2 * NOISE_MODES - 1)) * ca.sumsqr(ca.mtimes(areas.T, lam))
         trace = 0.5 * ca.dot(C, hessian) + ca.dot(M, slope) + omitted
         self.linear = hessian.nnz() == 0
         total = trace + ca.dot(lam - mu_lam, end) - ca.dot(mu_v, gradient)
@@ -100,12 +100,12 @@ class NoisyStageFunctions:
     ) -> tuple[ca.SX, ca.SX, ca.SX]:
         """Return the end of a step of the classical Runge-Kutta method, sum_i b_i rest_i, and [b_w, b_w']."""
         n, n_w, z, slope, omitted_terms = x.numel(), len(self.noises), ca.SX(z0), x, self._build_omitted_terms()
-        end, rest, areas, phi = x, ca.SX(n, 1), ca.SX(n, 0), np.zeros(NOISE_MODES)
-        for tau, before, weight, iterations in (
+        end, change, areas, phi = x, ca.SX(n, 1), ca.SX(n, 0), np.zeros(NOISE_MODES)
+        for tau, fraction, weight, iterations in (
             (0.0, 0.0, 1 / 6, _INITIAL_ITERATIONS), (0.5, 0.5, 1 / 3, _INITIAL_ITERATIONS),
             (0.5, 0.5, 1 / 3, _REPEATED_ITERATIONS), (1.0, 1.0, 1 / 6, _INITIAL_ITERATIONS),
         ):  # fmt: skip
-            state, s, integrals = x + h * before * slope, tau * h, before * phi
+            state, s, integrals = x + h * fraction * slope, tau * h, fraction * phi
             phi = np.array([np.sqrt(2 * j + 1.0) * np.polynomial.legendre.Legendre.basis(j)(2.0 * tau - 1.0)
                             for j in range(NOISE_MODES)])  # fmt: skip
             driven = ca.SX(p)
@@ -116,9 +116,9 @@ class NoisyStageFunctions:
             slope = self._rates(t + s, state, z, driven, u)[0]
             bend, push, areas_at_point = omitted_terms(t + s, state, z, driven, u)
             areas = areas_at_point if tau == 0.5 else areas
-            rest += weight * (h**2 * (tau - integrals @ integrals) * bend + h * (0.5 - integrals @ phi) * push)
+            change += weight * (h**2 * (tau - integrals @ integrals) * bend + h * (0.5 - integrals @ phi) * push)
             end += h * weight * slope
-        return ca.densify(end), ca.densify(rest), areas
+        return ca.densify(end), ca.densify(change), areas
 
     def _build_omitted_terms(self) -> ca.Function:
         """Return a function of both sums over noises in rest_i, (n,), and of [b_w, b_w'] for all pairs, (n, pairs)."""
@@ -130,8 +130,8 @@ class NoisyStageFunctions:
         direction = ca.SX.sym("direction", x.numel())
         second = ca.jtimes(ca.jtimes(f, x, direction), x, direction)
         for i, b in enumerate(columns):
-            along = ca.densify(ca.jtimes(f, x, b) - ca.jtimes(b, x, f))
-            bend += 0.5 * ca.substitute([second], [direction], [b])[0] - ca.jtimes(b, x, along)
+            derivative = ca.densify(ca.jtimes(f, x, b) - ca.jtimes(b, x, f))
+            bend += 0.5 * ca.substitute([second], [direction], [b])[0] - ca.jtimes(b, x, derivative)
             push += ca.jtimes(b, x, b)
             areas += [ca.jtimes(other, x, b) - ca.jtimes(b, x, other) for other in columns[i + 1 :]]
         return ca.Function("omitted", system.arguments, [bend, push, ca.horzcat(*areas)])
@@ -406,7 +406,7 @@ class NoisyChain:
         return ends, float(self.data.cost(*self._row_arguments(point)).sum())
 
     def omitted(self, point: ChainPoint, lam: Array) -> float:
-        """Return what the modes of noise that stages leave out add to -log L, with multipliers (K, n)."""
+        """Return the contribution of the omitted modes of noise to -log L, with multipliers (K, n)."""
         omitted = self.functions.omitted(*self._stage_arguments(point), lam)[..., 0, 0].copy()
         omitted[list(self.jumps)] = 0.0
         return float(omitted.sum())

@@ -6,8 +6,8 @@ With everything that is free, u = (u_0, c_0, ..., c_{K-1}): how initial states d
     F(u, q) = 1/2 |u|^2 + cost of the data along the path,       -log p(data | q)  ~  L(q) = F(u^) + 1/2 log |F_uu|
 
 at the most probable path u^, exact where the model is linear and errors are normal (Tierney and Kadane 1986).  The
-modes of the noise that stages leave out add a term in closed form, `omitted` of `castfit.transcribe.noisy_stages`, so
-that L converges at second order in the stages' length if the noise does not multiply states.  The path
+omitted modes of the noise add a term in closed form, `omitted` of `castfit.transcribe.noisy_stages`.  L then converges
+at second order in the stages' length if no noise multiplies the state that it drives.  The path
 is searched with its nodes as variables of their own (Bock's multiple shooting) by Newton's method on the Lagrangian
 
     F + sum_k lam_{k+1} . (f_k - x_{k+1}) + lam_0 . (a + S u_0 - x_0)

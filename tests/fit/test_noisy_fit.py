@@ -246,7 +246,7 @@ def test_noises_that_may_be_0_are_searched_a_second_time(level, slope):
 
 def test_a_second_search_finds_noises_that_vanish_from_an_optimum_where_none_does():
     rng = np.random.default_rng(13)
-    found = []
+    gains = []
     for _ in range(3):
         values = 7 + np.cumsum(0.17 * rng.normal(size=34)) + 0.13 * rng.normal(size=34)
         result = local_trend(values, 0.05, 0.05, a=cf.Normal(7, 10), b=cf.Normal(0, 10))
@@ -254,8 +254,8 @@ def test_a_second_search_finds_noises_that_vanish_from_an_optimum_where_none_doe
             -optimize.minimize(lambda z, y=values: -local_trend_log_likelihood(y, z), z, method="Nelder-Mead").fun
             for z in ([-2, -2, -2], [-8, -2, -2], [-2, -8, -2], [-2, -8, -4])
         )
-        found.append(result.log_likelihood - best)
-    assert min(found) > -0.01
+        gains.append(result.log_likelihood - best)
+    assert min(gains) > -0.01
 
 
 def test_a_likelihood_without_a_maximum_is_reported_and_the_advice_helps():

@@ -69,10 +69,10 @@ def test_long_intervals_are_divided_until_they_have_the_exact_deviation(rate, ga
     values = 2.0 * np.exp(-rate * times)
     experiment = cf.Experiment({"x": values}, times, sigma=0.1, initial={"x": cf.Normal(2, 0.5)})
     result = cf.fit(cf.Problem(cf.Model({x: -rate * x + 0.7 * w}, noises=[w]), experiment))
-    estimator, mean, variance, last = cf.moving_horizon(result, horizon=6), 2.0, 0.25, 0.0
+    estimator, mean, variance, previous_time = cf.moving_horizon(result, horizon=6), 2.0, 0.25, 0.0
     for time, value in [*zip(times, values, strict=True), (times[-1] + gap, np.nan), (times[-1] + 1.5 * gap, 0.3)]:
-        decay = np.exp(-rate * (time - last))
-        mean, variance, last = decay * mean, decay**2 * variance + 0.49 * (1 - decay**2) / (2 * rate), time
+        decay = np.exp(-rate * (time - previous_time))
+        mean, variance, previous_time = decay * mean, decay**2 * variance + 0.49 * (1 - decay**2) / (2 * rate), time
         gain = variance / (variance + 0.01) if np.isfinite(value) else 0.0
         mean, variance = mean + gain * ((value if gain else 0.0) - mean), (1 - gain) * variance
         estimate = estimator.step(time, {"x": value})
@@ -107,9 +107,9 @@ def test_a_window_that_holds_all_data_has_the_path_of_all_data():
     np.testing.assert_allclose(list(estimate.states.values()), mode.point.x[-1], rtol=1e-6)
     np.testing.assert_allclose(estimate.covariance, mode.factor.covariances[1][-1], rtol=1e-4)
     h = likelihood.chains[0].chain.h[:, 0]
-    last = np.cumsum(h[::-1])[::-1] < 0.2 + 1e-9
-    assert 0.2 == pytest.approx(h[last].sum())
-    mean_noise = np.sqrt(h[last]) @ mode.point.c[last, 0] / 0.2
+    in_interval = np.cumsum(h[::-1])[::-1] < 0.2 + 1e-9
+    assert h[in_interval].sum() == pytest.approx(0.2)
+    mean_noise = np.sqrt(h[in_interval]) @ mode.point.c[in_interval, 0] / 0.2
     assert estimate.disturbances["w"] == pytest.approx(mean_noise, rel=1e-4, abs=1e-6)
     # A short one, one step of Newton's method each, stays near.
     short_estimator = cf.moving_horizon(result, horizon=8, iterations=1)

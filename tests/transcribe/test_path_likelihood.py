@@ -272,7 +272,7 @@ def two_noises() -> cf.Problem:
     )  # fmt: skip
 
 
-# The limits are those of collocation with three modes in a stage, which leaves out other ones.
+# The limits are from collocation with three modes in a stage, which omits other modes.
 @pytest.mark.parametrize(
     ("problem", "longest", "limit", "accuracy"),
     [
