@@ -42,7 +42,7 @@ from castfit.problem.compiled_experiments import Condition
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.observables import ObservedOutput
 from castfit.problem.parameters import Parameter
-from castfit.problem.problem import Problem, kind_mistakes
+from castfit.problem.problem import Problem
 from castfit.problem.quantities import Quantity
 from castfit.result.result import Result
 from castfit.simulate.output_sensitivities import OutputSensitivities, ResponseFunction
@@ -195,7 +195,7 @@ class DesignInformation:
                         points.sigma[point_indices, j],
                         self.sigmas,
                     )[3]
-                    rows.append(self._to_relative_rows(block.reshape(-1, block.shape[-1]), self.problem_positions))
+                    rows.append(self._to_relative_rows(np.concatenate(list(block)), self.problem_positions))
         J = np.concatenate([*rows, self._equations(theta)])
         return J.T @ J + WEAK_PRIOR_INFORMATION * np.eye(n)
 
@@ -470,7 +470,6 @@ def build_design_information(
     """
     result, estimate, thetas = _read_source(source, samples, mistakes, where)
     problem: Any = source if result is None else result.problem
-    mistakes += [] if problem.names else kind_mistakes(problem)
     full_candidates, extended_problem = extend_with_candidates(problem, candidates, mistakes, where, choice_values)
     absolute = None if result is None else result.absolute_sigma
     extended = extended_problem.posed.with_absolute_sigma(absolute_sigma=absolute)
