@@ -483,7 +483,7 @@ def moving_horizon(
     >>> result = cf.fit(cf.Problem(model, experiment))
     >>> now = cf.moving_horizon(result, horizon=10, bounds={"x": (0.0, 5.0)})
     >>> now.step(0.5, {"x": 0.7})
-    OnlineEstimate(time = 0.5: x = 0.6949 ± 0.097)
+    OnlineEstimate(time = 0.5: x = 0.6948 ± 0.097)
     """
     argument: Any = result
     if not isinstance(argument, PathResult):
