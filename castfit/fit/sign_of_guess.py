@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -40,7 +41,9 @@ class SignOfGuess(RefinedFit):
         if len(self.results) == 2:
             is_better = answer.cost < first.cost - _MIN_COST_DECREASE
             return RefinementProblem(self.question.problem, answer.values, is_near_solution=True) if is_better else None
-        guesses = problem.to_natural(problem.guess if start is None else problem.theta_from(start))
+        guesses = problem.to_natural(
+            problem.guess if start is None else problem.theta_from(cast("Mapping[str, float]", start))
+        )
         is_unbounded = np.array([
             q.kind == "parameter" and q.scale == "linear" and q.prior is None
             and np.isinf([q.lower, q.upper]).all() and q.symbol_name not in problem.unguessed | problem.noise_parameters

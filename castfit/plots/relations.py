@@ -204,7 +204,7 @@ def ellipses(
     if names is None and len(selected_names) > _MAX_PAIRED_QUANTITIES:
         strongest = np.nanmax(np.where(np.eye(len(region.names)) > 0, 0.0, np.abs(region.correlation)), axis=1)
         order = stable_order([strongest[region.names.index(n)] for n in selected_names], descending=True)
-        selected_names = [selected_names[i] for i in sorted(order[:_MAX_PAIRED_QUANTITIES])]
+        selected_names = [selected_names[int(i)] for i in np.sort(order[:_MAX_PAIRED_QUANTITIES]).flat]
     if len(selected_names) < 2:
         return _nothing(new_figure(4.4, 2.2), "There are no pairs of quantities with standard errors.", path)
     return _pairs(result, region, selected_names, lines, path)

@@ -42,7 +42,8 @@ def selection(found: SelectionResult, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.selection(found)
     """
     shares = [*found.importance.items()]
-    importance = dict(shares[i] for i in stable_order([share for _, share in shares], descending=True)[:_MAX_BARS])
+    order = stable_order([share for _, share in shares], descending=True)
+    importance = dict(shares[int(i)] for i in order[:_MAX_BARS].flat)
     weights = {n: found.weights[n] for n in found.names[:_MAX_BARS]}
     figure = new_figure(10.0, 1.4 + 0.22 * max(len(importance), len(weights), 8))
     left, middle, right = tidy_panels(figure, 1, 3)[0]

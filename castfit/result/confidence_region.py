@@ -568,7 +568,7 @@ def _number(value: float) -> str:
 
 def _weights(axis: Axis) -> str:
     weights = [*axis.weights.items()]
-    largest = [weights[i] for i in stable_order([abs(w) for _, w in weights], descending=True)]
+    largest = [weights[int(i)] for i in stable_order([abs(w) for _, w in weights], descending=True).flat]
     terms = [f"{w:+.2f} {n}" for n, w in largest if abs(w) >= 0.05][:6]
     return " ".join(terms) + (" ..." if sum(abs(w) >= 0.05 for w in axis.weights.values()) > 6 else "")
 

@@ -313,7 +313,7 @@ def _signed(weights: dict[str, float]) -> str:
     listed_names = (
         weights
         if len(weights) <= _MAX_TERMS_LISTED
-        else [[*weights][i] for i in stable_order(np.abs([*weights.values()]), descending=True)[:3]]
+        else [[*weights][int(i)] for i in stable_order(np.abs([*weights.values()]), descending=True)[:3].flat]
     )
     suffix = f" and {len(weights) - 3} others" if len(weights) > _MAX_TERMS_LISTED else ""
     return " ".join(f"{weights[name]:+.2f} {name}" for name in listed_names) + suffix

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.distribution_functions import beta_cdf, log_normal_cdf, normal_quantile, t_quantile
-from castfit._support.ties import TIE_RTOL
+from castfit._support.ties import first_argmax
 from castfit.result.residuals import MIN_TEST_RESIDUALS, UNTESTED, TestStatistic
 
 if TYPE_CHECKING:
@@ -199,22 +199,22 @@ def outliers(
     owners : (n,) labels, needed if `shared` is set
     """
     n, count, removed_indices = r.size, 0, list[int]()
-    is_outlier, U = np.zeros(n, dtype=np.bool_), np.zeros((n, 0))
+    is_outlier, removed_columns = np.zeros(n, dtype=np.bool_), np.zeros((n, 0))
     if n < 3 or not np.isfinite(r).all():
         return is_outlier
-    Q = U if hat is None else hat
+    Q = removed_columns if hat is None else hat
     w = 1.0 - np.sum(Q**2, axis=1)
     for i in range(max(n // (2 if is_sigma_known else 5), 1)):
         z = np.where(w > _MIN_REMAINING_VARIANCE, r / np.sqrt(np.maximum(w, _MIN_REMAINING_VARIANCE)), 0.0)
-        j = int(np.flatnonzero(np.abs(z) >= (1.0 - TIE_RTOL) * np.abs(z).max())[0])
+        j = first_argmax(np.abs(z))
         if z[j] == 0.0 or (i >= count + _MAX_N_MASKED and np.abs(z[j]) < _MASKED_MEDIANS * np.median(np.abs(z))):
             break
-        u = -(Q[:, :shared] @ Q[j, :shared]) - U @ U[j]
+        u = -(Q[:, :shared] @ Q[j, :shared]) - removed_columns @ removed_columns[j]
         if shared is not None and owners is not None:
             u -= np.where(owners == owners[j], Q[:, shared:] @ Q[j, shared:], 0.0)
         u[j] += 1.0
         u /= np.sqrt(w[j])
-        squares, r, w, U = float(r @ r), r - u * z[j], w - u**2, np.column_stack([U, u])
+        squares, r, w, removed_columns = float(r @ r), r - u * z[j], w - u**2, np.column_stack([removed_columns, u])
         r[j] = w[j] = 0.0
         dof -= float(u @ u)
         if dof < 2:

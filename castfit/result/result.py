@@ -390,11 +390,11 @@ class Result:
         if not estimated and name not in self.sigmas:
             known_names = dict.fromkeys((*self.names, *self.sigmas))
             raise_if_mistakes("result", [f"'{name}' was not estimated: {suggest(str(name), known_names)}"])
-        return self._estimate_of(
+        return self.build_estimate(
             name, self.confidence_intervals() if estimated else {}, contradicts_model=self.is_contradicted
         )
 
-    def _estimate_of(
+    def build_estimate(
         self, name: str, intervals: Mapping[str, tuple[float, float]], *, contradicts_model: bool
     ) -> Estimate:
         """Build the estimate of a quantity, or of an eliminated sigma, which is not in `intervals`."""
@@ -672,7 +672,7 @@ class Result:
         """
         intervals = self.confidence_intervals()
         contradicts_model, names = self.is_contradicted, dict.fromkeys((*self.names, *self.sigmas))
-        return frame_of([self._estimate_of(n, intervals, contradicts_model=contradicts_model) for n in names])
+        return frame_of([self.build_estimate(n, intervals, contradicts_model=contradicts_model) for n in names])
 
     def residual_table(self) -> dict[str, NDArray[Any]]:
         """Return one row per measured value, as columns: ``pandas.DataFrame(result.residual_table())`` is a frame.
@@ -996,8 +996,8 @@ def _table(result: Result, contradicts_model: bool, *, show_all: bool = False) -
                 rows.append(_family_row(result, label, families[label], values))
             shown_labels.add(label)
             continue
-        rows.append(_row(result._estimate_of(name, intervals, contradicts_model=False), is_log=log))
-    sigmas = (result._estimate_of(name, {}, contradicts_model=False) for name in result.sigmas if name != "sigma")
+        rows.append(_row(result.build_estimate(name, intervals, contradicts_model=False), is_log=log))
+    sigmas = (result.build_estimate(name, {}, contradicts_model=False) for name in result.sigmas if name != "sigma")
     rows += [_row(sigma) for sigma in sigmas]
     table = align_columns(rows, "<>><<")
     if families:

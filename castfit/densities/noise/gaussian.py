@@ -269,7 +269,9 @@ class LogNormal(_NormalNoise):
         return ca.log(m * self._unit)
 
     def _detected(self, m: Any) -> Any:
-        return m if self.below is None else (np.maximum if isinstance(m, np.ndarray) else ca.fmax)(m, self.below)
+        if self.below is None:
+            return m
+        return ca.fmax(m, self.below) if isinstance(m, ca.SX) else np.maximum(m, self.below)
 
     def option_mistakes(self) -> list[str]:
         """Check the base and the limits of detection and return the error messages."""

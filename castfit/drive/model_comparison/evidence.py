@@ -97,7 +97,8 @@ class EvidenceTable(TabularReport):
     def sheet(self) -> TextTable:
         """The table, the most probable model first."""
         names = sorted(self.found)
-        order = [names[i] for i in stable_order([self.found[n].log for n in names], descending=True, scale=1.0)]
+        ranks = stable_order([self.found[n].log for n in names], descending=True, scale=1.0)
+        order = [names[int(i)] for i in ranks.flat]
         weights = self.weights
         return TextTable.from_items(
             order,

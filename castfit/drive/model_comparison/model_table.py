@@ -72,7 +72,8 @@ class ModelTable(TabularReport):
     def sheet(self) -> TextTable:
         """The table, the best model first."""
         names = [*self.results]
-        order = [names[i] for i in stable_order([self.delta.get(name, np.inf) for name in names], scale=1.0)]
+        ranks = stable_order([self.delta.get(name, np.inf) for name in names], scale=1.0)
+        order = [names[int(i)] for i in ranks.flat]
 
         def cells(name: str) -> tuple[str, ...]:
             result = self.results[name]
