@@ -175,8 +175,10 @@ class Benchmark:
     def __post_init__(self) -> None:
         """Insert the problem's own guess as the first of the named starts."""
         guess = self.problem.to_natural(self.problem.guess).tolist()
-        reference_start = {"reference": dict(zip(self.problem.names, guess, strict=True))}
-        object.__setattr__(self, "starts", {**reference_start, **self.starts})
+        reference_start = dict(zip(self.problem.names, guess, strict=True))
+        if dict(self.starts.get("reference", reference_start)) != reference_start:
+            raise InputError("Benchmark", ["the start 'reference' is the guess of the problem; rename the other one"])
+        object.__setattr__(self, "starts", {"reference": reference_start, **self.starts})
 
 
 @dataclass(frozen=True)

@@ -479,3 +479,18 @@ def test_a_scaled_output_that_nobody_measured_leaves_a_start_at_rest():
     data = cf.Experiment({"x": [2.2, 1.8]}, time=[1.0, 2.0], sigma=0.1, initial=cf.steady_state(initial={x: 1.0}))
     result = cf.fit(cf.Problem(model, data, parameters={"k": 0.4}), "single")
     assert result.values["k"] == pytest.approx(0.5, rel=1e-6)  # x = 1 / k is the mean
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        ({"x": ([1.0, np.inf], [0.5, 1.0])}, {}),
+        ({"x": ([7.0, 8.0], [1.0, 2.0]), "z": ([np.inf, np.inf], [1.0, 2.0])}, {"start": 5.0}),
+        ({"x": ([-5.0, np.inf], [1.0, 2.0]), "z": ([np.inf], [1.0])}, {"start": -10.0}),
+        ({"x": ([1.0, np.inf], [0.5, 1.0])}, {"initial": cf.steady_state()}),
+    ],
+)
+def test_experiment_with_finite_and_infinite_times_is_refused_with_one_mistake(data, options):
+    with pytest.raises(cf.InputError, match="values at infinity stand beside others") as caught:
+        cf.Experiment(data, **options)
+    assert len(caught.value.problems) == 1

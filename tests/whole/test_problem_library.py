@@ -10,6 +10,7 @@ import importlib
 import pickle
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -617,3 +618,10 @@ def test_hiv_simulated_data_follow_noise_and_generator():
     assert np.std(values[0] - values[1]) == pytest.approx(np.hypot(0.0036, 0.001), rel=0.15)
     assert other.reference.objective == pytest.approx(1500 * 0.001**2, rel=0.2)
     assert load("hiv_proteinase", scale="log").problem.bounds[0][0] == pytest.approx(np.log(1e-6))
+
+
+def test_benchmark_start_named_reference_cannot_replace_the_guess():
+    benchmark = problems.load("bellman")
+    assert replace(benchmark).starts == benchmark.starts
+    with pytest.raises(InputError, match="'reference' is the guess of the problem"):
+        replace(benchmark, starts={"reference": {"k1": 1.0, "k2": 2.0}})
