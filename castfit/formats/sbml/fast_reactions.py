@@ -10,20 +10,29 @@ own, of index d ("determined"); for the others, of index k ("kept"),
 
     T = a_k - C a_d,   C = N_k N_d^-1,   T' = s_k - C s_d,   a_k = T + C a_d
 
+The laws may have several zeros.  The reactions reach the one to which  dn/ds = v(a + N n)  leads from the start, with
+n the extents of the independent reactions; it is stable, so that it can be followed.
+
 (Cao, Gillespie and Petzold 2005, J. Comput. Phys. 206, 395, have the same partition for stochastic models.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
+from scipy.integrate import solve_ivp
 
 from castfit._support.arrays import Array
 
 _STOICHIOMETRY_ROUNDING = 1e-9  # smaller stoichiometric coefficients count as zero
+_MAX_SETTLING_ROUNDS = 8  # number of integrations towards an equilibrium, each 10 times as long as the one before
+_MAX_SETTLING_DISTANCE = 1e6  # extent of a reaction, relative to the amounts, beyond which it comes to no rest
+_MIN_STABLE_RATE = 1e-9  # rate of the slowest approach to a stable equilibrium, relative to the largest derivative
+_SETTLED_RTOL = 1e-6  # Newton correction, relative to the amounts, up to which an equilibrium is reached
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,7 @@ class FastPart:
     determined : species given by the equilibrium, as many as reactions are independent
     state_species : the other species, whose totals are states
     share : C, (n_kept, n_determined), by their order
+    stoichiometry : N_d, (n_determined, n_determined)
     """
 
     reactions: tuple[str, ...] = ()
@@ -42,6 +52,7 @@ class FastPart:
     determined: tuple[str, ...] = ()
     state_species: tuple[str, ...] = ()
     share: ca.SX | None = None
+    stoichiometry: Array = field(default_factory=lambda: np.empty((0, 0)))
 
     def combined(self, name: str, of_determined: Sequence[ca.SX]) -> ca.SX:
         """Return the contribution of the determined species to a kept species, (C a_d)_k."""
@@ -75,7 +86,48 @@ def partition(stoichiometry: Mapping[str, Mapping[str, ca.SX]], numbers: Mapping
         return ca.vertcat(*parts) if parts else ca.SX(0, len(basis))
 
     share = ca.solve(rows(determined).T, rows(retained).T).T if retained else ca.SX(0, len(basis))
-    return FastPart(reactions, multiples, determined, retained, ca.densify(share))
+    own_stoichiometry = matrix[np.ix_([*pivot_rows], basis)]
+    return FastPart(reactions, multiples, determined, retained, ca.densify(share), own_stoichiometry)
+
+
+def settle(
+    evaluate: Callable[[Array], tuple[Array, Array]], amounts: Array, stoichiometry: Array, size: float
+) -> Array | None:
+    """Return the amounts (n,) at which fast reactions come to rest; None if they reach no stable equilibrium.
+
+    evaluate : rates of the independent reactions (n,), and their derivatives by the amounts (n, n)
+    amounts : amounts of the determined species at the start
+    stoichiometry : N_d, (n, n)
+    size : magnitude of the amounts
+    """
+
+    def move(_: float, extents: Array) -> Array:
+        return evaluate(amounts + stoichiometry @ extents)[0]
+
+    def find_runaway(_: float, extents: Array) -> float:
+        return _MAX_SETTLING_DISTANCE * size - float(np.abs(extents).max())
+
+    cast("Any", find_runaway).terminal = True
+    rates, slopes = evaluate(amounts)
+    speed = np.abs(rates).max() / size + np.abs(slopes @ stoichiometry).max()
+    extents, duration = np.zeros(amounts.size), 10.0 / speed if 0.0 < speed < np.inf else 0.0
+    for _ in range(_MAX_SETTLING_ROUNDS if duration else 0):
+        try:
+            solution: Any = solve_ivp(
+                move, (0.0, duration), extents, "BDF", events=find_runaway, rtol=1e-8, atol=1e-11 * size
+            )
+        except ValueError:  # SciPy's matrices contain numbers that are not finite
+            break
+        extents, duration = solution.y[:, -1], 10.0 * duration
+        rates, slopes = evaluate(amounts + stoichiometry @ extents)
+        slopes = slopes @ stoichiometry
+        if solution.status or not np.isfinite(slopes).all():
+            break
+        if np.linalg.eigvals(slopes).real.max() < -_MIN_STABLE_RATE * np.abs(slopes).max():
+            correction = np.linalg.solve(slopes, rates)
+            if np.abs(correction).max() <= _SETTLED_RTOL * size:
+                return amounts + stoichiometry @ (extents - correction)
+    return None
 
 
 def _pivots(matrix: Array) -> dict[int, int]:

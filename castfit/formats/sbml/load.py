@@ -137,6 +137,8 @@ def _built(
     rates = {n: values.state_rate(n) for n in values.states}
     start = values.start({})
     initial = {n: start.state(n) for n in values.states if start.is_given(n)}
+    values.settle_fast_reactions(start, values.numbers)
+    values.check_fast_reactions(start)
     events = events_of(values, limits)
     tracked_delays = values.follow_delays({n for e in events for n in e.changes})
     events = with_late_jumps(values, events, limits)
@@ -312,12 +314,15 @@ def _started(values: SbmlValues, user_values: Mapping[str, Any]) -> ImportedStar
     initial |= {n: _to_number(start.at_start(f.value.symbol)) for n, f in values.followed.items()}
     initial |= {n: v for n in values.algebraic if (v := quantities[n].value) is not None and np.isfinite(v)}
     parameter_values = {n: _to_number(v) for n, v in read_values.items() if n in values.parameters}
+    numbers = {**values.numbers, **{n: v for n, v in parameter_values.items() if isinstance(v, float)}}
+    settled = values.settle_fast_reactions(start, numbers) or values.settle_fast_reactions(values.start({}), numbers)
+    initial |= {n: v for n, v in settled.items() if n in values.algebraic}
     parameter_values |= {
         n: _to_number(start.read_file_value(n))
         for n in values.parameters
         if n not in parameter_values and _follows(values, n)
     }
-    raise_if_mistakes("Loaded.start", values.mistakes[n_mistakes:])
+    raise_if_mistakes("Loaded.start", list(dict.fromkeys(values.mistakes[n_mistakes:])))
     return ImportedStart(initial, parameter_values)
 
 

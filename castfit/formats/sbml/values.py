@@ -9,6 +9,7 @@ Notation: A amount, V size of the compartment, [S] = A/V
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,16 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array
+from castfit.formats.optional import library
 from castfit.formats.sbml.classification import QuantityRole, match_equations, roles_of
 from castfit.formats.sbml.document import SbmlDocument, SbmlQuantity, SpeciesReference
-from castfit.formats.sbml.fast_reactions import FastPart, partition
+from castfit.formats.sbml.fast_reactions import FastPart, partition, settle
 from castfit.formats.sbml.formulas import Scope, UnsupportedSbmlFormula, expression
+from castfit.integrate.intervals import may_jump
 from castfit.model.delay import delay
 
+_RATE = "a rate"  # what stands for rateOf among names
 _ORDER = 40  # nodes of delay lines whose ends events may read: their number must not change
 
 
@@ -123,7 +128,11 @@ class SbmlValues(LazyValues):
         self._own: dict[tuple[str, str], ca.SX] = {}
         self._chosen: dict[str, object] = {}
         self._decide(undetermined)
+        self._fast_equations: tuple[ca.SX, ca.SX] | None = None
+        self.states = {n: ca.SX.sym(n) for n, role in self.roles.items() if role.is_state}
         self._split_fast()
+        self.states = {}  # their names depend on the split
+        self._value_cache.clear()
         for name, role in self.roles.items():
             if role.is_state:
                 self.states[name] = ca.SX.sym(self._state_name(name))
@@ -178,7 +187,9 @@ class SbmlValues(LazyValues):
                     changes[participant.species] = changes.get(participant.species, ca.SX(0)) + change
         coefficients = [v for changes in expressions.values() for v in changes.values()]
         if any(any(n not in self.numbers for n in (s.name() for s in ca.symvar(v))) for v in coefficients):
-            self.mistakes.append("the stoichiometry of a fast reaction varies, or has no value")
+            self.mistakes.append(
+                f"a stoichiometry of the fast reactions {', '.join(expressions)} varies, or has no value"
+            )
             return
         numbers = {r: {s: self.number(v) for s, v in changes.items()} for r, changes in expressions.items()}
         try:
@@ -208,8 +219,9 @@ class SbmlValues(LazyValues):
             for column in self.fast.multiples.T.tolist()
         ]
         z, g = ca.vertcat(*unknowns.values()), ca.vertcat(*residuals)
-        slope = ca.jacobian(g, z)
+        slope, self._fast_equations = ca.jacobian(g, z), (z, g)
         if ca.sprank(slope) < z.numel():
+            self._fast_equations = None
             self.mistakes.append(
                 f"the fast reactions {', '.join(self.fast.reactions)} come to no equilibrium: their laws do not depend "
                 "on all that they change"
@@ -222,6 +234,69 @@ class SbmlValues(LazyValues):
         self._value_cache = saved_values
         solution = -ca.solve(slope, ca.substitute([g], [z], [ca.SX.zeros(z.numel())])[0])
         self._value_cache.update(zip(unknowns, ca.vertsplit(ca.densify(solution)), strict=True))
+
+    def settle_fast_reactions(self, start: StartValues, numbers: Mapping[str, float]) -> dict[str, float]:
+        """Return what the fast reactions determine at a start, by name; a mistake is added if that is nothing.
+
+        Returns an empty mapping if the start is not given by the numbers.
+        """
+        if self._fast_equations is None:
+            return {}
+        (z, residuals), names, n_mistakes = self._fast_equations, self.fast.determined, len(self.mistakes)
+        unknowns = ca.SX.sym("unknowns", z.numel())
+        residuals = start.at_start(ca.substitute([residuals], [z], [unknowns])[0])
+        amounts = ca.vertcat(*(start.amount(n) for n in (*names, *self.fast.state_species)))
+        sizes = ca.vertcat(*(start.size(n) for n in names))
+        inner = {hash(s) for s in ca.vertsplit(unknowns)}
+        symbols = [s for s in ca.symvar(ca.vertcat(residuals, amounts, sizes)) if hash(s) not in inner]
+        if len(self.mistakes) > n_mistakes or not {s.name() for s in symbols} <= numbers.keys():
+            del self.mistakes[n_mistakes:]
+            return {}
+        outputs = [residuals, ca.jacobian(residuals, unknowns), amounts, sizes]
+        function: Any = ca.Function("fast", [unknowns, ca.vertcat(*symbols)], outputs)
+        p = np.array([numbers[s.name()] for s in symbols])
+
+        def evaluate(z: Array) -> list[Array]:
+            return [np.asarray(v, dtype=float) for v in function(z, p)]
+
+        all_amounts, sizes = (values.ravel() for values in evaluate(np.ones(len(names)))[2:])
+
+        def evaluate_rates(determined: Array) -> tuple[Array, Array]:
+            rates, slopes, *_ = evaluate(determined / sizes)
+            return rates.ravel(), slopes / sizes
+
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            settled = settle(
+                evaluate_rates, all_amounts[: len(names)], self.fast.stoichiometry, np.abs(all_amounts).max() or 1.0
+            )
+        if settled is None:
+            self.mistakes.append(
+                f"the fast reactions {', '.join(self.fast.reactions)} come to no equilibrium: "
+                "their laws lead to no stable one from the initial values"
+            )
+            return {}
+        return dict(zip(names, (settled / sizes).tolist(), strict=True))
+
+    def check_fast_reactions(self, start: StartValues) -> None:
+        """Add mistakes if equilibria of fast reactions are not those of the algebraic equations at all times."""
+        if self._fast_equations is None:
+            return
+        z, residuals = self._fast_equations
+        label = f"the fast reactions {', '.join(self.fast.reactions)}"
+        if may_jump(ca.jacobian(residuals, z)):
+            self.mistakes.append(f"the laws of {label} jump")
+        changeable = {*self.fast.determined, *self.fast.state_species}
+        changeable |= {n for n, s in self.states.items() if ca.depends_on(residuals, s)}
+        for event in self.contents.events:
+            if not changeable & event.assignments.keys():
+                continue
+            if self.algebraic:
+                self.mistakes.append(
+                    f"event {event.name} changes the equilibrium of {label}, whose laws are not linear"
+                )
+            new_values = {n: start.at_start(self.formula("an event", tree)) for n, tree in event.assignments.items()}
+            self.settle_fast_reactions(self.start(new_values), self.numbers)
 
     def _decide(self, undetermined: tuple[str, ...]) -> None:
         """Find out what algebraic rules determine, and solve them for it where they are linear."""
@@ -399,13 +474,44 @@ class SbmlValues(LazyValues):
         """
         lag = expression(tau, scope)
         past_value = self._delayed(expression(value, scope), lag)
-        tree = self.contents.initial.get(value.getName() or "") if value.isName() else None
-        if tree is None or lag.is_zero():
+        sources = self._sources(value)
+        is_moved_at_start = bool(sources & {_RATE, *self.fast.determined, *self.fast.state_species})
+        if lag.is_zero() or self.mistakes or not (is_moved_at_start or sources & self.contents.initial.keys()):
             return past_value
-        history = expression(tree, replace(self.start({}).scope, time=self.time))
-        if not ca.depends_on(history, self.time):
+        history = expression(value, self._history)
+        if not (is_moved_at_start or ca.depends_on(history, self.time)):
             return past_value
         return ca.if_else(self.time < lag, ca.substitute([history], [self.time], [self.time - lag])[0], past_value)
+
+    def _sources(self, tree: Any) -> set[str]:
+        """Return the names in a tree, and in the assignment rules of these, and whether it contains a rate."""
+        names = {_RATE} if tree.getType() == library("libsbml").AST_FUNCTION_RATE_OF else set[str]()
+        names |= {tree.getName()} if tree.isName() else names
+        children = [tree.getChild(i) for i in range(tree.getNumChildren())]
+        children += [self.contents.assigned[n] for n in names if n in self.contents.assigned]
+        return names.union(*map(self._sources, children))
+
+    @property
+    def _history(self) -> Scope:
+        """Scope that resolves names before the start: there nothing moves but what initial assignments say of time."""
+        start, contents = self.start({}), self.contents
+
+        def lookup(name: str) -> ca.SX:
+            if name in contents.assigned:
+                return expression(contents.assigned[name], scope)
+            is_timed = name in contents.initial and name not in self.parameters
+            return expression(contents.initial[name], start_scope) if is_timed else start.value(name)
+
+        def delayed(value: Any, tau: Any, inner: Scope) -> ca.SX:
+            earlier = self.time - expression(tau, inner)
+            return ca.substitute([expression(value, inner)], [self.time], [earlier])[0]
+
+        def derivative(value: ca.SX) -> ca.SX:
+            return ca.jacobian(value, self.time)
+
+        start_scope = replace(start.scope, time=self.time)
+        scope = Scope(lookup, self.time, lambda name: derivative(lookup(name)), derivative, delayed, contents.functions)
+        return scope
 
     def _delayed(self, current_value: ca.SX, lag: ca.SX) -> ca.SX:
         if lag.is_zero() or not ca.depends_on(current_value, ca.vertcat(self.time, self.varying)):
@@ -716,15 +822,20 @@ class StartValues(LazyValues):
 
     def state(self, name: str) -> ca.SX:
         """Return the initial value of a quantity's state."""
-        value = self.value(name)
         holds, fast = self.values.holds_amount(name), self.values.fast
         if name in fast.state_species:
-            return self._amount(name) - fast.combined(name, [self._amount(n) for n in fast.determined])
-        return value * self.value(self.values.contents.quantities[name].compartment) if holds else value
+            return self.amount(name) - fast.combined(name, [self.amount(n) for n in fast.determined])
+        return self.amount(name) if holds else self.value(name)
 
-    def _amount(self, name: str) -> ca.SX:
-        amount = self.values.is_amount(name)
-        return self.value(name) * (1 if amount else self.value(self.values.contents.quantities[name].compartment))
+    def amount(self, name: str) -> ca.SX:
+        """Return the amount of a species at the start."""
+        return self.value(name) * self.size(name)
+
+    def size(self, name: str) -> ca.SX:
+        """Return the size by which the value of a species is an amount, 1 if it is one."""
+        if self.values.is_amount(name):
+            return ca.SX(1)
+        return self.value(self.values.contents.quantities[name].compartment)
 
     def at_start(self, value: ca.SX) -> ca.SX:
         """Substitute the initial values of the states, and time 0, into an expression."""

@@ -571,6 +571,81 @@ def test_fast_reactions_that_never_rest_are_named():
         cf.sbml.load(fast(cf.sbml.load_antimony("F: A -> B; 0.3; A = 1; B = 0").sbml))
 
 
+@pytest.mark.parametrize(
+    ("law", "a", "b", "rest"),
+    [
+        ("-A * B", 5.0, 5.0, 10.0),
+        ("A * B", 5.0, 5.0, 0.0),
+        ("A * (A - 2)", 0.5, 5.0, 2.0),
+        ("A * (A - 2)", 3.0, 5.0, 2.0),
+        ("-A * (A - 2)", 1.9, 5.0, 0.0),
+        ("A * (A - 1) * (A - 2)", 1.2, 5.0, 2.0),
+        ("A * (A - 1) * (A - 2)", 0.8, 5.0, 0.0),
+        ("-A * (A - 1) * (A - 2)", 1.2, 5.0, 1.0),
+        ("sin(A)", 4.0, 0.0, 2 * np.pi),
+        ("sin(A)", 7.0, 0.0, 2 * np.pi),
+        ("A^2 - B^2", 3.0, 0.0, 1.5),
+        ("A / (1 + A)", 3.0, 0.0, 0.0),
+        ("1e9 * A * (A - 2e-9)", 1e-9, 5e-9, 2e-9),
+    ],
+)
+def test_fast_reaction_reaches_zero_in_direction_of_its_law(law, a, b, rest):
+    """A' = -law, B' = law, infinitely fast, from A = a: the first zero at which A' falls through zero."""
+    loaded = cf.sbml.load(fast(cf.sbml.load_antimony(f"F: A -> B; {law}; A = {a}; B = {b}").sbml))
+    out = cf.simulate(loaded, times=[0.0, 1.0])
+    np.testing.assert_allclose(out["A"], rest, rtol=1e-6, atol=1e-9 * a)
+    np.testing.assert_allclose(out["B"], a + b - rest, rtol=1e-6, atol=1e-9 * b)
+
+
+def test_fast_reaction_starts_from_the_value_in_a_simulation():
+    loaded = cf.sbml.load(fast(cf.sbml.load_antimony("F: A -> B; A*(A - 1)*(A - 2); A = 0.8; B = 5").sbml))
+    for a, rest in ((0.8, 0.0), (1.2, 2.0)):
+        assert cf.simulate(loaded, {"A": a}, times=[1.0])["A"][0] == pytest.approx(rest, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("F: A -> B; k * A; k = 0", "the fast reactions F come to no equilibrium"),
+        ("F: A -> B; -A", "the fast reactions F come to no equilibrium"),
+        ("F: A -> B; -A * (A - 1)", "the fast reactions F come to no equilibrium"),
+        ("F: A -> B; k * A; k = 0; at time > 1: k = 1", "the fast reactions F come to no equilibrium"),
+        ("F: A -> B; k * A; k = 1; at time > 1: k = 0", "the fast reactions F come to no equilibrium"),
+        ("F: A -> B; k * A; k := piecewise(1, time < 1, 0)", "the laws of the fast reactions F jump"),
+        ("F: A -> B; A * (A - 3); at time > 1: A = 1", "event _E0 changes the equilibrium of the fast reactions F"),
+        ("F: A -> s B; A; s = 1; at time > 1: s = 5", "a stoichiometry of the fast reactions F varies"),
+        ("F: A -> s B; A; s := x; x' = 1; x = 1", "a stoichiometry of the fast reactions F varies"),
+    ],
+)
+def test_fast_reactions_without_one_equilibrium_are_refused_by_name(model, said):
+    text = cf.sbml.load_antimony(f"{model}; A = 2; B = 0").sbml
+    with pytest.raises(cf.InputError, match=said):
+        cf.sbml.load(fast(text))
+
+
+def test_events_may_change_linear_fast_reactions():
+    model = "F: A -> B; k * A - B; k = 1; A = 2; B = 0; at time >= 1: k = 3; at time >= 2: A = 5"
+    out = cf.simulate(cf.sbml.load(fast(cf.sbml.load_antimony(model).sbml)), times=[0.0, 1.0, 2.0])
+    np.testing.assert_allclose(out["A"], [1.0, 0.5, 6.5 / 4], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "early", "late"),
+    [
+        ("x = 5; x' = -x / 2; p := delay(rateOf(x), 1)", 0.0, lambda s: -2.5 * np.exp(-s / 2)),
+        ("x = 5; x' = -x / 2; q := rateOf(x); p := delay(q + x, 1)", 5.0, lambda s: 2.5 * np.exp(-s / 2)),
+        ("x = 5; x' = -x / 2; p := delay(delay(rateOf(x), 0.5), 0.5)", 0.0, lambda s: -2.5 * np.exp(-s / 2)),
+        ("F: A -> B; A; A = 2; B = 3; p := delay(A, 1)", 2.0, lambda s: 0 * s),
+        ("F: A -> B; A; A = 2; B = 3; q := 2 * B; p := delay(q, 1)", 6.0, lambda s: 10 + 0 * s),
+        ("F: A -> B; A - B; A = 2; B = 0; S: B -> ; B; p := delay(A, 1)", 2.0, lambda s: np.exp(-s / 2)),
+    ],
+)
+def test_delayed_value_before_the_start_knows_no_rate_and_no_fast_reaction(model, early, late):
+    loaded = cf.sbml.load(fast(cf.sbml.load_antimony(model).sbml))
+    out = cf.simulate(loaded, times=T, integrator=TIGHT)
+    np.testing.assert_allclose(out["p"], np.where(T < 1, early, late(T - 1)), rtol=1e-6, atol=1e-9)
+
+
 def test_a_delayed_value_before_the_start_and_after_it():
     """x' = -x(t - 1) with x = 1 before the start: polynomials, 1 - t, then 1 - t + (t - 1)^2 / 2, and so on."""
     out = of("x' = -delay(x, 1); x = 1; y := delay(time, 2)")
