@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -34,8 +34,7 @@ from castfit.fit.attempt import FitRun, has_states, with_start_trajectory, with_
 from castfit.fit.build_result import build_result, describe_exact_data
 from castfit.fit.choice import choose
 from castfit.fit.methods import Solver, Transcription, given_parts
-from castfit.fit.refinement import RefinedFit, RefinementProblem, solve_with_refinements
-from castfit.fit.sign_of_guess import SignOfGuess
+from castfit.fit.refinement import RefinedFit, RefinementProblem, SignOfGuess, solve_with_refinements
 from castfit.fit.start import StartingPoint
 from castfit.fit.strategies import add_gap_note, ensure_not_above_start, lowest_visited_point, search_with_fallbacks
 from castfit.integrate.distributed import lanes_divided, worker_mistakes
@@ -231,12 +230,12 @@ def fit(
         second_start=second_start, retry=retry, verify=verify, divided=isinstance(workers, Executor) or workers != 1,
     )  # fmt: skip
     question, refinements = RefinementProblem(problem, start), _refinements(problem.posed, verify=verify)
-    if retry:
-        refinements.append(SignOfGuess)
+    solve = single_fit.fit
+    if refinements:
+        solve = partial(solve_with_refinements, refinements=refinements, solve=solve)
     with Interrupt(), lanes_divided(workers), _progress_line(verbose):
-        return (
-            solve_with_refinements(question, refinements, single_fit.fit) if refinements else single_fit.fit(question)
-        )
+        answer = solve(question)
+        return SignOfGuess(question).refine_until_done(answer, solve) if retry else answer
 
 
 plain_fit = cast("Callable[..., Result]", fit)

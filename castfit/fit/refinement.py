@@ -5,7 +5,7 @@
     delay lines        number of nodes, until the estimates converge               castfit.fit.delay_refinement
     smooth inputs      weights of the roughness penalty, by their likelihood       castfit.fit.smoothing_weights
     Laplace priors     which quantities end at their kinks                         castfit.fit.laplace_kinks
-    ratios             sign of the guess and logarithmic scale, without bounds     castfit.fit.sign_of_guess
+    ratios             sign of the guess and logarithmic scale, without bounds     SignOfGuess
     constraints        points in time at which path constraints are enforced       castfit.fit.constraint_exchange
     collocation        elements, until the solution agrees with the integrator     castfit.fit.attempt
 
@@ -20,11 +20,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+import numpy as np
 
 from castfit._support.records import dataclass
+from castfit._support.reprs import join_limited
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
+
+_HUGE_FACTOR = 1e4  # Multiple of the guess above which an estimate without bounds is huge.
+_MIN_COST_DECREASE = 0.01  # Smallest decrease of the cost, half of -2 log L, for which the second search is returned.
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -101,3 +107,63 @@ class RefinedFit(Refinement[RefinementProblem, "Result"]):
 
 def _sums(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
     return {name: a.get(name, 0) + b.get(name, 0) for name in {**a, **b}}
+
+
+class SignOfGuess(RefinedFit):
+    """Second search on the sign of the guesses and on a logarithmic scale, for quantities without bounds.
+
+    The ratio  v s / (K + s)  is the same model at K = inf and at K = -inf, so that a search from positive guesses may
+    end at negative values, or without end, where another optimum is lower:
+
+        fit --> a quantity is negative or huge --> fit with positive quantities, on a logarithmic scale, from the guess
+            --> fit of the original problem from there --> the better of the first and the last
+    """
+
+    subject = "signs of quantities without bounds"
+
+    def __init__(self, question: RefinementProblem) -> None:
+        self.question, self.results, self.names = question, list[Result](), list[str]()
+
+    def next_question(self, answer: Result) -> RefinementProblem | None:
+        """Return the problem on a logarithmic scale, then the original problem from the end of that search."""
+        self.results.append(answer)
+        first, problem, start = self.results[0], self.question.problem.posed, self.question.start
+        is_at_guess = start is None or isinstance(start, Mapping)  # other refinements continue from a result
+        if answer.status.cut_off or len(self.results) > 2 or not is_at_guess:
+            return None
+        if len(self.results) == 2:
+            is_better = answer.cost < first.cost - _MIN_COST_DECREASE
+            return RefinementProblem(self.question.problem, answer.values, is_near_solution=True) if is_better else None
+        guesses = problem.to_natural(
+            problem.guess if start is None else problem.theta_from(cast("Mapping[str, float]", start))
+        )
+        is_unbounded = np.array([
+            q.kind == "parameter" and q.scale == "linear" and q.prior is None
+            and np.isinf([q.lower, q.upper]).all() and q.symbol_name not in problem.unguessed | problem.noise_parameters
+            for q in problem.quantities
+        ], dtype=np.bool_)  # fmt: skip
+        ends = problem.to_natural(answer.theta)
+        has_left = is_unbounded & ((ends < 0.0) | (ends > _HUGE_FACTOR * guesses))
+        if not has_left.any() or (guesses <= 0.0)[is_unbounded].any():
+            return None
+        self.names = [name for name, is_listed in zip(problem.names, has_left, strict=True) if is_listed]
+        quantities = [
+            replace(q, guess=float(guess), lower=0.0, scale="log") if is_searched else q
+            for q, guess, is_searched in zip(problem.quantities, guesses, is_unbounded, strict=True)
+        ]
+        return RefinementProblem(problem.with_quantities(quantities), start, is_near_solution=True)
+
+    def conclude(self, answer: Result) -> Result:
+        """Return the second search if it ended lower, and name both ends; otherwise return the first."""
+        first, last = self.results[0], self.results[-1]
+        if len(self.results) == 1:
+            return first
+        if len(self.results) < 3 or not (last.success and last.cost < first.cost - _MIN_COST_DECREASE):
+            return replace(first, iterations=answer.iterations, time=answer.time)
+        listing = join_limited(f"{name} = {first.values[name]:.4g}" for name in self.names)
+        note = (
+            f"The first search left the guesses and ended at {listing} ({first.measure} = {first.objective:.6g}); "
+            f"a search with positive values on a logarithmic scale found this result ({last.measure} = "
+            f"{last.objective:.6g})."
+        )
+        return answer.with_status(answer.status, f"{answer.message} {note}")
