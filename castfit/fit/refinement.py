@@ -129,7 +129,7 @@ class SignOfGuess(RefinedFit):
         self.results.append(answer)
         first, problem, start = self.results[0], self.question.problem.posed, self.question.start
         is_at_guess = start is None or isinstance(start, Mapping)  # other refinements continue from a result
-        if answer.status.cut_off or len(self.results) > 2 or not is_at_guess:
+        if answer.status.cut_off or len(self.results) > 2 or not is_at_guess or problem.prior_terms:
             return None
         if len(self.results) == 2:
             is_better = answer.cost < first.cost - _MIN_COST_DECREASE
