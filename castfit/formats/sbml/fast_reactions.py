@@ -18,9 +18,9 @@ n the extents of the independent reactions; it is stable, so that it can be foll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import casadi as ca
 import numpy as np
@@ -90,43 +90,33 @@ def partition(stoichiometry: Mapping[str, Mapping[str, ca.SX]], numbers: Mapping
     return FastPart(reactions, multiples, determined, retained, ca.densify(share), own_stoichiometry)
 
 
-def settle(
-    evaluate: Callable[[Array], tuple[Array, Array]], amounts: Array, stoichiometry: Array, size: float
-) -> Array | None:
-    """Return the amounts (n,) at which fast reactions come to rest; None if they reach no stable equilibrium.
+def settle(evaluate: Any, size: float) -> Array | None:
+    """Return the extents (n,) at which independent reactions come to rest; None if they reach no stable equilibrium.
 
-    evaluate : rates of the independent reactions (n,), and their derivatives by the amounts (n, n)
-    amounts : amounts of the determined species at the start
-    stoichiometry : N_d, (n, n)
+    evaluate : rates (n, 1) of these reactions, and their derivatives (n, n), as functions of the extents, from zero on
     size : magnitude of the amounts
     """
+    extents, duration = np.zeros(evaluate.size1_in(0)), 0.0
 
-    def move(_: float, extents: Array) -> Array:
-        return evaluate(amounts + stoichiometry @ extents)[0]
+    def move(_: float, n: Array) -> Array:
+        rates = np.asarray(evaluate(n)[0], dtype=float)[:, 0]
+        return rates if np.abs(n).max() <= _MAX_SETTLING_DISTANCE * size else np.full(n.size, np.nan)
 
-    def find_runaway(_: float, extents: Array) -> float:
-        return _MAX_SETTLING_DISTANCE * size - float(np.abs(extents).max())
-
-    cast("Any", find_runaway).terminal = True
-    rates, slopes = evaluate(amounts)
-    speed = np.abs(rates).max() / size + np.abs(slopes @ stoichiometry).max()
-    extents, duration = np.zeros(amounts.size), 10.0 / speed if 0.0 < speed < np.inf else 0.0
-    for _ in range(_MAX_SETTLING_ROUNDS if duration else 0):
-        try:
-            solution: Any = solve_ivp(
-                move, (0.0, duration), extents, "BDF", events=find_runaway, rtol=1e-8, atol=1e-11 * size
-            )
-        except ValueError:  # SciPy's matrices contain numbers that are not finite
-            break
-        extents, duration = solution.y[:, -1], 10.0 * duration
-        rates, slopes = evaluate(amounts + stoichiometry @ extents)
-        slopes = slopes @ stoichiometry
-        if solution.status or not np.isfinite(slopes).all():
+    for _ in range(_MAX_SETTLING_ROUNDS):
+        rates, slopes = (np.asarray(values, dtype=float) for values in evaluate(extents)[:2])
+        speed = np.abs(rates).max() / size + np.abs(slopes).max()
+        if not 0.0 < speed < np.inf:
             break
         if np.linalg.eigvals(slopes).real.max() < -_MIN_STABLE_RATE * np.abs(slopes).max():
-            correction = np.linalg.solve(slopes, rates)
+            correction = np.linalg.solve(slopes, rates[:, 0])
             if np.abs(correction).max() <= _SETTLED_RTOL * size:
-                return amounts + stoichiometry @ (extents - correction)
+                return extents - correction
+        duration = 10.0 * (duration or 1.0 / speed)
+        try:
+            solution: Any = solve_ivp(move, (0.0, duration), extents, "BDF", rtol=1e-8, atol=1e-11 * size)
+        except ValueError:  # SciPy's matrices contain numbers that are not finite
+            break
+        extents = solution.y[:, -1]
     return None
 
 

@@ -314,9 +314,11 @@ def _started(values: SbmlValues, user_values: Mapping[str, Any]) -> ImportedStar
     initial |= {n: _to_number(start.at_start(f.value.symbol)) for n, f in values.followed.items()}
     initial |= {n: v for n in values.algebraic if (v := quantities[n].value) is not None and np.isfinite(v)}
     parameter_values = {n: _to_number(v) for n, v in read_values.items() if n in values.parameters}
-    numbers = {**values.numbers, **{n: v for n, v in parameter_values.items() if isinstance(v, float)}}
-    settled = values.settle_fast_reactions(start, numbers) or values.settle_fast_reactions(values.start({}), numbers)
-    initial |= {n: v for n, v in settled.items() if n in values.algebraic}
+    numbers = values.numbers | {n: v for n, v in parameter_values.items() if isinstance(v, float)}
+    equilibrium = values.settle_fast_reactions(start, numbers) or values.settle_fast_reactions(
+        values.start({}), numbers
+    )
+    initial |= {n: v for n, v in equilibrium.items() if n in values.algebraic}
     parameter_values |= {
         n: _to_number(start.read_file_value(n))
         for n in values.parameters

@@ -9,7 +9,6 @@ Notation: A amount, V size of the compartment, [S] = A/V
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,6 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arrays import Array
 from castfit.formats.optional import library
 from castfit.formats.sbml.classification import QuantityRole, match_equations, roles_of
 from castfit.formats.sbml.document import SbmlDocument, SbmlQuantity, SpeciesReference
@@ -128,14 +126,11 @@ class SbmlValues(LazyValues):
         self._own: dict[tuple[str, str], ca.SX] = {}
         self._chosen: dict[str, object] = {}
         self._decide(undetermined)
-        self._fast_equations: tuple[ca.SX, ca.SX] | None = None
+        self._fast_equations = ca.SX(0, 1), ca.SX(0, 1)
         self.states = {n: ca.SX.sym(n) for n, role in self.roles.items() if role.is_state}
         self._split_fast()
-        self.states = {}  # their names depend on the split
-        self._value_cache.clear()
-        for name, role in self.roles.items():
-            if role.is_state:
-                self.states[name] = ca.SX.sym(self._state_name(name))
+        self._value_cache.clear()  # names of states depend on the split
+        self.states = {n: ca.SX.sym(self._state_name(n)) for n, role in self.roles.items() if role.is_state}
         for name in self.contents.quantities:
             if self.roles[name] is QuantityRole.CONSTANT:
                 self.value(name)
@@ -219,14 +214,14 @@ class SbmlValues(LazyValues):
             for column in self.fast.multiples.T.tolist()
         ]
         z, g = ca.vertcat(*unknowns.values()), ca.vertcat(*residuals)
-        slope, self._fast_equations = ca.jacobian(g, z), (z, g)
+        slope = ca.jacobian(g, z)
         if ca.sprank(slope) < z.numel():
-            self._fast_equations = None
             self.mistakes.append(
                 f"the fast reactions {', '.join(self.fast.reactions)} come to no equilibrium: their laws do not depend "
                 "on all that they change"
             )
             return
+        self._fast_equations = z, g
         if ca.depends_on(slope, z):
             self.algebraic.update(unknowns)
             self.residuals.update(zip(unknowns, residuals, strict=True))
@@ -236,67 +231,51 @@ class SbmlValues(LazyValues):
         self._value_cache.update(zip(unknowns, ca.vertsplit(ca.densify(solution)), strict=True))
 
     def settle_fast_reactions(self, start: StartValues, numbers: Mapping[str, float]) -> dict[str, float]:
-        """Return what the fast reactions determine at a start, by name; a mistake is added if that is nothing.
+        """Return the equilibrium values of the species that fast reactions determine, by name.
 
-        Returns an empty mapping if the start is not given by the numbers.
+        The mapping is empty if the start is not given by the numbers, or if a mistake is added because the reactions
+        reach no stable equilibrium.
         """
-        if self._fast_equations is None:
-            return {}
         (z, residuals), names, n_mistakes = self._fast_equations, self.fast.determined, len(self.mistakes)
-        unknowns = ca.SX.sym("unknowns", z.numel())
-        residuals = start.at_start(ca.substitute([residuals], [z], [unknowns])[0])
+        if not z.numel():
+            return {}
+        extents = ca.SX.sym("extents", z.numel())
+        changes = ca.vertsplit(ca.DM(self.fast.stoichiometry) @ extents)
+        settled = ca.vertcat(
+            *(start.value(n) + change / start.size(n) for n, change in zip(names, changes, strict=True))
+        )
+        residuals = start.at_start(ca.substitute([residuals], [z], [settled])[0])
         amounts = ca.vertcat(*(start.amount(n) for n in (*names, *self.fast.state_species)))
-        sizes = ca.vertcat(*(start.size(n) for n in names))
-        inner = {hash(s) for s in ca.vertsplit(unknowns)}
-        symbols = [s for s in ca.symvar(ca.vertcat(residuals, amounts, sizes)) if hash(s) not in inner]
+        outputs = [residuals, ca.jacobian(residuals, extents), settled, amounts]
+        symbols = ca.symvar(ca.substitute([ca.veccat(*outputs)], [extents], [ca.DM.zeros(extents.numel())])[0])
         if len(self.mistakes) > n_mistakes or not {s.name() for s in symbols} <= numbers.keys():
             del self.mistakes[n_mistakes:]
             return {}
-        outputs = [residuals, ca.jacobian(residuals, unknowns), amounts, sizes]
-        function: Any = ca.Function("fast", [unknowns, ca.vertcat(*symbols)], outputs)
-        p = np.array([numbers[s.name()] for s in symbols])
-
-        def evaluate(z: Array) -> list[Array]:
-            return [np.asarray(v, dtype=float) for v in function(z, p)]
-
-        all_amounts, sizes = (values.ravel() for values in evaluate(np.ones(len(names)))[2:])
-
-        def evaluate_rates(determined: Array) -> tuple[Array, Array]:
-            rates, slopes, *_ = evaluate(determined / sizes)
-            return rates.ravel(), slopes / sizes
-
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            settled = settle(
-                evaluate_rates, all_amounts[: len(names)], self.fast.stoichiometry, np.abs(all_amounts).max() or 1.0
-            )
-        if settled is None:
+        outputs = ca.substitute(outputs, symbols, [ca.SX(numbers[s.name()]) for s in symbols])
+        function: Any = ca.Function("fast", [extents], outputs)
+        with np.errstate(all="ignore"):
+            equilibrium = settle(function, float(ca.norm_inf(function(0.0)[3])) or 1.0)
+        if equilibrium is None:
             self.mistakes.append(
                 f"the fast reactions {', '.join(self.fast.reactions)} come to no equilibrium: "
                 "their laws lead to no stable one from the initial values"
             )
             return {}
-        return dict(zip(names, (settled / sizes).tolist(), strict=True))
+        return dict(zip(names, np.asarray(function(equilibrium)[2], dtype=float).ravel().tolist(), strict=True))
 
     def check_fast_reactions(self, start: StartValues) -> None:
-        """Add mistakes if equilibria of fast reactions are not those of the algebraic equations at all times."""
-        if self._fast_equations is None:
-            return
+        """Add a mistake if fast reactions may leave the equilibrium that the algebraic equations follow."""
         z, residuals = self._fast_equations
         label = f"the fast reactions {', '.join(self.fast.reactions)}"
-        if may_jump(ca.jacobian(residuals, z)):
-            self.mistakes.append(f"the laws of {label} jump")
-        changeable = {*self.fast.determined, *self.fast.state_species}
-        changeable |= {n for n, s in self.states.items() if ca.depends_on(residuals, s)}
+        self.mistakes += [f"the laws of {label} jump"] if may_jump(ca.jacobian(residuals, z)) else []
+        dependencies = {*self.fast.determined, *self.fast.state_species}
+        dependencies |= {n for n, s in self.states.items() if ca.depends_on(residuals, s)}
         for event in self.contents.events:
-            if not changeable & event.assignments.keys():
-                continue
-            if self.algebraic:
-                self.mistakes.append(
-                    f"event {event.name} changes the equilibrium of {label}, whose laws are not linear"
-                )
-            new_values = {n: start.at_start(self.formula("an event", tree)) for n, tree in event.assignments.items()}
-            self.settle_fast_reactions(self.start(new_values), self.numbers)
+            if dependencies & event.assignments.keys():
+                message = f"event {event.name} changes the equilibrium of {label}, whose laws are not linear"
+                self.mistakes += [message] if self.algebraic else []
+                assigned = {n: start.at_start(self.formula("an event", tree)) for n, tree in event.assignments.items()}
+                self.settle_fast_reactions(self.start(assigned), self.numbers)
 
     def _decide(self, undetermined: tuple[str, ...]) -> None:
         """Find out what algebraic rules determine, and solve them for it where they are linear."""
@@ -484,17 +463,18 @@ class SbmlValues(LazyValues):
         return ca.if_else(self.time < lag, ca.substitute([history], [self.time], [self.time - lag])[0], past_value)
 
     def _sources(self, tree: Any) -> set[str]:
-        """Return the names in a tree, and in the assignment rules of these, and whether it contains a rate."""
-        names = {_RATE} if tree.getType() == library("libsbml").AST_FUNCTION_RATE_OF else set[str]()
-        names |= {tree.getName()} if tree.isName() else names
+        """Return the names in a tree and in the assignment rules of these, and `_RATE` if it contains a rate."""
+        is_rate = tree.getType() == library("libsbml").AST_FUNCTION_RATE_OF
+        names = {tree.getName()} if tree.isName() else {_RATE} if is_rate else set[str]()
         children = [tree.getChild(i) for i in range(tree.getNumChildren())]
         children += [self.contents.assigned[n] for n in names if n in self.contents.assigned]
         return names.union(*map(self._sources, children))
 
     @property
     def _history(self) -> Scope:
-        """Scope that resolves names before the start: there nothing moves but what initial assignments say of time."""
-        start, contents = self.start({}), self.contents
+        """Scope that resolves names before the start: as at the start, unless an initial assignment contains time."""
+        contents, start = self.contents, self.start({})
+        start_scope = replace(start.scope, time=self.time)
 
         def lookup(name: str) -> ca.SX:
             if name in contents.assigned:
@@ -502,15 +482,15 @@ class SbmlValues(LazyValues):
             is_timed = name in contents.initial and name not in self.parameters
             return expression(contents.initial[name], start_scope) if is_timed else start.value(name)
 
-        def delayed(value: Any, tau: Any, inner: Scope) -> ca.SX:
-            earlier = self.time - expression(tau, inner)
-            return ca.substitute([expression(value, inner)], [self.time], [earlier])[0]
-
-        def derivative(value: ca.SX) -> ca.SX:
-            return ca.jacobian(value, self.time)
-
-        start_scope = replace(start.scope, time=self.time)
-        scope = Scope(lookup, self.time, lambda name: derivative(lookup(name)), derivative, delayed, contents.functions)
+        scope = replace(
+            start_scope,
+            lookup=lookup,
+            rate=lambda name: ca.jacobian(lookup(name), self.time),
+            derivative=lambda value: ca.jacobian(value, self.time),
+            delayed=lambda value, tau, inner: ca.substitute(
+                [expression(value, inner)], [self.time], [self.time - expression(tau, inner)]
+            )[0],
+        )
         return scope
 
     def _delayed(self, current_value: ca.SX, lag: ca.SX) -> ca.SX:
@@ -833,9 +813,8 @@ class StartValues(LazyValues):
 
     def size(self, name: str) -> ca.SX:
         """Return the size by which the value of a species is an amount, 1 if it is one."""
-        if self.values.is_amount(name):
-            return ca.SX(1)
-        return self.value(self.values.contents.quantities[name].compartment)
+        is_amount = self.values.is_amount(name)
+        return ca.SX(1) if is_amount else self.value(self.values.contents.quantities[name].compartment)
 
     def at_start(self, value: ca.SX) -> ca.SX:
         """Substitute the initial values of the states, and time 0, into an expression."""
