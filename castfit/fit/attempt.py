@@ -451,7 +451,7 @@ def _name_underflow(problem: CompiledProblem, solution: Solution) -> Solution:
     is_zero = problem.log & (problem.to_natural(theta) == 0.0) & (theta > problem.bounds[0])
     if not (solution.status.success and is_zero.any()):
         return solution
-    names = join_limited(name for name, is_listed in zip(problem.names, is_zero, strict=True) if is_listed)
+    names = join_limited(problem.names[j] for j in np.flatnonzero(is_zero))
     detail = f"{names} became 0, which a logarithmic scale never reaches: use scale='linear' with lower=0."
     return replace(solution, status=Status.DIVERGING, detail=detail)
 

@@ -122,18 +122,21 @@ class SignOfGuess(RefinedFit):
     subject = "signs of quantities without bounds"
 
     def __init__(self, question: RefinementProblem) -> None:
-        self.question, self.results, self.names = question, list[Result](), list[str]()
+        self.question, self.results, self.ends = question, list[Result](), ""
 
     def next_question(self, answer: Result) -> RefinementProblem | None:
         """Return the problem on a logarithmic scale, then the original problem from the end of that search."""
         self.results.append(answer)
-        first, problem, start = self.results[0], self.question.problem.posed, self.question.start
-        is_at_guess = start is None or isinstance(start, Mapping)  # other refinements continue from a result
-        if answer.status.cut_off or len(self.results) > 2 or not is_at_guess or problem.prior_terms:
+        problem, start = self.question.problem.posed, self.question.start
+        if (
+            len(self.results) == 2
+            and not answer.status.cut_off
+            and answer.cost < self.results[0].cost - _MIN_COST_DECREASE
+        ):
+            return RefinementProblem(self.question.problem, answer.values, is_near_solution=True)
+        # Other refinements continue from a result, which is no guess.
+        if answer.status.cut_off or len(self.results) > 1 or not (start is None or isinstance(start, Mapping)):
             return None
-        if len(self.results) == 2:
-            is_better = answer.cost < first.cost - _MIN_COST_DECREASE
-            return RefinementProblem(self.question.problem, answer.values, is_near_solution=True) if is_better else None
         guesses = problem.to_natural(
             problem.guess if start is None else problem.theta_from(cast("Mapping[str, float]", start))
         )
@@ -143,27 +146,27 @@ class SignOfGuess(RefinedFit):
             for q in problem.quantities
         ], dtype=np.bool_)  # fmt: skip
         ends = problem.to_natural(answer.theta)
-        has_left = is_unbounded & ((ends < 0.0) | (ends > _HUGE_FACTOR * guesses))
-        if not has_left.any() or (guesses <= 0.0)[is_unbounded].any():
+        rows = [*zip(problem.quantities, guesses.tolist(), ends.tolist(), is_unbounded, strict=True)]
+        self.ends = join_limited(
+            f"{q.name} = {end:.4g}"
+            for q, guess, end, is_searched in rows
+            if is_searched and not 0.0 <= end <= _HUGE_FACTOR * guess
+        )
+        if not self.ends or (guesses <= 0.0)[is_unbounded].any():
             return None
-        self.names = [name for name, is_listed in zip(problem.names, has_left, strict=True) if is_listed]
         quantities = [
-            replace(q, guess=float(guess), lower=0.0, scale="log") if is_searched else q
-            for q, guess, is_searched in zip(problem.quantities, guesses, is_unbounded, strict=True)
+            replace(q, guess=guess, lower=0.0, scale="log") if is_searched else q for q, guess, _, is_searched in rows
         ]
         return RefinementProblem(problem.with_quantities(quantities), start, is_near_solution=True)
 
     def conclude(self, answer: Result) -> Result:
         """Return the second search if it ended lower, and name both ends; otherwise return the first."""
-        first, last = self.results[0], self.results[-1]
-        if len(self.results) == 1:
-            return first
-        if len(self.results) < 3 or not (last.success and last.cost < first.cost - _MIN_COST_DECREASE):
-            return replace(first, iterations=answer.iterations, time=answer.time)
-        listing = join_limited(f"{name} = {first.values[name]:.4g}" for name in self.names)
-        note = (
-            f"The first search left the guesses and ended at {listing} ({first.measure} = {first.objective:.6g}); "
-            f"a search with positive values on a logarithmic scale found this result ({last.measure} = "
-            f"{last.objective:.6g})."
+        first = self.results[0]
+        if len(self.results) < 3 or not (answer.success and answer.cost < first.cost - _MIN_COST_DECREASE):
+            return first if answer is first else replace(first, iterations=answer.iterations, time=answer.time)
+        return answer.with_status(
+            answer.status,
+            f"{answer.message} The first search left the guesses and ended at {self.ends} ({first.measure} = "
+            f"{first.objective:.6g}); a search with positive values on a logarithmic scale found this result "
+            f"({answer.measure} = {answer.objective:.6g}).",
         )
-        return answer.with_status(answer.status, f"{answer.message} {note}")
