@@ -86,8 +86,7 @@ def worst_violation(
                     continue
                 unit = float(chain.constraint_unit[0, j])
                 g = np.asarray(value, dtype=float).ravel()
-                excess = np.maximum(c.lower - g, g - c.upper)
-                peaks = _peaks(times, excess, _PATH_CONSTRAINT_TOLERANCE * unit)
+                peaks = _peaks(times, np.maximum(c.lower - g, g - c.upper), _PATH_CONSTRAINT_TOLERANCE * unit)
                 peak_times += [t for t, _ in peaks]
                 highest_peak = max(((e, t) for t, e in peaks), default=None)
                 if highest_peak is not None and (worst_peak is None or highest_peak[0] / unit > worst_peak[0]):
@@ -102,8 +101,7 @@ def _refined_grid(times: Array, start: float) -> Array:
     """Return a grid with several times between any two constraint points or events."""
     marks = np.unique(np.append(times, start))
     parts = np.arange(_CHECKS_PER_INTERVAL) / _CHECKS_PER_INTERVAL
-    inner = (marks[:-1, None] + np.diff(marks)[:, None] * parts).ravel()
-    return np.append(inner, marks[-1])
+    return np.append((marks[:-1, None] + np.diff(marks)[:, None] * parts).ravel(), marks[-1])
 
 
 def _peaks(times: Array, excess: Array, threshold: float) -> Sequence[tuple[float, float]]:

@@ -59,8 +59,7 @@ class CorrelatedErrors(RefinedFit):
 
     def __init__(self, question: RefinementProblem) -> None:
         self.problem = question.problem
-        compiled_problem = self.problem.posed
-        self.correlations = compiled_problem.correlations
+        self.correlations = self.problem.posed.correlations
         self.labels = tuple(
             dict.fromkeys(c.label for c in self.correlations if isinstance(c, TimeCorrelation) and c.label)
         )

@@ -108,8 +108,7 @@ def _root(y: Array, covariance: Array, log: Mask) -> list[Array]:
     root = np.linalg.cholesky(covariance[np.ix_(order, order)]) if order.size else np.empty((0, 0))
     columns = np.zeros((order.size, y.size))
     columns[:, order] = root.T
-    independent_columns = np.diag(_INITIAL_WIDTH_FRACTION * sizes)[~free]
-    return [*columns, *independent_columns]
+    return [*columns, *np.diag(_INITIAL_WIDTH_FRACTION * sizes)[~free]]
 
 
 def _shift_quantities(y: Array, shift: Array, log: Mask) -> Array:

@@ -151,8 +151,7 @@ def sensitivities(
     """Return d y / d theta of outputs at times along the model's equations: (n, n_outputs, n_theta), search scale."""
     names = compiled_problem.model.output_names
     staged = simulated(compiled_problem, condition, times, theta, options, names)
-    slopes = output_derivatives(staged, staged.linearize(theta), theta)
-    return slopes.reshape(times.size, len(names), theta.size)
+    return output_derivatives(staged, staged.linearize(theta), theta).reshape(times.size, len(names), theta.size)
 
 
 def deviation(

@@ -391,8 +391,7 @@ def confidence_region(result: Result, confidence_level: float) -> ConfidenceRegi
     rank = int(np.count_nonzero(~is_at_bound)) - undetermined.shape[0] if result.rank < 0 else result.rank
     radius, factor = _radius(confidence_level, rank, dof), quantile(confidence_level, dof)
     errors = np.sqrt(np.sum(root**2, axis=1))
-    is_undetermined = np.isinf(result.covariance.diagonal())
-    errors = np.where(is_at_bound, np.nan, np.where(is_undetermined, np.inf, errors))
+    errors = np.where(is_at_bound, np.nan, np.where(np.isinf(result.covariance.diagonal()), np.inf, errors))
     with np.errstate(divide="ignore"):
         conditional_errors = 1.0 / np.sqrt(
             np.maximum(information.diagonal(), 0.0)

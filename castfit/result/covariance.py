@@ -404,8 +404,7 @@ def _compact(root: Array, correction: Array) -> Array:
         return np.full(correction.shape, np.nan)
     size = np.sqrt(np.maximum(np.diag(correction), 0.0))
     S, V = np.linalg.eigh(correction / np.outer(positive(size), positive(size)))
-    stacked_roots = np.hstack([root, size[:, None] * V * np.sqrt(np.maximum(S, 0.0))])
-    triangular = upper_factor(stacked_roots.T)
+    triangular = upper_factor(np.hstack([root, size[:, None] * V * np.sqrt(np.maximum(S, 0.0))]).T)
     return triangular[: root.shape[0]].T
 
 

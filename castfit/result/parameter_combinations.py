@@ -132,8 +132,7 @@ def format_combination(
     if not logarithmic[is_term].any():
         first_index = int(np.argmax(is_term))
         unit = float(magnitudes[first_index] / h[first_index])
-        weights = np.where(is_term, h * unit / magnitudes, 0.0)
-        return weighted_sum(names, weights), abs(unit)
+        return weighted_sum(names, np.where(is_term, h * unit / magnitudes, 0.0)), abs(unit)
     terms = [f"log|{n}|" if log else f"{n}/{m:.3g}" for n, log, m in zip(names, logarithmic, magnitudes, strict=True)]
     return weighted_sum(terms, h), 1.0
 

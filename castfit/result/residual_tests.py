@@ -42,8 +42,8 @@ _FEWEST_NORMAL = 8  # values for the test of normality, for which Stephens's cor
 _MAX_N_EXACT_DISTRIBUTION = 100  # values up to which the distribution of the correlation is integrated
 _MAX_N_PERMUTATIONS = 8  # values up to which all permutations are counted
 _ALTERNATING_TAIL_SHARE = 0.05  # Share of the significance level for negative correlation of neighbours.
-# Values removed after the last outlier, after which only residuals of so many median residuals are removed.
-_MAX_N_MASKED, _MASKED_MEDIANS = 25, 6.0
+# Values of which a fifth is always removed; of more, only residuals of so many median residuals are removed.
+_MAX_N_ALL_STEPS, _MASKED_MEDIANS = 125, 6.0
 _MIN_REMAINING_VARIANCE = 1e-3  # part of the variance of a value that the fit must leave for a test of its residual
 _LOG_U = np.linspace(-16.0, 16.0, 513)  # Nodes of Imhof's integral, whose integrand is smooth in log u.
 
@@ -207,7 +207,7 @@ def outliers(
     for i in range(max(n // (2 if is_sigma_known else 5), 1)):
         z = np.where(w > _MIN_REMAINING_VARIANCE, r / np.sqrt(np.maximum(w, _MIN_REMAINING_VARIANCE)), 0.0)
         j = first_argmax(np.abs(z))
-        if z[j] == 0.0 or (i >= count + _MAX_N_MASKED and np.abs(z[j]) < _MASKED_MEDIANS * np.median(np.abs(z))):
+        if z[j] == 0.0 or (n > _MAX_N_ALL_STEPS and np.abs(z[j]) < _MASKED_MEDIANS * np.median(np.abs(z))):
             break
         u = -(Q[:, :shared] @ Q[j, :shared]) - removed_columns @ removed_columns[j]
         if shared is not None and owners is not None:
@@ -233,8 +233,7 @@ def outliers(
 def _ranks(x: Array) -> Array:
     """Return ranks from 1; equal values get their mean rank."""
     _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
-    last_ranks = np.cumsum(counts)
-    return (last_ranks - 0.5 * (counts - 1))[inverse.ravel()]
+    return (np.cumsum(counts) - 0.5 * (counts - 1))[inverse.ravel()]
 
 
 def adjust_p_values(p_values: Array, weights: Array) -> Array:

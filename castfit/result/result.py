@@ -442,8 +442,7 @@ class Result:
         confidence_level : float, optional
             By default the result's `confidence_level`.
         """
-        level = read_level("confidence_intervals", confidence_level, self.confidence_level)
-        factor = self._quantile(level)
+        factor = self._quantile(read_level("confidence_intervals", confidence_level, self.confidence_level))
         out: dict[str, tuple[float, float]] = {}
         for (name, value), log in zip(self.values.items(), self.log, strict=True):
             reach = factor * self.standard_errors[name]

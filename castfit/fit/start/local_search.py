@@ -247,5 +247,4 @@ def _solve(
     solver = GaussNewton(rule, max_iter=iterations)
     solution = solver.solve(restarted_problem, SolveControl(max(seconds, 1e-3), look_at_iteration))
     work = work_in_simulations(solution.evaluations, solution.v.size)
-    cost = staged.evaluate(solution.v).cost
-    return DescentResult(solution.v, cost, work, is_optimum=solution.status.success)
+    return DescentResult(solution.v, staged.evaluate(solution.v).cost, work, is_optimum=solution.status.success)
