@@ -134,8 +134,8 @@ class SignOfGuess(RefinedFit):
             and answer.cost < self.results[0].cost - _MIN_COST_DECREASE
         ):
             return RefinementProblem(self.question.problem, answer.values, is_near_solution=True)
-        # Other refinements continue from a result, which is no guess.
-        if answer.status.cut_off or len(self.results) > 1 or not (start is None or isinstance(start, Mapping)):
+        is_at_guess = start is None or isinstance(start, Mapping)  # other refinements continue from a result
+        if answer.status.cut_off or len(self.results) > 1 or not is_at_guess or problem.prior_terms:
             return None
         guesses = problem.to_natural(
             problem.guess if start is None else problem.theta_from(cast("Mapping[str, float]", start))
