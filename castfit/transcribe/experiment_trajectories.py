@@ -37,7 +37,7 @@ from castfit.problem.event_schedule import NumericSchedule
 _MIN_OUTPUTS_TO_BUILD = 50  # outputs of a stretch, below which single steps cost less than an integrator
 
 _MAGNITUDE_ROUNDS = 16  # number of rounds; in each, rates of known magnitude determine further magnitudes
-NEGLIGIBLE_STATE_RATIO = 1e-10  # of the magnitude that its rate can produce, below which a state counts as zero
+NEGLIGIBLE_STATE_RATIO = 1e-10  # size relative to what its rate can produce, below which a state counts as zero
 
 _MIN_NETWORK_MAGNITUDE_RATIO = 1e-12  # smallest magnitude relative to the largest, in models of many states
 _MIN_NETWORK_STATES = 100  # number of states from which a model counts as one of many states with one unit

@@ -42,7 +42,7 @@ def test_truth_from_signs_equals_condition(condition):
 
 
 def test_piecewise_of_numbers_has_continuous_differences():
-    """What is located is the zero of time - 1, not a jump from 0 to 1."""
+    """The zero of x - 1 is located, instead of a jump from 0 to 1."""
     (difference,) = Comparisons.from_condition(ca.if_else(x >= 1, 1, 0) > 0.5).differences
     assert ca.is_equal(difference, x - 1, 3)
 

@@ -241,12 +241,12 @@ class SbmlValues(LazyValues):
             return {}
         extents = ca.SX.sym("extents", z.numel())
         changes = ca.vertsplit(ca.DM(self.fast.stoichiometry) @ extents)
-        settled = ca.vertcat(
+        shifted_values = ca.vertcat(
             *(start.value(n) + change / start.size(n) for n, change in zip(names, changes, strict=True))
         )
-        residuals = start.at_start(ca.substitute([residuals], [z], [settled])[0])
+        residuals = start.at_start(ca.substitute([residuals], [z], [shifted_values])[0])
         amounts = ca.vertcat(*(start.amount(n) for n in (*names, *self.fast.state_species)))
-        outputs = [residuals, ca.jacobian(residuals, extents), settled, amounts]
+        outputs = [residuals, ca.jacobian(residuals, extents), shifted_values, amounts]
         symbols = ca.symvar(ca.substitute([ca.veccat(*outputs)], [extents], [ca.DM.zeros(extents.numel())])[0])
         if len(self.mistakes) > n_mistakes or not {s.name() for s in symbols} <= numbers.keys():
             del self.mistakes[n_mistakes:]
@@ -463,7 +463,7 @@ class SbmlValues(LazyValues):
         return ca.if_else(self.time < lag, ca.substitute([history], [self.time], [self.time - lag])[0], past_value)
 
     def _sources(self, tree: Any) -> set[str]:
-        """Return the names in a tree and in the assignment rules of these, and `_RATE` if it contains a rate."""
+        """Collect the names in a tree and in the assignment rules of these, and `_RATE` if it contains a rate."""
         is_rate = tree.getType() == library("libsbml").AST_FUNCTION_RATE_OF
         names = {tree.getName()} if tree.isName() else {_RATE} if is_rate else set[str]()
         children = [tree.getChild(i) for i in range(tree.getNumChildren())]

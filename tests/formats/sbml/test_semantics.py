@@ -572,7 +572,7 @@ def test_fast_reactions_that_never_rest_are_named():
 
 
 @pytest.mark.parametrize(
-    ("law", "a", "b", "rest"),
+    ("law", "a", "b", "equilibrium"),
     [
         ("-A * B", 5.0, 5.0, 10.0),
         ("A * B", 5.0, 5.0, 0.0),
@@ -589,22 +589,22 @@ def test_fast_reactions_that_never_rest_are_named():
         ("1e9 * A * (A - 2e-9)", 1e-9, 5e-9, 2e-9),
     ],
 )
-def test_fast_reaction_reaches_zero_in_direction_of_its_law(law, a, b, rest):
+def test_fast_reaction_reaches_zero_in_direction_of_its_law(law, a, b, equilibrium):
     """A' = -law, B' = law, infinitely fast, from A = a: the first zero at which A' falls through zero."""
     loaded = cf.sbml.load(fast(cf.sbml.load_antimony(f"F: A -> B; {law}; A = {a}; B = {b}").sbml))
     out = cf.simulate(loaded, times=[0.0, 1.0])
-    np.testing.assert_allclose(out["A"], rest, rtol=1e-6, atol=1e-9 * a)
-    np.testing.assert_allclose(out["B"], a + b - rest, rtol=1e-6, atol=1e-9 * b)
+    np.testing.assert_allclose(out["A"], equilibrium, rtol=1e-6, atol=1e-9 * a)
+    np.testing.assert_allclose(out["B"], a + b - equilibrium, rtol=1e-6, atol=1e-9 * b)
 
 
 def test_fast_reaction_starts_from_the_value_in_a_simulation():
     loaded = cf.sbml.load(fast(cf.sbml.load_antimony("F: A -> B; A*(A - 1)*(A - 2); A = 0.8; B = 5").sbml))
-    for a, rest in ((0.8, 0.0), (1.2, 2.0)):
-        assert cf.simulate(loaded, {"A": a}, times=[1.0])["A"][0] == pytest.approx(rest, abs=1e-8)
+    for a, equilibrium in ((0.8, 0.0), (1.2, 2.0)):
+        assert cf.simulate(loaded, {"A": a}, times=[1.0])["A"][0] == pytest.approx(equilibrium, abs=1e-8)
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "message"),
     [
         ("F: A -> B; k * A; k = 0", "the fast reactions F come to no equilibrium"),
         ("F: A -> B; -A", "the fast reactions F come to no equilibrium"),
@@ -617,9 +617,9 @@ def test_fast_reaction_starts_from_the_value_in_a_simulation():
         ("F: A -> s B; A; s := x; x' = 1; x = 1", "a stoichiometry of the fast reactions F varies"),
     ],
 )
-def test_fast_reactions_without_one_equilibrium_are_refused_by_name(model, said):
+def test_fast_reactions_without_one_equilibrium_are_refused_by_name(model, message):
     text = cf.sbml.load_antimony(f"{model}; A = 2; B = 0").sbml
-    with pytest.raises(cf.InputError, match=said):
+    with pytest.raises(cf.InputError, match=message):
         cf.sbml.load(fast(text))
 
 
@@ -746,7 +746,7 @@ def test_value_at_time_of_clock_event_follows_its_comparison(trigger, there):
 
 @pytest.mark.parametrize("moving", ["", "y' = -y; y = 1;"])
 @pytest.mark.parametrize(
-    ("trigger", "there"),
+    ("trigger", "change_at_time"),
     [
         ("floor(time) != 1", 1),
         ("floor(time / 2) >= 1", 1),
@@ -772,13 +772,13 @@ def test_value_at_time_of_clock_event_follows_its_comparison(trigger, there):
         ("piecewise(time > 2, time >= 0.5, false)", 0),
     ],
 )
-def test_value_at_time_of_event_follows_truth_of_trigger_there(trigger, there, moving):
+def test_value_at_time_of_event_follows_truth_of_trigger_there(trigger, change_at_time, moving):
     text = f"species c; c = 5; J: c -> ; 0 * c; k = 0.5; n = 0; {moving} at time > 0.5 && {trigger}: n = n + 1"
     out = of(text, times=[0.0, 1.99, 2.0, 2.01])["n"]
-    before = out[1]
-    assert before == (1.0 if trigger == "floor(time) != 1" else 0.0)
+    previous = out[1]
+    assert previous == (1.0 if trigger == "floor(time) != 1" else 0.0)
     late = 0.0 if "2.5" in trigger else 1.0
-    np.testing.assert_array_equal(out[2:] - before, [there, late])
+    np.testing.assert_array_equal(out[2:] - previous, [change_at_time, late])
 
 
 def test_piecewise_whose_only_condition_is_true_has_its_value():
