@@ -50,7 +50,7 @@ def test_the_nile():
     assert q == pytest.approx(1469, rel=1e-3)
     assert result.errors.sigma**2 == pytest.approx(variance, rel=2e-3)
     assert 1.0 / (result.smoothness["u"] * 99.0) == pytest.approx(q, rel=2e-3)
-    assert "was chosen with the smoothness" in result.message
+    assert "was estimated together with the smoothness" in result.message
 
 
 def test_the_first_forty_years(tmp_path):
