@@ -54,6 +54,7 @@ from castfit.drive.uncertainty.profile.predictions import OutputAt
 DEFAULT_STARTS = 20  # starting points of a search over choices
 _SOFTMAX_SHARPNESS = (30.0, 300.0)  # sharpness b of the soft maximum over samples, one solve after the other
 _MIN_COST_FRACTION = 1e-4  # of the largest cost of a purchase: below it, a weight is set to zero
+_MAX_VALUE_CHANGE = 1e-3  # relative change of the criterion up to which small weights are set to zero
 _MIN_DISCRIMINATION_CHI2 = 1e-6  # bound of chi2 up to which the whole budget cannot distinguish two models
 _MIN_CRITERION_GAIN = 1e-9  # gain of the criterion, relative unless it is a logarithm, that counts as information
 
@@ -403,17 +404,19 @@ def _optimize_samples(
         solution = optimize_weights(goal, pool, start=solution.w, stop=stop) or solution
     if solution is None:
         raise InputError("design", ["the information matrix of all candidates is singular; add candidates"])
-    counts = _drop_unused(solution.w, selection)
+
+    def evaluate_goal(counts: Array) -> float:
+        return float(goal.values(pool.information(counts)) + pool.price @ counts)
+
+    counts, full_value = _drop_unused(solution.w, selection), evaluate_goal(solution.w)
+    if not abs(evaluate_goal(counts) - full_value) <= _MAX_VALUE_CHANGE * abs(full_value):
+        counts = solution.w  # a singular optimum is the limit of designs with small weights
     if exact:
         counts = optimize_counts(goal, pool, selection.positions, solution.w, rng=rng, stop=stop)
         with suppress(StopRequested):
             shift_selection = groups.shift_schedule_times if groups else shift_times
             improvement = None if worst else shift_selection(information, selection, goal, counts, order)
             selection, pool = (selection, pool) if improvement is None else improvement
-
-    def evaluate_goal(counts: Array) -> float:
-        return float(goal.values(pool.information(counts)) + pool.price @ counts)
-
     information = groups.name_schedules(information, counts) if groups else information
     _require_reached(information, goal, pool, counts, exact=exact)
     simple = build_simple_designs(information, selection, counts) if exact else {}

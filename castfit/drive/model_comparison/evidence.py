@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import lgamma
 from typing import Any
 
 import numpy as np
-import scipy
 
 from castfit._support.arrays import Array, Mask
 from castfit._support.public_names import public
@@ -142,7 +142,7 @@ def _constant(compiled_problem: CompiledProblem) -> float:
     group = groups(compiled_problem)
     for size in np.bincount(group[group >= 0]).tolist():
         m = 0.5 * size  # for the integral of L / sigma, relative to the largest L
-        total += float(np.log(0.5) + scipy.special.gammaln(m) + m - m * np.log(m))
+        total += float(np.log(0.5) + lgamma(m) + m - m * np.log(m))
     return total
 
 
@@ -180,7 +180,7 @@ def _log_allowed_mass(compiled_problem: CompiledProblem, result: Result) -> floa
     if not near.size:
         return 0.0
     (low, high), unit_rows = ends[near].T, rows[near] / deviations[near, None]
-    normal = multivariate_normal(cov=unit_rows @ unit_rows.T, allow_singular=True, seed=0)
+    normal: Any = multivariate_normal(cov=unit_rows @ unit_rows.T, allow_singular=True, seed=0)
     return float(np.log(normal.cdf(high, lower_limit=low)))
 
 

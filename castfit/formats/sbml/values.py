@@ -254,7 +254,8 @@ class SbmlValues(LazyValues):
         outputs = ca.substitute(outputs, symbols, [ca.SX(numbers[s.name()]) for s in symbols])
         function: Any = ca.Function("fast", [extents], outputs)
         with np.errstate(all="ignore"):
-            equilibrium = settle(function, float(ca.norm_inf(function(0.0)[3])) or 1.0)
+            amounts_at_zero = np.asarray(function(0.0)[3], dtype=float)
+            equilibrium = settle(function, float(np.abs(amounts_at_zero).max(initial=0.0)) or 1.0)
         if equilibrium is None:
             self.mistakes.append(
                 f"the fast reactions {', '.join(self.fast.reactions)} come to no equilibrium: "
@@ -482,15 +483,16 @@ class SbmlValues(LazyValues):
             is_timed = name in contents.initial and name not in self.parameters
             return expression(contents.initial[name], start_scope) if is_timed else start.value(name)
 
-        scope = replace(
-            start_scope,
-            lookup=lookup,
-            rate=lambda name: ca.jacobian(lookup(name), self.time),
-            derivative=lambda value: ca.jacobian(value, self.time),
-            delayed=lambda value, tau, inner: ca.substitute(
-                [expression(value, inner)], [self.time], [self.time - expression(tau, inner)]
-            )[0],
-        )
+        def rate(name: str) -> ca.SX:
+            return ca.jacobian(lookup(name), self.time)
+
+        def derivative(value: ca.SX) -> ca.SX:
+            return ca.jacobian(value, self.time)
+
+        def delayed(value: Any, lag: Any, inner: Scope) -> ca.SX:
+            return ca.substitute([expression(value, inner)], [self.time], [self.time - expression(lag, inner)])[0]
+
+        scope = replace(start_scope, lookup=lookup, rate=rate, derivative=derivative, delayed=delayed)
         return scope
 
     def _delayed(self, current_value: ca.SX, lag: ca.SX) -> ca.SX:
