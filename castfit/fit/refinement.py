@@ -147,13 +147,14 @@ class SignOfGuess(RefinedFit):
         ], dtype=np.bool_)  # fmt: skip
         ends = problem.to_natural(answer.theta)
         rows = [*zip(problem.quantities, guesses.tolist(), ends.tolist(), is_unbounded, strict=True)]
-        self.ends = join_limited(
+        left = [
             f"{q.name} = {end:.4g}"
             for q, guess, end, is_searched in rows
             if is_searched and not 0.0 <= end <= _HUGE_FACTOR * guess
-        )
-        if not self.ends or (guesses <= 0.0)[is_unbounded].any():
+        ]
+        if not left or (guesses <= 0.0)[is_unbounded].any():
             return None
+        self.ends = join_limited(left)
         quantities = [
             replace(q, guess=guess, lower=0.0, scale="log") if is_searched else q for q, guess, _, is_searched in rows
         ]

@@ -108,7 +108,8 @@ class Comparisons:
         if not {s.name() for s in ca.symvar(formula)} <= {s.name() for s in symbols}:
             return self._compare(ca.OP_NE, ca.SX(0), e)  # a number, which is true unless it is zero
         truths = [self._compare(c.op(), c.dep(0), c.dep(1)) for _, c in comparisons.values()]
-        return ca.substitute([formula != 0], [ca.vertcat(*symbols)], [ca.vertcat(*truths)])[0]
+        is_truth = formula.is_symbolic() or is_condition(formula)
+        return ca.substitute([formula if is_truth else formula != 0], [ca.vertcat(*symbols)], [ca.vertcat(*truths)])[0]
 
     def _compare(self, op: int, left: ca.SX, right: ca.SX) -> ca.SX:
         """Return the truth of a comparison, of each pair of values if these are piecewise."""
