@@ -10,6 +10,7 @@ from typing import IO, cast
 import pytest
 
 import castfit as cf
+from castfit._support.blas_threads import blas_kernel
 from tests.saved import calls, problems
 from tests.saved.facts import collect_facts, list_differences
 
@@ -18,6 +19,11 @@ EXPECTED = json.loads((DATA / "expected.json").read_text(encoding="utf-8"))
 """Per file its class, the name of its problem or call in this folder, and the numbers that castfit 0.3 computed."""
 
 RERUN_RTOL = 1e-7
+LAST_BIT_RTOL = 1e-15
+"""Relative accuracy of numbers that are computed from loaded ones, which differ between processors in the last bit."""
+
+EXACT_KERNELS = {"SkylakeX"}
+"""BLAS kernels on which fits are known to end at the exact bits of the files."""
 
 SAVED = [name for name, entry in EXPECTED.items() if "call" not in entry]
 CHECKPOINTS = [name for name, entry in EXPECTED.items() if "call" in entry]
@@ -57,13 +63,28 @@ def test_a_checkpoint_is_continued_to_the_same_numbers(name: str, folder: Path) 
     if entry.get("is_result_file"):
         loaded = getattr(cf, entry["class_name"]).load(path)
         loaded_values = entry.get("values_when_loaded", values)
-        assert loaded_values is None or not list_differences(loaded_values, collect_facts(loaded))
+        assert loaded_values is None or not list_differences(loaded_values, collect_facts(loaded), LAST_BIT_RTOL)
     size = path.stat().st_size
-    result = getattr(calls, entry["call"])(checkpoint=path, resume=True, verbose=0)
+    try:
+        result = getattr(calls, entry["call"])(checkpoint=path, resume=True, verbose=0)
+    except cf.InputError as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+    if _saved_only_a_hash(path) and blas_kernel() not in EXACT_KERNELS and refusal:
+        assert "castfit 0.3 wrote it on another kind of processor" in refusal
+        assert path.stat().st_size == size
+        return
+    assert not refusal
     expected_values = values or EXPECTED[entry["values_of"]]["values"]
     assert not list_differences(expected_values, collect_facts(result), RERUN_RTOL)
     growth = path.stat().st_size - size
     assert growth > 0 if values is None else growth < 0.1 * size  # a finished run repeats no fit
+
+
+def _saved_only_a_hash(path: Path) -> bool:
+    header = json.loads(path.read_text(encoding="utf-8").splitlines()[0])
+    return any(str(header.get(key, "")).startswith("sha256:") for key in ("estimate", "truth"))
 
 
 def test_every_driver_and_class_has_a_file() -> None:

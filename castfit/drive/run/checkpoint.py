@@ -45,6 +45,10 @@ _RENAMED = {
     "start_max_time": "fit_max_time",
     "ways": "strategies",
 }
+# Largest difference of an estimate from that of a checkpoint, relative to its value and to its standard error: the last
+# digits depend on the processor.
+_ESTIMATE_RTOL, _ESTIMATE_SE_SHARE = 1e-6, 1e-4
+_EXACT_ENTRY = "entry of castfit 0.3"
 _FOREIGN = "is not a castfit checkpoint; choose another file"
 
 
@@ -148,6 +152,15 @@ def run_header(driver: str, problem: Posable, transcription: Any, solver: Any, *
     }
 
 
+def describe_estimate(values: Mapping[str, float], errors: Mapping[str, float], exact_entry: str) -> dict[str, Any]:
+    """Return the entry of a header that identifies an estimate to within the last digits.
+
+    exact_entry : entry of castfit 0.3, a hash of exact bits or digits as text
+    """
+    deviations = np.nan_to_num([errors.get(n, 0.0) for n in values], posinf=0.0)
+    return {"values": list(values.values()), "standard errors": deviations.tolist(), _EXACT_ENTRY: exact_entry}
+
+
 def read_seed(rng: int | np.random.Generator) -> int | str:
     """Return the entry of a header that identifies the random numbers."""
     return int(rng) if isinstance(rng, (int, np.integer)) else "of a generator"
@@ -197,12 +210,17 @@ def describe_header_differences(saved_header: Header, header: Header) -> list[st
     header = json.loads(_text(header))
     messages: list[str] = []
     for key in dict.fromkeys((*header, *saved_header)):
-        if key == "versions" or (key in saved_header and key in header and saved_header[key] == header[key]):
+        if key == "versions" or (
+            key in saved_header and key in header and _is_same_entry(saved_header[key], header[key])
+        ):
             continue
         if key not in header:
             messages.append(f"has the setting {key}, which this run does not have")
         elif key not in saved_header:
             messages.append(f"lacks the setting {key} of this run")
+        elif isinstance(header[key], dict) and _EXACT_ENTRY in header[key]:
+            hint = ", or castfit 0.3 wrote it on another kind of processor: continue it there"
+            messages.append(f"has another {key} than this run{hint if isinstance(saved_header[key], str) else ''}")
         elif isinstance(saved_header[key], str) and saved_header[key].startswith("sha256:"):
             messages.append(f"differs from this run in the {key}")
         else:
@@ -210,6 +228,20 @@ def describe_header_differences(saved_header: Header, header: Header) -> list[st
                 f"has {key} = {_format_value(saved_header[key])}; this run has {_format_value(header[key])}"
             )
     return messages
+
+
+def _is_same_entry(saved_entry: Any, entry: Any) -> bool:
+    """Compare an entry of two headers; estimates agree if they differ by less than their tolerance."""
+    if not (isinstance(entry, dict) and _EXACT_ENTRY in entry):
+        return saved_entry == entry
+    estimate = cast("dict[str, Any]", entry)
+    if isinstance(saved_entry, str):
+        return saved_entry == estimate[_EXACT_ENTRY]
+    values, errors = np.array(estimate["values"]), np.array(estimate["standard errors"])
+    with suppress(*DAMAGE):
+        differences = np.abs(np.array(saved_entry["values"]) - values)
+        return bool((differences <= _ESTIMATE_RTOL * np.abs(values) + _ESTIMATE_SE_SHARE * errors).all())
+    return False
 
 
 def describe_method(value: Any) -> str:

@@ -15,6 +15,7 @@ from castfit._support.json_codec import rebuild_value, to_jsonable
 from castfit._support.status import InputError
 from castfit.drive.run.checkpoint import (
     Checkpoint,
+    describe_estimate,
     describe_header_differences,
     describe_method,
     digest,
@@ -196,6 +197,34 @@ def test_checkpoint_of_another_run_names_every_difference(path):
         "lacks the setting seed of this run",
         "has the setting driver, which this run does not have",
     ]
+
+
+@pytest.mark.parametrize(("factor", "is_same"), [(1 + 1e-7, True), (1 + 1e-5, False)])
+def test_estimate_without_errors_is_compared_by_its_digits(path, factor, is_same):
+    Checkpoint(path, {"estimate": describe_estimate({"k": 2.0, "x(0)": 1e-12}, {}, "sha256:1")}, resume=False).close()
+    header = {"estimate": describe_estimate({"k": 2.0 * factor, "x(0)": 1e-12}, {}, "sha256:2")}
+    if is_same:
+        assert resumed(path, header) == []
+    else:
+        with pytest.raises(InputError, match="has another estimate than this run"):
+            resumed(path, header)
+
+
+def test_estimate_is_compared_by_its_standard_errors(path):
+    errors = {"k": 0.1, "undetermined": np.nan}
+    values = {"k": 0.0, "undetermined": 3.0}
+    Checkpoint(path, {"start": describe_estimate(values, errors, "0, 3")}, resume=False).close()
+    assert resumed(path, {"start": describe_estimate(values | {"k": 1e-6}, errors, "1e-6, 3")}) == []
+    for other in (values | {"k": 1e-3}, values | {"undetermined": 3.1}, {"k": 0.0}):
+        with pytest.raises(InputError, match="has another start than this run"):
+            resumed(path, {"start": describe_estimate(other, errors, "")})
+
+
+def test_estimate_of_castfit_0_3_is_compared_by_its_exact_entry(path):
+    Checkpoint(path, {"estimate": "sha256:1"}, resume=False).close()
+    assert resumed(path, {"estimate": describe_estimate({"k": 2.0}, {}, "sha256:1")}) == []
+    with pytest.raises(InputError, match=r"castfit 0\.3 wrote it on another kind of processor"):
+        resumed(path, {"estimate": describe_estimate({"k": 2.0}, {}, "sha256:2")})
 
 
 def test_a_file_is_written_whole_or_not_at_all(path):

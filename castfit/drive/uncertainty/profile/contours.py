@@ -31,7 +31,7 @@ from castfit._support.renamed import accept_old_names
 from castfit._support.status import InputError, Status, raise_if_mistakes
 from castfit._support.time_limit import StopRequested, returns_on_interrupt, with_deadline
 from castfit._support.views import views
-from castfit.drive.run.checkpoint import run_header
+from castfit.drive.run.checkpoint import describe_estimate, run_header
 from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
@@ -212,7 +212,9 @@ def contours(
         "contours", problem, requested_transcription, chosen_solver,
         names=", ".join(t.name for t in targets), slices=int(slices),
         confidence_levels=", ".join(f"{level:g}" for level in tops),
-        start=", ".join(f"{value:.9g}" for value in result.theta),
+        start=describe_estimate(
+            result.values, result.standard_errors, ", ".join(f"{value:.9g}" for value in result.theta)
+        ),
     )  # fmt: skip
     with run.open_checkpoint(header) as file:
         halves, stop_reason = _halves(run, (setting, targets), tops, int(slices), file)

@@ -31,7 +31,7 @@ from castfit._support.json_codec import rebuild_value
 from castfit._support.process_pool import LostTask
 from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.status import InputError, Status, raise_if_mistakes
-from castfit.drive.run.checkpoint import run_header
+from castfit.drive.run.checkpoint import describe_estimate, run_header
 from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import STOPS
@@ -188,7 +188,9 @@ def profile(
         "profile", problem, requested_transcription, chosen_solver,
         names=", ".join(t.name for t in targets), limits=statistic,
         confidence_levels=", ".join(thresholds), everywhere=bool(everywhere), reach=reach_factor,
-        start=", ".join(f"{value:.9g}" for value in result.theta),
+        start=describe_estimate(
+            result.values, result.standard_errors, ", ".join(f"{value:.9g}" for value in result.theta)
+        ),
     )  # fmt: skip
     session = _Session(problem, requested_transcription, chosen_solver, goal, run, result.time)
     with run.open_checkpoint(header) as file:

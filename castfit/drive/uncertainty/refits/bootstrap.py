@@ -32,6 +32,7 @@ from castfit._support.renamed import accept_old_names
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit._support.text_tables import TabularReport, TextTable, format_interval, format_to_error
+from castfit.drive.run.checkpoint import describe_estimate
 from castfit.drive.run.run_result import SavedResult, build_columns
 from castfit.drive.search.multistart.sampling import draw
 from castfit.drive.uncertainty.draws import DrawsResult
@@ -465,7 +466,8 @@ def bootstrap(
     ).with_initial_result(result, is_method_requested=is_method_requested)
     if not is_method_requested:
         plan = replace(plan, descent=WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost))
-    estimate = digest(result.theta, recipe.predictions, recipe.spreads, recipe.errors)
+    exact_digest = digest(result.theta, recipe.predictions, recipe.spreads, recipe.errors)
+    estimate = describe_estimate(result.values, result.standard_errors, exact_digest)
     entries = {"kind": kind, "seed": seed, "estimate": estimate, "starts": [dict(start) for start in other_starts]}
     first_record = {"kind": kind, "samples": int(samples), "result": result}
     blank = [Refit(index=i) for i in range(int(samples))]

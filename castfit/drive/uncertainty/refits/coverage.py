@@ -31,7 +31,7 @@ from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit._support.text_tables import align_columns, format_to_error
-from castfit.drive.run.checkpoint import describe_method
+from castfit.drive.run.checkpoint import describe_estimate, describe_method
 from castfit.drive.run.options import require_problem
 from castfit.drive.run.run_result import build_columns
 from castfit.drive.uncertainty.inputs import as_seed, solved_problem
@@ -302,10 +302,12 @@ def coverage(
         mistakes += kind_mistakes("parametric", compiled_problem, problem)
         raise_if_mistakes("coverage", mistakes)
         theta, recipe = problem.theta, resampling("parametric", compiled_problem, problem, seed)
+        sigmas, errors = problem.sigmas, problem.standard_errors
     else:
         require_problem("coverage", problem, mistakes)
         compiled_problem = problem.posed
         theta, sigmas = _theta(compiled_problem, truth, mistakes), _sigmas(compiled_problem, sigma, mistakes)
+        errors = dict[str, float]()
         mistakes += drawing_mistakes(compiled_problem)
         raise_if_mistakes("coverage", mistakes)
         recipe = _at_truth(compiled_problem, theta, sigmas, seed)
@@ -318,8 +320,10 @@ def coverage(
     else:
         plan = replace(plan, starts=({} if start == "guess" else values,))
     label = intervals if isinstance(intervals, str) else describe_method(intervals)
-    data_digest = digest(theta, recipe.predictions, recipe.spreads)
-    entries = {"seed": seed, "confidence_level": number, "intervals": label, "start": start, "truth": data_digest}
+    entries = {
+        "seed": seed, "confidence_level": number, "intervals": label, "start": start,
+        "truth": describe_estimate(values | sigmas, errors, digest(theta, recipe.predictions, recipe.spreads)),
+    }  # fmt: skip
     blank = [Refit(index=i) for i in range(int(samples))]
     outcome = refit_all("coverage", "data sets", plan, blank, run, entries, {"level": number, "intervals": label})
     return CoverageResult(compiled_problem, values, number, label, *outcome[:3])
@@ -357,13 +361,13 @@ def _theta(compiled_problem: CompiledProblem, truth: Any, mistakes: list[str]) -
     return compiled_problem.to_search(theta)
 
 
-def _sigmas(compiled_problem: CompiledProblem, sigma: Any, mistakes: list[str]) -> list[float]:
+def _sigmas(compiled_problem: CompiledProblem, sigma: Any, mistakes: list[str]) -> dict[str, float]:
     """Return the true value of each sigma that is eliminated."""
     labels = [name or "sigma" for name in compiled_problem.groups]
     if not labels:
         if sigma is not None:
             mistakes.append("sigma= was passed, but all standard deviations are known; remove it")
-        return []
+        return {}
     if isinstance(sigma, Mapping):
         values = read_mapping("sigma", sigma, mistakes)
         mistakes += [
@@ -373,17 +377,17 @@ def _sigmas(compiled_problem: CompiledProblem, sigma: Any, mistakes: list[str]) 
         ]
     else:
         values = {} if sigma is None else dict.fromkeys(labels, sigma)
-    sigmas: list[float] = []
+    sigmas = dict[str, float]()
     for name in labels:
         number = read_real(values.get(name))
         if number is None or not 0.0 < number < np.inf:
             value_text = "missing" if values.get(name) is None else shorten_repr(values[name])
             mistakes.append(f"the true standard deviation '{name}' is {value_text}; set sigma= to a positive number")
-        sigmas.append(number or 1.0)
+        sigmas[name] = number or 1.0
     return sigmas
 
 
-def _at_truth(compiled_problem: CompiledProblem, theta: Array, sigmas: list[float], seed: int) -> Resampling:
+def _at_truth(compiled_problem: CompiledProblem, theta: Array, sigmas: Mapping[str, float], seed: int) -> Resampling:
     """Return the generator of data at true values."""
     staged = SingleShooting().transcribe(compiled_problem, theta).explicit()
     evaluation = staged.evaluate(theta)
@@ -393,7 +397,7 @@ def _at_truth(compiled_problem: CompiledProblem, theta: Array, sigmas: list[floa
             [f"the model cannot be simulated at the true values ({staged.describe_failure(theta)}); pass other values"],
         )
     predictions, spreads, _ = (np.concatenate(part) for part in zip(*staged.standardised(theta), strict=True))
-    spreads = spreads * np.append(sigmas, 1.0)[groups(compiled_problem)]
+    spreads = spreads * np.append(list(sigmas.values()), 1.0)[groups(compiled_problem)]
     return Resampling("parametric", predictions, spreads, np.full(predictions.size, np.nan), seed)
 
 

@@ -25,6 +25,7 @@ from castfit._support.public_names import public
 from castfit._support.status import raise_if_mistakes
 from castfit._support.text_tables import align_columns, format_to_error
 from castfit._support.ties import first_argmax, stable_order
+from castfit.drive.run.checkpoint import describe_estimate
 from castfit.drive.run.run_result import build_columns
 from castfit.drive.uncertainty.inputs import solved_problem
 from castfit.drive.uncertainty.refits.run import (
@@ -278,7 +279,7 @@ def leave_out(
         compiled_problem, requested_transcription, chosen_solver, recipe, reads=_undetermined
     ).with_initial_result(result, is_method_requested=is_method_requested)
     blank = [Refit(index=i, name=name) for i, name in enumerate(_names(compiled_problem, each))]
-    entries = {"each": each, "estimate": digest(result.theta)}
+    entries = {"each": each, "estimate": describe_estimate(result.values, result.standard_errors, digest(result.theta))}
     outcome = refit_all("leave_out", f"fits without one {each}", plan, blank, run, entries, {"each": each})
     return LeaveOutResult(result, each, *outcome[:3])
 
