@@ -83,7 +83,7 @@ def test_a_van_der_pol_oscillator_with_noise_is_found_and_laplace_holds():
     checked = result.laplace_check(100, rng=0)
     assert checked.effective_share > 0.7
     assert abs(checked.correction) < 0.2
-    assert "nothing against Laplace's approximation" in str(checked)
+    assert "no evidence against the Laplace approximation" in str(checked)
     assert result.laplace_check(100, rng=0) == checked
 
 
