@@ -73,6 +73,7 @@ class Statistics:
     by_priors : how many of the directions that are determined are the priors': the sum of the leverages of their rows
     held_back (n_penalties,) : the leverage of each penalty
     inflation : the unbiased variance of an unknown sigma that all data share, in units of the most likely one; else 1
+    rank_tolerance : relative size of singular values of the column-scaled Jacobian below which they count as zero
     information (n, n) : Fisher's information of data and priors on theta, bounds and other active constraints left
         aside
     rank : number of directions that data and priors determine
@@ -101,6 +102,7 @@ class Statistics:
     by_priors: float
     held_back: Array
     inflation: float
+    rank_tolerance: float
 
 
 def statistics(
@@ -202,6 +204,7 @@ def statistics(
         by_priors=float(np.sum(solution.fisher_information.leverage[rows.size - linearization.prior.size :])),
         held_back=solution.fisher_information.leverage[is_penalty],
         inflation=float(ratio[0]) ** 2 if ratio.size == 1 and np.isfinite(ratio[0]) else 1.0,
+        rank_tolerance=tolerance,
     )
 
 

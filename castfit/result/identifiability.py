@@ -12,12 +12,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy
 
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr, join_with_and, one_line
 from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit._support.ties import first_argmax, stable_order
 from castfit.result.block_matrix import BlockMatrix
+from castfit.result.fisher_information import positive
 from castfit.result.parameter_combinations import product, three_digits
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ REPORTED_CORRELATION = 0.99  # correlations at least this large are reported
 NUMERICAL_ERROR_SHARE = 0.5  # the integration limits the accuracy if its share of the standard error exceeds this
 COMBINATION_RTOL = 1e-3  # Largest deviation of a direction from a named combination.
 LARGEST_POWER = 4
+_RANK_MARGIN = 10.0  # multiple of the rank tolerance up to which a gradient adds nothing to the rank
 _NORMAL_QUANTILE_975 = 1.96  # Half-width of a 95 % interval in standard errors if sigma is known.
 _MAX_NAMES_PRINTED = 20  # names that a sentence holds
 _MAX_TERMS_LISTED = 6  # Terms of a combination in a sentence; of more terms, the first three are listed.
@@ -124,7 +127,9 @@ def judge(
     reach : half the width of a 95 % interval in standard errors
     unknown : why standard errors mean nothing here, if they do; what is not identifiable is so at any point
     """
-    combinations = combinations_of(names, values, slopes, statistics.directions, statistics.scale)
+    combinations = combinations_of(
+        names, values, slopes, statistics.directions, statistics.scale, statistics.jacobian, statistics.rank_tolerance
+    )
     if not unknown and statistics.dof <= 0 and np.isnan(statistics.noise).any():
         unknown = "no degrees of freedom are left to estimate the noise"
     verdicts: list[IdentifiabilityStatus] = []
@@ -224,7 +229,13 @@ def _some(names: Sequence[str]) -> str:
 
 
 def combinations_of(
-    names: Sequence[str], values: Array, slopes: Array, directions: Array, scale: Array
+    names: Sequence[str],
+    values: Array,
+    slopes: Array,
+    directions: Array,
+    scale: Array,
+    jacobian: Array | None = None,
+    rank_tolerance: float = 0.0,
 ) -> tuple[ConfoundedQuantities, ...]:
     """Group the undetermined directions and name what each group leaves determined.
 
@@ -233,17 +244,20 @@ def combinations_of(
     slopes (n_theta,) : d value / d theta
     directions (k, n_theta) : changes scale * dtheta that leave the data alone
     scale (n_theta,)
+    jacobian (m, n_theta) : by theta; a named combination must not increase its rank, to the relative tolerance
     """
     natural = directions / scale * slopes  # changes of the natural values
     combinations: list[ConfoundedQuantities] = []
-    for rows in _groups(directions != 0.0):
-        indices: list[int] = np.flatnonzero((directions[rows] != 0.0).any(axis=0)).tolist()
+    for group in _groups(directions != 0.0):
+        indices: list[int] = np.flatnonzero((directions[group] != 0.0).any(axis=0)).tolist()
         member_names = tuple(names[j] for j in indices)
-        moves = tuple({names[j]: float(y[j]) for j in indices if y[j] != 0.0} for y in directions[rows])
-        changes = natural[np.ix_(rows, indices)]
-        combinations.append(
-            ConfoundedQuantities(member_names, moves, _sentence(member_names, values[indices], changes))
-        )
+        moves = tuple({names[j]: float(y[j]) for j in indices if y[j] != 0.0} for y in directions[group])
+        changes = natural[np.ix_(group, indices)]
+        rows = None
+        if jacobian is not None and (slopes[indices] != 0.0).all():
+            rows = scipy.sparse.csr_array(jacobian[:, indices]).toarray() / slopes[indices]
+        sentence = _sentence(member_names, values[indices], changes, rows, rank_tolerance)
+        combinations.append(ConfoundedQuantities(member_names, moves, sentence))
     return tuple(combinations)
 
 
@@ -260,38 +274,66 @@ def _groups(takes_part: NDArray[np.bool_]) -> Iterable[list[int]]:
         yield sorted(group)
 
 
-def _sentence(names: Sequence[str], values: Array, changes: Array) -> str:
-    """Name the combinations of g quantities that the changes (rows) leave alone, if they have names."""
+def _sentence(
+    names: Sequence[str], values: Array, changes: Array, rows: Array | None = None, rank_tolerance: float = 0.0
+) -> str:
+    """Name the combinations of g quantities that the changes (r, g) leave alone, if they have names.
+
+    rows (m, g) : derivatives of the data by the values; a name is used only if its gradients do not increase their rank
+    """
     if len(names) == changes.shape[0]:
         return f"the data do not depend on {join_with_and(_few(names))}"
+    rank = len(names) - changes.shape[0]
     relative = changes / values if (values != 0.0).all() else np.full(changes.shape, np.nan)
-    sums = [_sum(names, signs) for signs in _integers(changes, largest=1)]
+    signs = _integers(changes, largest=1)
+    sums = [_sum(names, row) for row in signs if _keeps_rank(rows, signs, rank, rank_tolerance)]
     # Values of simple ratios make a sum look like a product of higher powers, too.
-    products = [product(names, powers) for powers in _integers(relative, largest=1 if sums else LARGEST_POWER)]
+    powers = _integers(relative, largest=1 if sums else LARGEST_POWER)
+    products = [product(names, row) for row in powers if _keeps_rank(rows, powers / values, rank, rank_tolerance)]
     combination_texts = [join_with_and(_few(terms)) for terms in (products, sums) if terms]
     if not combination_texts:
         return f"{join_with_and(_few(names))} are identifiable only in combination"
-    return f"only {' or '.join(combination_texts)} enter{'s' if len(names) == changes.shape[0] + 1 else ''}"
+    return f"only {' or '.join(combination_texts)} enter{'s' if rank == 1 else ''}"
+
+
+def _keeps_rank(rows: Array | None, gradients: Array, rank: int, tolerance: float) -> bool:
+    """Check that gradients (k, g) add nothing to the rank of the rows (m, g); True if active constraints lower it."""
+    if rows is None:
+        return True
+    scale = positive(np.linalg.norm(rows, axis=0))
+    scaled_rows, scaled_gradients = rows / scale, gradients / scale
+    scaled_gradients = scaled_gradients / np.linalg.norm(scaled_gradients, axis=1, keepdims=True)
+    padding = np.zeros((gradients.shape[1], gradients.shape[1]))
+    before, after = (
+        np.linalg.svd(np.vstack([scaled_rows, *extra, padding]), compute_uv=False) for extra in ([], [scaled_gradients])
+    )
+    limit = _RANK_MARGIN * tolerance
+    return bool(before[rank] > limit * before[0] or after[rank] <= limit * after[0])
 
 
 def _integers(changes: Array, *, largest: int) -> Array:
-    """Return integer vectors that span the complement of the changes (r, g) (g - r, g); no rows if there are none."""
+    """Return integer vectors that span the complement of the changes (r, g) (g - r, g); no rows if there are none.
+
+    Every quantity is part of at least one of them: its size is measured by the effect of its change.
+    """
     r, g = changes.shape
     no_rows = np.zeros((0, g), dtype=int)
     if not np.isfinite(changes).all():
         return no_rows
-    complement = _null_space(changes / np.abs(changes).max(axis=1, keepdims=True))
+    relative = changes / np.abs(changes).max(axis=1, keepdims=True)
+    sizes = np.abs(relative).max(axis=0)
+    if (sizes == 0.0).any():
+        return no_rows
+    complement = _null_space(relative / sizes)
     if complement.shape[0] != g - r or np.linalg.cond(complement[:, r:]) > 1.0 / COMBINATION_RTOL:
         return no_rows
-    rows = np.linalg.solve(complement[:, r:], complement)
-    sizes = np.where(np.abs(rows) > COMBINATION_RTOL, np.abs(rows), np.inf).min(axis=1, keepdims=True)
-    rows = rows / sizes * np.sign(rows[np.arange(g - r), np.argmax(np.abs(rows) > COMBINATION_RTOL, axis=1)])[:, None]
+    scaled_rows = np.linalg.solve(complement[:, r:], complement)
+    rows = np.where(np.abs(scaled_rows) > COMBINATION_RTOL, scaled_rows, 0.0) / sizes
+    rows = rows / np.where(rows != 0.0, np.abs(rows), np.inf).min(axis=1, keepdims=True)
+    rows = rows * np.sign(rows[np.arange(g - r), np.argmax(rows != 0.0, axis=1)])[:, None]
     rounded_rows = np.rint(rows)
-    return (
-        rounded_rows.astype(int)
-        if (np.abs(rows - rounded_rows) < COMBINATION_RTOL).all() and np.abs(rounded_rows).max() <= largest
-        else no_rows
-    )
+    is_named = (np.abs(rows - rounded_rows) < COMBINATION_RTOL).all() and np.abs(rounded_rows).max() <= largest
+    return rounded_rows.astype(int) if is_named and (rounded_rows != 0.0).any(axis=0).all() else no_rows
 
 
 def _null_space(rows: Array) -> Array:

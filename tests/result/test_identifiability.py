@@ -97,6 +97,24 @@ def test_equal_values_leave_product_and_sum_open() -> None:
     assert combination.sentence == "only k1*k2 or k1 + k2 enters"
 
 
+@pytest.mark.parametrize("values", [(1.5e9, 5.6e4), (1e6, 4.1e4), (6.0, 4.7e3), (0.2, 2e-6)])
+@pytest.mark.parametrize("log", [False, True])
+def test_combination_member_of_any_size_is_named(values: tuple[float, float], log: bool) -> None:
+    """k = A exp(-E / 2494): the power of A and that of E differ by factors from 1e-9 to 22."""
+    A, energy = values
+    E = np.column_stack([f / A, -f / 2494.0, g])
+    (combination,) = verdicts(E, [A, energy, 1.0], log=log).combinations
+    assert combination.names == ("k1", "k2")
+    assert combination.sentence == "k1 and k2 are identifiable only in combination"
+
+
+@pytest.mark.parametrize("power", [1.0, 1.0005])
+def test_combination_name_must_not_increase_the_rank(power: float) -> None:
+    E = np.column_stack([f / k[0], power * f / k[1], g])
+    (combination,) = verdicts(E, k).combinations
+    assert ("k1*k2" in combination.sentence) == (power == 1.0)
+
+
 def test_value_of_zero_has_no_product() -> None:
     (combination,) = verdicts(np.column_stack([f, f, g]), [0.0, 0.5, 1.0]).combinations
     assert combination.sentence == "only k1 + k2 enters"
