@@ -24,11 +24,12 @@ from typing import Any
 
 from castfit._support.records import dataclass
 from castfit._support.status import InputError
+from castfit._support.time_limit import check_interrupt
 
 HANG_MARGIN_SECONDS = 10.0  # seconds beyond its time limit after which a task counts as hanging
 MAX_WORKERS_PER_TASK = 3  # number of workers that may die in the same task before the task is reported as the cause
 # Longest wait in seconds: on some platforms a keyboard interrupt is delivered only between two waits.
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.1
 _PARENT_CHECK_SECONDS = 1.0  # seconds between two checks whether the parent process still runs
 # Expected seconds of work below which no worker processes are started, as starting one takes about a second.
 MIN_PARALLEL_SECONDS = 2.0
@@ -161,6 +162,8 @@ class WorkerPool:
         n_failed_starts = 0
         try:
             while tasks or any(worker.task for worker in workers):
+                while tasks and time.time() >= deadline:
+                    yield tasks.popleft()[0], None
                 busy = sum(worker.task is not None for worker in workers)
                 while len(workers) < min(count, busy + len(tasks)):
                     workers.append(_Worker())
@@ -171,6 +174,7 @@ class WorkerPool:
                         )
                 ready_connections = connection.wait([worker.connection for worker in workers], _POLL_SECONDS)
                 idle()
+                check_interrupt()
                 for worker in list(workers):
                     task = worker.task
                     if worker.connection in ready_connections:
@@ -222,6 +226,7 @@ def _run_in_process(function: Function, tasks: Tasks) -> Outcomes:
     while tasks:
         key, arguments = tasks.popleft()
         yield key, function(*arguments)
+        check_interrupt()
 
 
 def _run_last_tasks_in_process(function: Function, tasks: Tasks, expected: float, outcomes: Outcomes) -> Outcomes:
@@ -230,6 +235,7 @@ def _run_last_tasks_in_process(function: Function, tasks: Tasks, expected: float
     while tasks and expected * len(tasks) <= MIN_PARALLEL_SECONDS:
         key, arguments = tasks.popleft()
         yield key, function(*arguments)
+        check_interrupt()
         n_done += 1
         expected = (time.monotonic() - start_time) / n_done
     yield from outcomes
@@ -333,6 +339,7 @@ def _on_executor(
                     yield key, LostTask("not_run", f"The executor accepts no more tasks: {broken}")
             completed, _ = cf.wait(waiting, _POLL_SECONDS, cf.FIRST_COMPLETED)
             idle()
+            check_interrupt()
             if completed or (last_response_time == float("inf") and any(future.running() for future in waiting)):
                 last_response_time = time.monotonic()
             elif waiting and _is_overdue(last_response_time, limit, deadline):

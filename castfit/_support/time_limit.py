@@ -1,8 +1,9 @@
-"""Time limit and Ctrl-C, checked in every long computation.
+"""Time limit, Ctrl-C and SIGTERM, checked in every long computation.
 
 Long computations (integrations, building of functions, loops over them) lie below many signatures.  Instead of passing
 a deadline through all of them, they call `check_deadline` before each piece of work.  It raises `StopRequested` once
-the time is over or Ctrl-C was pressed.  The caller that opened the watch catches it and returns the best result so far.
+the time is over or a signal arrived.  The caller that opened the watch catches it and returns the best result so far.
+Every public driver is `guarded`: the outermost one owns the signals, and those that it calls see the same request.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import field
-from functools import wraps
+from functools import partial, wraps
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -24,6 +25,9 @@ from castfit._support.status import Status
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_REPEATED_SIGNAL_SECONDS = 2.0  # time after a signal within which another one raises KeyboardInterrupt
 
 
 class StopRequested(BaseException):
@@ -36,43 +40,72 @@ class StopRequested(BaseException):
 
 @dataclass
 class Interrupt:
-    """Within this context the first Ctrl-C only sets `requested`; a second one raises KeyboardInterrupt.
+    """Within this context the first Ctrl-C or SIGTERM only sets `requested`; a second one raises KeyboardInterrupt.
 
-    Inside another such context, that context is entered again.
+    The second one must follow within two seconds.  Inside another such context, that context is entered again.  Signals
+    that are ignored stay ignored.
     """
 
     requested: bool = False
-    _previous: Any = field(default=None, repr=False)
+    _time: float = -np.inf
+    _previous: dict[int, Any] = field(default_factory=dict[int, Any], repr=False)
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
-            if isinstance(owner, Interrupt):
-                return owner
-            self._previous = signal.signal(signal.SIGINT, self._handle)
+            handlers = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
+            for handler in handlers.values():
+                owner = getattr(handler, "__self__", None)
+                if isinstance(owner, Interrupt):
+                    return owner
+            self._previous = {n: h for n, h in handlers.items() if h not in (None, signal.SIG_IGN)}
+            for number in self._previous:
+                signal.signal(number, self._handle)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
+        is_repeated, self._time = time.monotonic() - self._time < _REPEATED_SIGNAL_SECONDS, time.monotonic()
         self.requested = True
+        if is_repeated:
+            raise KeyboardInterrupt
 
 
-def returns_on_interrupt(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that it can finish by itself, with its result, after Ctrl-C."""
+def guarded(function: Callable[P, T], *, has_status: bool = True) -> Callable[P, T]:
+    """Decorate a driver so that it ends by itself, with its result, after Ctrl-C or SIGTERM.
+
+    If the outermost driver was stopped before it had a result, raise KeyboardInterrupt or TimeoutError, which say so.
+    Functions whose results have no status raise also if the signal arrived when they had finished.
+    """
 
     @wraps(function)
     def wrapped(*args: P.args, **options: P.kwargs) -> T:
-        with Interrupt():
-            return function(*args, **options)
+        is_nested, _current.is_guarded = _current.is_guarded, True
+        try:
+            with with_deadline():
+                result = function(*args, **options)
+                if not has_status:
+                    check_interrupt()
+                return result
+        except StopRequested as stop:
+            if is_nested:
+                raise
+            name = f"castfit.{function.__qualname__}"
+            if stop.status is Status.MAX_TIME:
+                raise TimeoutError(f"{name} reached its time limit before it had a result; raise max_time") from None
+            raise KeyboardInterrupt(f"{name} was interrupted before it had a result") from None
+        finally:
+            _current.is_guarded = is_nested
 
     return wrapped
+
+
+interruptible = partial(guarded, has_status=False)
+"""Decorator of functions whose results cannot say that they were interrupted."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +125,7 @@ class Deadline:
 
 class _CurrentDeadline(threading.local):
     watch: Deadline | None = None
+    is_guarded: bool = False
 
 
 _current = _CurrentDeadline()
@@ -101,7 +135,7 @@ at_look: list[Callable[[], None]] = []
 
 @contextmanager
 def with_deadline(max_time: float = np.inf) -> Generator[Deadline, None, None]:
-    """Watch the time, in seconds from now, and Ctrl-C; an outer watch's deadline holds too."""
+    """Watch the time, in seconds from now, and signals; an outer watch's deadline holds too."""
     outer = _current.watch
     deadline = time.perf_counter() + max_time
     with Interrupt() as interrupt:
@@ -132,3 +166,19 @@ def check_deadline(ahead: float = 0.0) -> None:
         raise StopRequested(watch.cause or Status.MAX_TIME)
     for act in at_look:
         act()
+
+
+def stop_cause() -> Status | None:
+    """Return why the active watch ends the work; None if it does not."""
+    return None if _current.watch is None else _current.watch.cause
+
+
+def is_interrupted() -> bool:
+    """Whether a signal ends the work; see `stop_cause`."""
+    return stop_cause() is Status.INTERRUPTED
+
+
+def check_interrupt() -> None:
+    """Raise `StopRequested` if a signal arrived, but not if only the time is over."""
+    if is_interrupted():
+        raise StopRequested(Status.INTERRUPTED)

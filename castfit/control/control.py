@@ -29,7 +29,7 @@ from castfit._support.arguments import (
 from castfit._support.pickling import ProcessLocal
 from castfit._support.status import Status, raise_if_mistakes, suggest
 from castfit._support.ties import first_argmin
-from castfit._support.time_limit import with_deadline
+from castfit._support.time_limit import guarded, with_deadline
 from castfit.control.grid import StageGrid
 from castfit.control.question import read_inputs, read_question
 from castfit.control.stages import StageMethod
@@ -80,6 +80,7 @@ _DIVERGENCE_SIZE = 1e10  # size of a variable, in its units, from which the iter
 _WARM_START_OPTIONS = {"mu_init": 1e-5, "bound_push": 1e-8, "bound_frac": 1e-8}
 
 
+@guarded
 def control(
     model: Any,
     *,

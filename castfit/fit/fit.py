@@ -28,8 +28,8 @@ from castfit._support.blas_threads import one_blas_thread
 from castfit._support.progress_line import duration, print_progress, progress_line
 from castfit._support.records import dataclass
 from castfit._support.silence import is_interactive
-from castfit._support.status import InputError, raise_if_mistakes
-from castfit._support.time_limit import Interrupt, StopRequested, with_deadline
+from castfit._support.status import InputError, Status, raise_if_mistakes
+from castfit._support.time_limit import StopRequested, guarded, with_deadline
 from castfit.fit.attempt import FitRun, has_states, with_start_trajectory, with_state_start
 from castfit.fit.build_result import build_result, describe_exact_data
 from castfit.fit.choice import choose
@@ -63,6 +63,7 @@ _MATCHING_TOLERANCE = 1e-6
 
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
+@guarded
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def fit(
@@ -233,7 +234,7 @@ def fit(
     solve = single_fit.fit
     if refinements:
         solve = partial(solve_with_refinements, refinements=refinements, solve=solve)
-    with Interrupt(), lanes_divided(workers), _progress_line(verbose):
+    with lanes_divided(workers), _progress_line(verbose):
         answer = solve(question)
         return SignOfGuess(question).refine_until_done(answer, solve) if retry else answer
 
@@ -303,7 +304,7 @@ class _FitRequest:
             None,
         )
         seconds_left = self.deadline - start_time
-        with with_deadline(seconds_left), _progress_line(self.verbose) as line:
+        with with_deadline(seconds_left) as watch, _progress_line(self.verbose) as line:
             if line is not None:
                 line("before the first iteration")
             compiled_problem = problem.posed.with_absolute_sigma(absolute_sigma=self.absolute_sigma)
@@ -357,11 +358,12 @@ class _FitRequest:
                 from castfit.fit.maximum_likelihood import most_likely
 
                 search_end = most_likely(run, transcription, origin.theta)
+            cause = watch.cause
             search_end = lowest_visited_point(run, search_end, transcription)
             search_end = ensure_not_above_start(run, search_end, transcription, origin.theta)
-        attempt = (
-            search_end.attempt if origin.stop_status is None else search_end.attempt.with_status(origin.stop_status)
-        )
+        attempt = search_end.attempt
+        stop_status = cause if attempt.solution.status is Status.MAX_ITERATIONS else origin.stop_status
+        attempt = attempt if stop_status is None else attempt.with_status(stop_status)
         solution, success, staged = attempt.solution, attempt.solution.status.success, attempt.staged
         rounding = describe_exact_data(run.problem, staged, attempt.linear, solution.active) if success else ""
         remark = staged.remark(solution.v) if success else ""

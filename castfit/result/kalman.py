@@ -17,6 +17,7 @@ from scipy import special
 from castfit._support.arguments import shorten_repr
 from castfit._support.reprs import one_line
 from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.time_limit import interruptible
 from castfit.result.path_result import PathBand, PathResult
 from castfit.transcribe.path_likelihood import PathLikelihood, marginal, rows_by_node
 
@@ -77,6 +78,7 @@ class KalmanResult:
         )
 
 
+@interruptible
 def kalman(result: PathResult, experiment: str | None = None) -> KalmanResult:
     """Run the extended Kalman filter and smoother through the data of an experiment, at a result's estimates.
 

@@ -23,6 +23,7 @@ import numpy as np
 from castfit._support.arguments import is_one_of, is_within, read_mapping, read_real, read_reals, shorten_repr
 from castfit._support.reprs import one_line
 from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.time_limit import interruptible
 from castfit.densities.priors import Normal
 from castfit.result.path_result import PathResult
 from castfit.solve.riccati import RiccatiFactor, riccati
@@ -165,6 +166,7 @@ class MovingHorizon:
         """The mean of each noise over the time since the measurement before the last one."""
         return self.now.disturbances if self.now else {}
 
+    @interruptible
     def step(
         self, time: float, measured: Mapping[str, float], *, inputs: Mapping[str, float] | None = None
     ) -> OnlineEstimate:
@@ -434,6 +436,7 @@ class MovingHorizon:
         return one_line(f"MovingHorizon(horizon = {self.horizon}{fill_note}, {self.now or 'no step yet'})")
 
 
+@interruptible
 def moving_horizon(
     result: PathResult,
     horizon: int = 20,

@@ -22,6 +22,7 @@ from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import CastfitError, InputError, raise_if_mistakes, suggest
+from castfit._support.time_limit import interruptible
 from castfit.experiment.events import Doses, Event, Happening, events_until, read_events, single_occurrence
 from castfit.experiment.experiment import Consistent, Experiment, as_input
 from castfit.experiment.inputs import Input
@@ -139,6 +140,7 @@ def simulate(
     *,
     integrator: IntegratorOptions | None = None,
 ) -> Prediction: ...
+@interruptible
 def simulate(
     problem: Model | ImportedModel | Posable,
     parameters: Any = None,

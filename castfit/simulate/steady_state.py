@@ -16,6 +16,7 @@ from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
 from castfit._support.status import CastfitError, raise_if_mistakes
 from castfit._support.text_tables import align_columns
+from castfit._support.time_limit import interruptible
 from castfit.experiment.experiment import Free, SteadyStart, as_input, read_local_parameter
 from castfit.experiment.inputs import Input
 from castfit.experiment.steady import SteadyStateSolver
@@ -106,6 +107,7 @@ def steady_state(
     inputs: Mapping[str, Input | float] | None = None,
     replace: Mapping[Any, Any] | None = None,
 ) -> SteadyStart: ...
+@interruptible
 @one_blas_thread
 def steady_state(
     model: Model | None = None,

@@ -15,9 +15,9 @@ from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr, join_limited
-from castfit._support.status import InputError, raise_if_mistakes, unknown_names
+from castfit._support.status import InputError, Status, raise_if_mistakes, unknown_names
 from castfit._support.text_tables import TabularReport, TextTable
-from castfit._support.time_limit import StopRequested, with_deadline
+from castfit._support.time_limit import StopRequested, guarded, is_interrupted, with_deadline
 from castfit.drive.checkup.examinations import (
     EXAMINATIONS,
     MIN_CHECK_SECONDS,
@@ -25,6 +25,7 @@ from castfit.drive.checkup.examinations import (
     CheckContext,
     report_skipped,
 )
+from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription, given_parts
@@ -32,6 +33,7 @@ from castfit.integrate import IntegratorOptions
 from castfit.problem.problem import Posable, start_mistakes
 from castfit.result.result import Result
 
+_INTERRUPTED = "interrupted."
 _MAX_FIT_TIME_FRACTION = 0.3  # fraction of max_time for the fit
 
 
@@ -118,20 +120,24 @@ class Checkup(TabularReport):
             ("what to do", lambda line: line.advice),
         )
         n_warnings = sum(line.ok is False for line in self.lines)
-        late_checks = join_limited(
-            line.name for line in self.lines if line.ok is None and line.sentence.endswith(NO_TIME_LEFT)
+        late_checks, cut_checks = (
+            join_limited(line.name for line in self.lines if line.ok is None and line.sentence.endswith(ending))
+            for ending in (NO_TIME_LEFT, _INTERRUPTED)
         )
-        conclusion = "No problem found so far." if late_checks else "No check needs attention."
+        conclusion = "No problem found so far." if late_checks or cut_checks else "No check needs attention."
         if n_warnings:
             conclusion = f"{n_warnings} of {len(self.lines)} checks need{'s' if n_warnings == 1 else ''} attention."
         if late_checks:
             conclusion += f" Not run for lack of time: {late_checks}. Increase max_time."
+        if cut_checks:
+            conclusion += f" {STOPS[Status.INTERRUPTED]} Not run: {cut_checks}."
         return table, conclusion
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.lines), "", self.parts[1]])
 
 
+@guarded
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def doctor(
@@ -245,13 +251,13 @@ def doctor(
         say(name)
         seconds_left = make_countdown(share)
         finding = report_skipped(f"skipped: {NO_TIME_LEFT}")
-        if seconds_left() > 0.0 or share == 1.0:
+        if (seconds_left() > 0.0 or share == 1.0) and not is_interrupted():
             try:
-                with with_deadline(max(context.seconds_left(), MIN_CHECK_SECONDS)) as watch, suppress(StopRequested):
+                with with_deadline(max(context.seconds_left(), MIN_CHECK_SECONDS)), suppress(StopRequested):
                     finding = examine(replace(context, seconds_left=seconds_left))
-                if watch.interrupt.requested:
-                    raise KeyboardInterrupt
             except InputError as error:  # the check does not support such a problem
                 finding = report_skipped(f"skipped: {error.problems[0]}.")
+        if is_interrupted():  # the check may not have seen everything
+            finding = report_skipped(f"skipped: {_INTERRUPTED}")
         lines.append(CheckResult(name, *finding))
     return Checkup(tuple(lines), result, time.perf_counter() - start_time)

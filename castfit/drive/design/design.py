@@ -28,7 +28,7 @@ from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes, suggest
-from castfit._support.time_limit import StopRequested, with_deadline
+from castfit._support.time_limit import StopRequested, guarded, with_deadline
 from castfit.drive.design.best_choices import ChoiceSearch, optimize_choices, read_choice_constraints
 from castfit.drive.design.candidate import Candidate
 from castfit.drive.design.choices import candidate_choices, choice_locations
@@ -91,6 +91,7 @@ def variance_of(*what: Any) -> VarianceOf:
     return VarianceOf(what)
 
 
+@guarded
 @one_blas_thread
 def design(
     known: Any,

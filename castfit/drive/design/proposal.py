@@ -17,6 +17,7 @@ from castfit._support.reprs import join_limited, join_with_and, one_line
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.text_tables import align_columns
 from castfit._support.ties import first_argmax
+from castfit._support.time_limit import guarded
 from castfit._support.views import views
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.drive.design.criteria import standard_deviations
@@ -258,6 +259,7 @@ class Design:
             {e.name: k for k, e in self._candidate_experiments}, [e.name for e in self.problem.experiments]
         )
 
+    @guarded
     def verify(
         self, samples: int = 200, *, rng: int | np.random.Generator = 0, **options: Any
     ) -> CoverageResult | VerifiedPopulation:

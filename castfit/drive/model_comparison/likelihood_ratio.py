@@ -31,6 +31,7 @@ from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
+from castfit._support.time_limit import interruptible
 from castfit.fit.fit import fit
 from castfit.problem.problem import Problem
 from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES
@@ -91,6 +92,7 @@ class LikelihoodRatio:
         return self.sentence
 
 
+@interruptible
 def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = None) -> LikelihoodRatio:
     """Test whether the data reject a model in favour of a larger model that contains it.
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arguments import is_one_of, option_mistakes, rng_mistakes
-from castfit._support.status import Status, raise_if_mistakes
+from castfit._support.status import raise_if_mistakes
+from castfit._support.time_limit import StopRequested, guarded
 from castfit.drive.model_comparison.candidates import Candidates, read
 from castfit.drive.model_comparison.search import MAX_EXHAUSTIVE_CANDIDATES, METHODS, Search
 from castfit.drive.model_comparison.selection_log import SelectionLog, SelectionProgress
@@ -32,6 +33,7 @@ from castfit.problem.problem import Problem
 CRITERIA = ("AIC", "AICc", "BIC")
 
 
+@guarded
 def select(
     problems: Problem | Mapping[str, Problem],
     transcription: Transcription | str | None = None,
@@ -191,8 +193,8 @@ def run_selection(
                         break
                 else:
                     is_complete = True
-        except KeyboardInterrupt:
-            interrupted = Status.INTERRUPTED
+        except StopRequested as stop:
+            interrupted = stop.status
         stop_status = run.find_stop_reason(interrupted or log.stop_status, not is_complete)
         trouble = file.trouble if file is not None else ""
     message = " ".join(part for part in (STOPS[stop_status] if stop_status else "", *log.sentences, trouble) if part)

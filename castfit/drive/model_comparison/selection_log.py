@@ -185,9 +185,7 @@ class SelectionLog:
             row = self.rows[names[i]] = outcome if isinstance(outcome, CandidateFit) else row.with_lost_task(outcome)
             if file is not None and row.finished:
                 file.append({"row": row})
-            if row.status == Status.INTERRUPTED.value:
-                raise KeyboardInterrupt
-            if row.status == "not_run":
+            if row.status in ("not_run", Status.INTERRUPTED.value):
                 continue
             n_finished, best = sum(r.finished for r in self.rows.values()), self.best or ""
             progress = SelectionProgress(n_finished, len(self.rows), row, best, self.value(best) if best else np.nan)

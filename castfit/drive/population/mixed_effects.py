@@ -25,7 +25,7 @@ from castfit._support.blas_threads import one_blas_thread
 from castfit._support.json_codec import rebuild_value
 from castfit._support.progress_line import duration, time_left
 from castfit._support.status import InputError, raise_if_mistakes, suggest
-from castfit._support.time_limit import StopRequested, returns_on_interrupt, with_deadline, without_deadline
+from castfit._support.time_limit import StopRequested, guarded, with_deadline, without_deadline
 from castfit.drive.population.compiled import CompiledPopulation, compile_population
 from castfit.drive.population.distributed import build_cohort, default_integrator
 from castfit.drive.population.errors import EstimateErrors, compute_errors, no_errors
@@ -63,7 +63,7 @@ class MixedEffectsProgress:
 
 
 # Extreme trial points overflow; they are rejected, and must not warn.
-@returns_on_interrupt
+@guarded
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def mixed_effects(

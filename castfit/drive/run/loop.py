@@ -15,6 +15,7 @@ from castfit._support.arguments import shorten_repr
 from castfit._support.process_pool import Outcomes, Task, WorkerPool
 from castfit._support.progress_line import print_progress, progress_line, renew, time_left
 from castfit._support.status import Status
+from castfit._support.time_limit import StopRequested, with_deadline
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import FitAnswer
 from castfit.result.result import Result
@@ -109,14 +110,14 @@ def run_tasks(
     limit: float,
     expected: float = np.inf,
 ) -> Status | None:
-    """Run tasks until all have ended, or the keyboard or the callback ends them; return which.
+    """Run tasks until all have ended, or a signal, the time limit or the callback ends them; return which.
 
-    `enter` takes the key of a task and its outcome; it may add tasks, and raise KeyboardInterrupt for one that was
-    interrupted.  Everything else is as for `castfit._support.process_pool.Pool.run`.
+    `enter` takes the key of a task and its outcome; it may add tasks.  Everything else is as for
+    `castfit._support.process_pool.Pool.run`.
     """
     start_time, n_ended = time.perf_counter(), 0
     try:
-        with open_session(run) as session:
+        with with_deadline(run.deadline - time.time()), open_session(run) as session:
             for key, outcome in session.iterate_outcomes(function, tasks, limit=limit, expected=expected):
                 progress_report = enter(key, outcome)
                 if progress_report is None:
@@ -133,8 +134,8 @@ def run_tasks(
                     return Status.STOPPED_BY_CALLBACK
                 if progress_report.enough:
                     break
-    except KeyboardInterrupt:
-        return Status.INTERRUPTED
+    except StopRequested as stop:
+        return stop.status
     return None
 
 

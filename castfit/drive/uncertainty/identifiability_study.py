@@ -21,9 +21,11 @@ from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr, join_limited
-from castfit._support.status import raise_if_mistakes, unknown_names
+from castfit._support.status import Status, raise_if_mistakes, unknown_names
 from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.ties import stable_order
+from castfit._support.time_limit import StopRequested, check_deadline, guarded, with_deadline, without_deadline
+from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.problem.compiled_problem import CompiledProblem
@@ -79,6 +81,8 @@ class IdentifiabilityStudy(TabularReport):
         Effects of one additional measurement on the most uncertain combination.
     information : (n, n) array
         Fisher's information on theta; without a fit, that of the design at the guess.
+    message : str
+        Why parts are missing; empty if none is.
 
     Examples
     --------
@@ -101,6 +105,7 @@ class IdentifiabilityStudy(TabularReport):
     region: ConfidenceRegion | None
     suggestions: tuple[MeasurementSuggestion, ...]
     information: Array
+    message: str = ""
 
     def collinearity(self, names: Sequence[str]) -> float:
         """Return the collinearity index of some quantities (Brun et al. 2001); above 10, not identifiable together.
@@ -138,7 +143,7 @@ class IdentifiabilityStudy(TabularReport):
     @property
     def sentences(self) -> tuple[str, ...]:
         """Messages that supplement the table and explain the verdicts."""
-        messages = [self.structure.sentence]
+        messages = [self.message] * bool(self.message) + [self.structure.sentence]
         other_names = [n for n in self.names if n not in self.subset and self._needs_advice(n)]
         if other_names:
             count_text = f"{len(self.subset)} of {len(self.names)}"
@@ -174,6 +179,7 @@ class IdentifiabilityStudy(TabularReport):
         return self.table, *self.sentences
 
 
+@guarded
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def identifiability(
@@ -189,7 +195,7 @@ def identifiability(
     rng : int or numpy.random.Generator
         Draws the points at which structural identifiability is tested.
     max_time : float
-        Seconds after which no further point is drawn; at least one point is tested.
+        Seconds, after which parts that have not ended are left out.
 
     Returns
     -------
@@ -224,12 +230,20 @@ def identifiability(
     else:
         fit_result, theta, options, compiled_problem = None, source.posed.guess, IntegratorOptions(), source.posed
     generator = np.random.default_rng(rng)
-    structural_rank = structure(
-        compiled_problem, theta, generator, options, may_continue=lambda: time.perf_counter() - start_time < 0.5 * limit
-    )
-    information = (
-        np.asarray(fit_result.information) if fit_result is not None else _design(compiled_problem, theta, options)
-    )
+    cause: Status | None = None
+    try:
+        with with_deadline(limit):
+            structural_rank = structure(
+                compiled_problem, theta, generator, options,
+                may_continue=lambda: time.perf_counter() - start_time < 0.5 * limit,
+            )  # fmt: skip
+    except StopRequested as stop:
+        sentence, cause = "Structural identifiability: not tested.", stop.status
+        structural_rank = StructuralRank(compiled_problem.names, -1, (), np.nan, 0, np.nan, sentence)
+    with without_deadline():  # one evaluation, without which there is no result
+        information = (
+            np.asarray(fit_result.information) if fit_result is not None else _design(compiled_problem, theta, options)
+        )
     region = None if fit_result is None else fit_result.confidence_region()
     sizes = (
         _sizes(compiled_problem, theta)
@@ -248,9 +262,14 @@ def identifiability(
     names = compiled_problem.names
     kinds = {name: _kind(name, structural_rank, fit_result) for name in names}
     advice: tuple[MeasurementSuggestion, ...] = ()
-    if fit_result is not None and region is not None and time.perf_counter() - start_time < limit:
-        table = {**fit_result.residual_table(), "deviation": fit_result.deviations}
-        advice = suggestions(compiled_problem, theta, region, table, options)
+    if fit_result is not None and region is not None:
+        try:
+            with with_deadline(start_time + limit - time.perf_counter()):
+                check_deadline()
+                table = {**fit_result.residual_table(), "deviation": fit_result.deviations}
+                advice = suggestions(compiled_problem, theta, region, table, options)
+        except StopRequested as stop:
+            cause = stop.status
     return IdentifiabilityStudy(
         names=names,
         kinds={name: kind for name, (kind, _) in kinds.items()},
@@ -262,6 +281,7 @@ def identifiability(
         region=region,
         suggestions=advice,
         information=information,
+        message=STOPS[cause] if cause else "",
     )
 
 

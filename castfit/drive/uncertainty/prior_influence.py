@@ -11,6 +11,7 @@ from castfit._support.arguments import describe_rejected
 from castfit._support.public_names import public
 from castfit._support.status import raise_if_mistakes
 from castfit._support.text_tables import align_columns, format_to_error
+from castfit._support.time_limit import interruptible
 from castfit.drive.uncertainty.inputs import UNKNOWN_MODEL
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription
@@ -113,6 +114,7 @@ def _cells(result: Result, name: str) -> tuple[str, str]:
     return format_to_error(value, error), f"{error:.2g}" if np.isfinite(error) else placeholder
 
 
+@interruptible
 def prior_influence(
     result: Result, transcription: Transcription | str | None = None, solver: Solver | str | None = None, **options: Any
 ) -> PriorInfluence:

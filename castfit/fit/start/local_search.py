@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.time_limit import StopRequested, with_deadline
+from castfit._support.time_limit import StopRequested, with_deadline, without_deadline
 from castfit.fit.start.search_problem import SearchProblem
 from castfit.fit.start.soft_start import soft_start
 from castfit.solve.dense_descent import minimize_in_trust_region, supports_dense_descent
@@ -108,9 +108,9 @@ def descend(
 
     rule = _LOW_ACCURACY_RULE if step_control == "box" else step_control
     descent = _solve(scene.staged, start, _MAX_SCREENING_ITERATIONS, seconds, look, rule=rule)
-    return DescentResult(
-        descent.theta, scene.cost(descent.theta), descent.work, (look_costs[0], look_costs[1]), is_dropped[0]
-    )
+    with without_deadline():  # one evaluation, without which the descent would be lost
+        cost = scene.cost(descent.theta)
+    return DescentResult(descent.theta, cost, descent.work, (look_costs[0], look_costs[1]), is_dropped[0])
 
 
 def minimize_locally(
@@ -148,7 +148,8 @@ def minimize_locally(
             )
         elif is_settled:
             break
-    cost, start_cost = scene.cost(theta), scene.cost(start)
+    with without_deadline():  # without these evaluations, the rounds would be lost
+        cost, start_cost = scene.cost(theta), scene.cost(start)
     if (
         not cost <= start_cost + _OPTIMUM_PREDICTED_DECREASE
     ):  # a decrease at full accuracy need not be one at search accuracy

@@ -14,6 +14,7 @@ import castfit as cf
 from castfit import problems
 from castfit._support.time_limit import check_deadline
 from castfit.drive.checkup import check
+from castfit.drive.checkup.examinations import check_fit
 from tests.builders import refused
 from tests.drive.chores import QUICK, STRAIGHT
 
@@ -232,12 +233,14 @@ def test_doctor_stops_an_endless_check_at_max_time(monkeypatch, clock):
     assert "Not run for lack of time: endless, after" in str(report)
 
 
-def test_doctor_interrupted_raises_keyboard_interrupt(monkeypatch):
+def test_doctor_interrupted_returns_the_checks_so_far(monkeypatch):
     def pressed(patient):
         signal.raise_signal(signal.SIGINT)
         check_deadline()
 
     examined = healthy().result
-    monkeypatch.setattr(check, "EXAMINATIONS", (("pressed", 1.0, pressed),))
-    with pytest.raises(KeyboardInterrupt):
-        cf.doctor(examined)
+    examinations = (("before", 1.0, check_fit), ("pressed", 1.0, pressed), ("after", 1.0, check_fit))
+    monkeypatch.setattr(check, "EXAMINATIONS", examinations)
+    report = cf.doctor(examined)
+    assert [line.ok for line in report.lines] == [True, None, None]
+    assert "Interrupted by the user. Not run: pressed, after." in str(report)

@@ -241,7 +241,7 @@ def test_a_start_has_its_own_time_limit():
 def test_multistart_interrupted_returns_finished_starts():
     def interrupt(progress):
         if progress.finished == 3:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     result = cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=9, callback=interrupt)
     assert result.message == "Interrupted by the user. 3 of 9 starts ended."

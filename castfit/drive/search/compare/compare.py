@@ -18,6 +18,7 @@ import numpy as np
 from castfit._support.arguments import read_real, shorten_repr
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import InputError, Status, raise_if_mistakes
+from castfit._support.time_limit import guarded
 from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.loop import ProgressReport, call_with_time_limit, run_tasks
 from castfit.drive.run.optima import ObjectiveMeasure
@@ -33,6 +34,7 @@ _WARM_UP_TIME = 10.0  # seconds
 
 
 @accept_old_names(start_max_time="fit_max_time")
+@guarded
 def compare(
     problem: Posable,
     methods: Sequence[str] | Mapping[str, Any],
@@ -129,8 +131,6 @@ def compare(
             trial = trials[k] = trials[k].with_outcome(outcome)
         except InputError as error:
             raise InputError(f"compare, method '{pairs[k][1]}'", error.problems) from None
-        if trial.status == Status.INTERRUPTED.value:
-            raise KeyboardInterrupt
         if isinstance(outcome, FitAnswer):
             trial = trials[k] = replace(trial, horizons=outcome.horizons)
             if trial.success and (trial.objective, k) < rank:

@@ -34,6 +34,7 @@ from castfit._support.arguments import flag_mistakes, is_one_of, is_within, opti
 from castfit._support.arrays import Array
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import Status, raise_if_mistakes, suggest
+from castfit._support.time_limit import guarded
 from castfit.drive.run.loop import open_reporter
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.search.incremental.hills import N_LINE_POINTS, find_lower_neighbour
@@ -75,6 +76,7 @@ _Part = TypeVar("_Part", Transcription, Solver)
 
 
 @accept_old_names(bound_confidence="bound_confidence_level")
+@guarded
 def incremental(
     problem: Posable,
     transcription: Transcription | str | None = None,

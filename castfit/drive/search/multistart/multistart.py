@@ -17,6 +17,7 @@ import numpy as np
 from castfit._support.arguments import is_count, is_one_of, option_mistakes, read_sequence, shorten_repr, within_reason
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import InputError, Status, raise_if_mistakes
+from castfit._support.time_limit import guarded
 from castfit.drive.run.checkpoint import Checkpoint, describe_method, read_seed, run_header
 from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.loop import ProgressReport, call_with_time_limit, run_tasks
@@ -42,6 +43,7 @@ from castfit.result.result import Result
 
 
 @accept_old_names(start_max_time="fit_max_time")
+@guarded
 def multistart(
     problem: Posable,
     transcription: Transcription | str | None = None,
@@ -200,9 +202,7 @@ def multistart(
             row = log.rows[i]
             if file is not None and row.finished:
                 file.append({"row": row, **({"result": log.best} if log.best_row is row else {})})
-            if row.status == Status.INTERRUPTED.value:
-                raise KeyboardInterrupt
-            if row.status == "not_run":
+            if row.status in ("not_run", Status.INTERRUPTED.value):
                 return None
             progress = log.progress(row)
             return ProgressReport(
@@ -306,7 +306,7 @@ class StartLog:
         rows, n_wanted = list(self.rows.values()), self._draws.n_requested
         finished = sum(row.finished for row in rows)
         note = (
-            f"Only {len(rows)} of {n_wanted} starting points were sampled within the time limit."
+            f"Only {len(rows)} of {n_wanted} starting points were sampled."
             if len(rows) < n_wanted
             else ""
         )

@@ -24,6 +24,7 @@ from castfit._support.arguments import (
 )
 from castfit._support.arrays import Array
 from castfit._support.status import InputError, raise_if_mistakes, suggest
+from castfit._support.time_limit import is_interrupted
 from castfit.densities.priors.distributions import truncated_quantile
 from castfit.fit.start.gaussian_surrogate import gaussian_surrogate
 from castfit.fit.start.local_search import lowest_draw
@@ -136,7 +137,7 @@ def draw(
     initial_starts: list[dict[str, float]] = []
     seeds: list[int] = []
     for i in range(count):
-        if not user_starts and i % _STARTS_PER_CLOCK_CHECK == 1 and time.time() >= deadline:
+        if not user_starts and i % _STARTS_PER_CLOCK_CHECK == 1 and (time.time() >= deadline or is_interrupted()):
             break
         initial_starts.append(user_starts[i] if user_starts else redraw(i) if cube is None else start_at(cube[i]))
         seeds.append(streams.seed(i))
@@ -158,7 +159,7 @@ def screen_draws(problem: Posable, draws: DrawnStarts, count: int, deadline: flo
     with np.errstate(all="ignore"):
         for i, initial_start in enumerate(draws.initial_starts):
             starts = [initial_start, *(redraw(i) for _ in range(count - 1))]
-            if time.time() >= deadline:
+            if time.time() >= deadline or is_interrupted():
                 best_starts.append(initial_start)
                 continue
             k, _ = lowest_draw(

@@ -28,6 +28,7 @@ from castfit._support.arguments import (
 )
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.time_limit import guarded
 from castfit.drive.run.checkpoint import read_seed, run_header
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.search.portfolio.allocation import PortfolioOptions
@@ -44,6 +45,7 @@ from castfit.transcribe.trajectory import every_state_measured
 
 
 @accept_old_names(ways="strategies")
+@guarded
 def estimate(
     problem: Posable,
     *,

@@ -170,8 +170,6 @@ class _PortfolioSearch:
             if status in LOST:
                 self.losses.append(f"Candidate {i}: {message}")
             outcome = CandidateOutcome()
-        if outcome.result is not None and outcome.result.status is Status.INTERRUPTED:
-            raise KeyboardInterrupt
         self._ends[i] = outcome
         self._absorb()
         self.plan()

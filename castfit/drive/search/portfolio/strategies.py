@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.status import Status
-from castfit._support.time_limit import Interrupt, StopRequested, with_deadline
+from castfit._support.time_limit import StopRequested, stop_cause, with_deadline, without_deadline
 from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.search.incremental.incremental import incremental
 from castfit.drive.search.portfolio.limits import SearchRegion
@@ -208,26 +208,23 @@ def make_candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadl
     search_problem = search_problem_of(problem.posed)
     rng = np.random.default_rng(order.seed)
     region = region.for_candidate(rng)
-    with Interrupt() as interrupt:
-        if order.way in FULL_ACCURACY_WAYS:
-            theta = region.clip(search_problem.searched.guess) if order.guess else region.draw(rng)
-            end = _build_outcome(
-                _fit_from_draw(problem, search_problem, theta, order, rng, seconds_left), search_problem, end_time
-            )
-            if end.result is not None and end.result.status is not Status.CONVERGED:
-                continuation = _resume_fit(search_problem, end, order, end_time)
-                end = continuation if not end.is_converged or continuation.cost < end.cost - SAME_COST_TOL else end
-            end = replace(end, start_theta=tuple(theta.tolist()))
-        elif order.way == CONFIRM:
-            end = _confirm(problem, search_problem, order, end_time)
-        elif order.way == FOLLOW:
-            end = _follow_valley(search_problem, order, end_time)
-        elif order.way == EXCHANGED:
-            end = _descend_from_exchange(search_problem, region, order, rng, end_time)
-        else:
-            end = _minimize_in_trust_region(search_problem, region, order, rng, end_time)
-    if interrupt.requested:
-        raise KeyboardInterrupt
+    if order.way in FULL_ACCURACY_WAYS:
+        theta = region.clip(search_problem.searched.guess) if order.guess else region.draw(rng)
+        end = _build_outcome(
+            _fit_from_draw(problem, search_problem, theta, order, rng, seconds_left), search_problem, end_time
+        )
+        if end.result is not None and end.result.status is not Status.CONVERGED:
+            continuation = _resume_fit(search_problem, end, order, end_time)
+            end = continuation if not end.is_converged or continuation.cost < end.cost - SAME_COST_TOL else end
+        end = replace(end, start_theta=tuple(theta.tolist()))
+    elif order.way == CONFIRM:
+        end = _confirm(problem, search_problem, order, end_time)
+    elif order.way == FOLLOW:
+        end = _follow_valley(search_problem, order, end_time)
+    elif order.way == EXCHANGED:
+        end = _descend_from_exchange(search_problem, region, order, rng, end_time)
+    else:
+        end = _minimize_in_trust_region(search_problem, region, order, rng, end_time)
     return replace(
         end, seconds=time.process_time() - start_time, result=None if end.result is None else _drop_problem(end.result)
     )
@@ -314,6 +311,8 @@ def _descend(
     end = CandidateOutcome(
         tuple(descent.theta.tolist()), descent.cost, descent.look_costs, work, dropped=descent.is_dropped
     )
+    if stop_cause():
+        return end
     margin = NEAR_COST_TOL + _NEAR_COST_RTOL * abs(order.best) if np.isfinite(order.best) else np.inf
     if order.family >= 0:  # Returning to the same optimum is no evidence.
         margin = -SAME_COST_TOL
@@ -378,7 +377,7 @@ def _resume_fit(
     search_problem: SearchProblem, end: CandidateOutcome, order: CandidateOrder, end_time: float
 ) -> CandidateOutcome:
     """Continue with the trust region from the end of a default fit that failed."""
-    if not np.isfinite(end.cost) or (end.result is not None and end.result.status is Status.INTERRUPTED):
+    if not np.isfinite(end.cost) or stop_cause():
         return end
     return _descend(search_problem, np.array(end.theta), order, end_time, end.work)
 
@@ -447,9 +446,10 @@ def _confirm(
     end = replace(end, polished=order.accurate or end.is_converged)
     if end.result is None or end.result.status not in _UNFINISHED_STATUSES:
         return end
-    # The fit's own cost may include estimated noise or another likelihood, and is not comparable.
-    cost = min(search_problem.exact_cost(point) for point in (np.array(end.theta), theta))
-    return replace(end, cost=cost, is_converged=cost <= search_problem.cost(theta) + SAME_COST_TOL)
+    with without_deadline():  # without these evaluations, the work would be lost
+        # The fit's own cost may include estimated noise or another likelihood, and is not comparable.
+        cost = min(search_problem.exact_cost(point) for point in (np.array(end.theta), theta))
+        return replace(end, cost=cost, is_converged=cost <= search_problem.cost(theta) + SAME_COST_TOL)
 
 
 def _build_outcome(result: Result, search_problem: SearchProblem, end_time: float) -> CandidateOutcome:
@@ -460,12 +460,11 @@ def _build_outcome(result: Result, search_problem: SearchProblem, end_time: floa
         ]
     )
     work = FULL_ACCURACY_COST_FACTOR * work_in_simulations(dict(result.evaluations), theta.size)
-    # Before a fit by collocation has converged, its trajectories do not solve the model.
-    cost = (
-        result.cost
-        if result.success and search_problem.searched is search_problem.original_problem
-        else search_problem.cost(theta)
-    )
+    cost = result.cost
+    if not (result.success and search_problem.searched is search_problem.original_problem):
+        with without_deadline():  # one evaluation, without which the work would be lost
+            # Before a fit by collocation has converged, its trajectories do not solve the model.
+            cost = search_problem.cost(theta)
     if (
         result.success and search_problem.searched is not search_problem.original_problem
     ):  # The optimum differs from the one for normal errors.

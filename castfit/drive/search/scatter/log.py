@@ -124,8 +124,6 @@ class SearchLog(LogRecord):
         )
         self._enter(end, outcome.f, outcome.result)
         self.report_progress()
-        if outcome.result.status is Status.INTERRUPTED:
-            raise KeyboardInterrupt
         self.check()
         return LocalSearchOutcome(outcome.path, outcome.f)
 

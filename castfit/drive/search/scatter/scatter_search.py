@@ -17,6 +17,7 @@ import numpy as np
 from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, rng_mistakes
 from castfit._support.json_codec import rebuild_value
 from castfit._support.status import Status, raise_if_mistakes, suggest
+from castfit._support.time_limit import StopRequested, guarded
 from castfit.drive.run.checkpoint import describe_method, read_seed, run_header
 from castfit.drive.run.loop import open_session
 from castfit.drive.run.options import RunOptions, require_problem
@@ -45,6 +46,7 @@ _CHOOSE = f"choose one of {', '.join(map(repr, _STARTS))}"
 _REMOVED_OPTIONS = {"islands": "the option islands= was removed; remove it"}
 
 
+@guarded
 def scatter_search(
     problem: Posable,
     transcription: Transcription | str | None = None,
@@ -243,8 +245,8 @@ def scatter_search(
                     raise SearchStopped(STOPS[Status.STOPPED_BY_CALLBACK])
         except SearchStopped as halt:
             reason = str(halt)
-        except KeyboardInterrupt:
-            reason = STOPS[Status.INTERRUPTED]
+        except StopRequested as stop:
+            reason = STOPS[stop.status]
             session.pool.dismiss()
         best = _build_best_result(
             problem, searched, box, work, log, run.deadline, is_interrupted=reason == STOPS[Status.INTERRUPTED]

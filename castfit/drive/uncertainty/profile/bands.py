@@ -24,6 +24,7 @@ import scipy
 
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.status import InputError, Status
+from castfit._support.time_limit import StopRequested
 from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
@@ -159,7 +160,7 @@ def _all_followed(
         run, profile_prediction, deque((n, (job, n)) for n in range(len(targets))), enter, limit=np.inf
     )
     if stop_reason is not None:
-        raise KeyboardInterrupt
+        raise StopRequested(stop_reason)
     return [branches_by_index[n] for n in range(len(targets))]
 
 

@@ -29,7 +29,7 @@ from castfit._support.json_codec import rebuild_value
 from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import InputError, Status, raise_if_mistakes
-from castfit._support.time_limit import StopRequested, returns_on_interrupt, with_deadline
+from castfit._support.time_limit import StopRequested, guarded, with_deadline
 from castfit._support.views import views
 from castfit.drive.run.checkpoint import describe_estimate, run_header
 from castfit.drive.run.jobs import task, unpickle_job
@@ -125,7 +125,7 @@ class Contours:
 
 
 @accept_old_names(levels="confidence_levels")
-@returns_on_interrupt
+@guarded
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def contours(
@@ -330,8 +330,6 @@ def _halves(
         halves[key] = outcome
         if file is not None and not outcome.status:
             file.append({"half": key, "found": outcome})
-        if outcome.status == Status.INTERRUPTED.value:
-            raise KeyboardInterrupt
         last_label = f"{100 * level:g} %, {'above' if half_index else 'below'}"
         state = f"{len(halves)} of {len(keys)} halves: {last_label}; {run.seconds:.0f} s"
         return ProgressReport(None, state, last_label, len(halves), len(keys))

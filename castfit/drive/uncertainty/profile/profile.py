@@ -31,6 +31,7 @@ from castfit._support.json_codec import rebuild_value
 from castfit._support.process_pool import LostTask
 from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.status import InputError, Status, raise_if_mistakes
+from castfit._support.time_limit import guarded
 from castfit.drive.run.checkpoint import describe_estimate, run_header
 from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
@@ -84,6 +85,7 @@ class ProfileProgress:
 
 
 @accept_old_names(levels="confidence_levels")
+@guarded
 def profile(
     result: Result,
     names: Any = None,
@@ -346,8 +348,6 @@ class _Session:
             self._enter(i, outcome, sides, tasks)
             if self.file is not None and not outcome.cut:
                 self.file.append({"side": f"{generation}/{i}", "followed": outcome})
-            if outcome.cut == Status.INTERRUPTED.value:
-                raise KeyboardInterrupt
             n_done = sum(f is not None for f in sides.values())
             k = self.target_of.get(i, i // 2)
             last_label = f"{targets[k].name} {'beside' if i in self.target_of else 'above' if i % 2 else 'below'}"

@@ -32,6 +32,7 @@ from castfit._support.renamed import accept_old_names
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit._support.text_tables import TabularReport, TextTable, format_interval, format_to_error
+from castfit._support.time_limit import guarded
 from castfit.drive.run.checkpoint import describe_estimate
 from castfit.drive.run.run_result import SavedResult, build_columns
 from castfit.drive.search.multistart.sampling import draw
@@ -357,6 +358,7 @@ def _growth(old_width: float, new_width: float) -> str:
     return f"by {100 * (new_width / old_width - 1):.0f} %" if old_width > 0.0 else "as they are"
 
 
+@guarded
 def bootstrap(
     result: Result,
     kind: str = "residual",

@@ -31,6 +31,7 @@ from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit._support.text_tables import align_columns, format_to_error
+from castfit._support.time_limit import guarded
 from castfit.drive.run.checkpoint import describe_estimate, describe_method
 from castfit.drive.run.options import require_problem
 from castfit.drive.run.run_result import build_columns
@@ -215,6 +216,7 @@ class CoverageResult(RefitsResult):
 
 
 @accept_old_names(level="confidence_level")
+@guarded
 def coverage(
     problem: Posable | Result,
     truth: Mapping[str, float] | None = None,

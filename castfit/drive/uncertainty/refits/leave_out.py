@@ -25,6 +25,7 @@ from castfit._support.public_names import public
 from castfit._support.status import raise_if_mistakes
 from castfit._support.text_tables import align_columns, format_to_error
 from castfit._support.ties import first_argmax, stable_order
+from castfit._support.time_limit import guarded
 from castfit.drive.run.checkpoint import describe_estimate
 from castfit.drive.run.run_result import build_columns
 from castfit.drive.uncertainty.inputs import solved_problem
@@ -219,6 +220,7 @@ class LeaveOutResult(RefitsResult):
         return f"LeaveOutResult({len(self.rows)} fits, each without one {self.each})"
 
 
+@guarded
 def leave_out(
     result: Result,
     each: str = "experiment",

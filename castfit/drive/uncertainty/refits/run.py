@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -24,7 +25,7 @@ from castfit._support.progress_line import duration
 from castfit._support.renamed import with_old_names
 from castfit._support.status import Status
 from castfit._support.text_tables import TextTable
-from castfit._support.time_limit import with_deadline
+from castfit._support.time_limit import StopRequested, with_deadline
 from castfit.drive.run.checkpoint import Checkpoint, run_header
 from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.loop import ProgressReport, run_tasks
@@ -241,9 +242,7 @@ def carry_out_refits(
         row = rows[i] = replace(outcome, name=rows[i].name) if is_refit else rows[i].with_lost_task(outcome)
         if file is not None and row.finished:
             file.append({"row": row})
-        if row.status == Status.INTERRUPTED.value:
-            raise KeyboardInterrupt
-        if row.status == "not_run":
+        if row.status in ("not_run", Status.INTERRUPTED.value):
             return None
         finished_rows = [r for r in rows.values() if r.finished]
         seconds_left = run.seconds / max(len(finished_rows) - restored, 1) * (len(rows) - len(finished_rows))
@@ -291,33 +290,35 @@ def read_rows(records: Sequence[Mapping[str, Any]]) -> dict[int, Refit]:
 def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: float) -> Refit | None:
     """Fit to the data of an index from every start, in any process; return None if no time is left."""
     (plan,) = unpickle_job(job)
+    if deadline <= time.time():
+        return None
+    row = Refit(index=index)
+    with with_deadline(deadline - time.time()) as watch, suppress(StopRequested):
+        row = _refit_from_all_starts(plan, index, limit)
+    if watch.cause is None:
+        return row
+    status = CUT_OFF if watch.cause is Status.MAX_TIME else watch.cause.value
+    return replace(row, status=status, message=STOPS[watch.cause])
+
+
+def _refit_from_all_starts(plan: RefitPlan, index: int, limit: float) -> Refit:
+    """Return the best fit from all starts, within a time limit."""
     start_time = time.perf_counter()
     best: Refit | None = None
     reference = np.inf
     for k, start in enumerate(plan.starts):
-        seconds_left = min(deadline - time.time(), limit - (time.perf_counter() - start_time))
-        if seconds_left <= 0.0:
-            if best is None or deadline <= time.time():
-                return (
-                    None
-                    if best is None
-                    else replace(best, status=CUT_OFF, message="The time limit of the run was reached.")
-                )
+        seconds_left = limit - (time.perf_counter() - start_time)
+        if best is not None and seconds_left <= 0.0:
             break
         try:
             compiled_problem = plan.recipe(plan.compiled_problem, index)
             if k == 0 and plan.descent is not None:
-                with with_deadline(seconds_left) as watch:
+                with with_deadline(seconds_left):
                     row = _fast_refit(plan, compiled_problem, index, start_time)
-                    interrupted = watch.cause is Status.INTERRUPTED
-                if interrupted:
-                    return Refit(index=index, status=Status.INTERRUPTED.value, message=Status.INTERRUPTED.message)
                 if row is not None:
                     best, reference = row, row.cost
                     continue
-                seconds_left = max(
-                    min(deadline - time.time(), limit - (time.perf_counter() - start_time)), _MIN_REFIT_SECONDS
-                )
+                seconds_left = max(limit - (time.perf_counter() - start_time), _MIN_REFIT_SECONDS)
             result = fit(
                 compiled_problem, plan.nearby_transcription or plan.transcription, plan.solver,
                 start=start, second_start=k > 0, retry=False, max_time=seconds_left,
@@ -325,10 +326,6 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
         except Exception as error:  # an error with some data ends only this fit
             return Refit(index=index, status="error", message=f"{type(error).__name__}: {error}")
         row = _read(plan, index, k, result, time.perf_counter() - start_time)
-        if result.status is Status.INTERRUPTED:
-            return row
-        if result.status is Status.MAX_TIME and deadline <= time.time() + 1e-3:
-            return replace(row, status=CUT_OFF, message="The time limit of the run was reached.")
         if k == 0:
             reference = row.cost if row.success else np.inf
         if best is None or row.rank > best.rank:

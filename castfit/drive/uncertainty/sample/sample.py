@@ -29,6 +29,7 @@ from castfit._support.arguments import is_count, option_mistakes, rng_mistakes, 
 from castfit._support.arrays import Array
 from castfit._support.process_pool import lost_task_status
 from castfit._support.status import InputError, Status, raise_if_mistakes
+from castfit._support.time_limit import guarded
 from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
@@ -85,6 +86,7 @@ class SampleProgress:
         return f"{self.draws:,} draws, {self.finished} of {self.total} chains; {self.seconds:.0f} s"
 
 
+@guarded
 def sample(
     result: Result,
     *,

@@ -18,7 +18,7 @@ from castfit._support.arrays import Array
 from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
-from castfit._support.status import Status, raise_if_mistakes
+from castfit._support.status import raise_if_mistakes
 from castfit._support.time_limit import StopRequested, check_deadline, with_deadline
 from castfit.fit.start import StartingPoint
 from castfit.fit.start.decomposition.blocks import (
@@ -111,8 +111,8 @@ def decompose(
             search = _BlockSearch(staged, theta[piece.positions])
             try:
                 search.run(generator)
-            except (StopRequested, KeyboardInterrupt) as stop_reason:
-                early_stop = stop_reason.status if isinstance(stop_reason, StopRequested) else Status.INTERRUPTED
+            except StopRequested as stop:
+                early_stop = stop.status
             start_theta[piece.positions] = search.best
             if early_stop is not None:
                 break

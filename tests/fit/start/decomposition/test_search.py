@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import pytest
 
@@ -150,7 +152,7 @@ def test_control_c_in_a_block_returns_the_best_point(monkeypatch):
     def press(staged, theta):
         count[0] += 1
         if count[0] == 150:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         return original(staged, theta)
 
     monkeypatch.setattr(search, "evaluate_cost", press)
