@@ -75,31 +75,36 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-def guarded(function: Callable[P, T], *, has_status: bool = True) -> Callable[P, T]:
-    """Decorate a driver so that it ends by itself, with its result, after Ctrl-C or SIGTERM.
+@contextmanager
+def guard(name: str, *, has_status: bool = True) -> Generator[None, None, None]:
+    """Run the driver `name`, which ends by itself, with its result, after Ctrl-C or SIGTERM.
 
-    If the outermost driver was stopped before it had a result, raise KeyboardInterrupt or TimeoutError, which say so.
+    If the outermost driver was stopped before it had a result, raise KeyboardInterrupt or TimeoutError with a message.
     Functions whose results have no status raise also if the signal arrived when they had finished.
     """
+    is_nested, _current.is_guarded = _current.is_guarded, True
+    try:
+        with with_deadline():
+            yield
+            if not has_status:
+                check_interrupt()
+    except StopRequested as stop:
+        if is_nested:
+            raise
+        if stop.status is Status.MAX_TIME:
+            raise TimeoutError(f"{name} reached its time limit before it had a result; raise max_time") from None
+        raise KeyboardInterrupt(f"{name} was interrupted before it had a result") from None
+    finally:
+        _current.is_guarded = is_nested
+
+
+def guarded(function: Callable[P, T], *, has_status: bool = True) -> Callable[P, T]:
+    """Decorate a driver with `guard`."""
 
     @wraps(function)
     def wrapped(*args: P.args, **options: P.kwargs) -> T:
-        is_nested, _current.is_guarded = _current.is_guarded, True
-        try:
-            with with_deadline():
-                result = function(*args, **options)
-                if not has_status:
-                    check_interrupt()
-                return result
-        except StopRequested as stop:
-            if is_nested:
-                raise
-            name = f"castfit.{function.__qualname__}"
-            if stop.status is Status.MAX_TIME:
-                raise TimeoutError(f"{name} reached its time limit before it had a result; raise max_time") from None
-            raise KeyboardInterrupt(f"{name} was interrupted before it had a result") from None
-        finally:
-            _current.is_guarded = is_nested
+        with guard(f"castfit.{function.__qualname__}", has_status=has_status):
+            return function(*args, **options)
 
     return wrapped
 
@@ -169,7 +174,7 @@ def check_deadline(ahead: float = 0.0) -> None:
 
 
 def stop_cause() -> Status | None:
-    """Return why the active watch ends the work; None if it does not."""
+    """Return the status with which the active watch ends the work; None if the work may continue."""
     return None if _current.watch is None else _current.watch.cause
 
 

@@ -29,7 +29,7 @@ from castfit._support.progress_line import duration, print_progress, progress_li
 from castfit._support.records import dataclass
 from castfit._support.silence import is_interactive
 from castfit._support.status import InputError, Status, raise_if_mistakes
-from castfit._support.time_limit import StopRequested, guarded, with_deadline
+from castfit._support.time_limit import StopRequested, guard, with_deadline
 from castfit.fit.attempt import FitRun, has_states, with_start_trajectory, with_state_start
 from castfit.fit.build_result import build_result, describe_exact_data
 from castfit.fit.choice import choose
@@ -63,7 +63,6 @@ _MATCHING_TOLERANCE = 1e-6
 
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
-@guarded
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def fit(
@@ -234,7 +233,7 @@ def fit(
     solve = single_fit.fit
     if refinements:
         solve = partial(solve_with_refinements, refinements=refinements, solve=solve)
-    with lanes_divided(workers), _progress_line(verbose):
+    with guard("castfit.fit"), lanes_divided(workers), _progress_line(verbose):
         answer = solve(question)
         return SignOfGuess(question).refine_until_done(answer, solve) if retry else answer
 

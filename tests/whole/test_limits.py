@@ -188,7 +188,7 @@ KINDS: dict[str, Any] = {
     "far": fitted(lambda: lotka_volterra((0.5, 0.5, 0.5, -0.2)), "multiple"),
     "multistart": searched(cf.multistart, starts=2, rng=0),
     "scatter_search": searched(cf.scatter_search, dim_refset=4, n_diverse=12, max_eval=60, rng=0),
-    "estimate": searched(cf.estimate, rng=0, finds=1, ways=["box"]),
+    "estimate": searched(cf.estimate, rng=0, finds=1, strategies=["box"]),
     "incremental": searched(cf.incremental),
     "mixed_effects": mixed,
     "profile": of_fit(cf.profile),
