@@ -305,11 +305,7 @@ class StartLog:
         """Build the final message of the run, with the names of lost starts and any trouble with the checkpoint."""
         rows, n_wanted = list(self.rows.values()), self._draws.n_requested
         finished = sum(row.finished for row in rows)
-        note = (
-            f"Only {len(rows)} of {n_wanted} starting points were sampled."
-            if len(rows) < n_wanted
-            else ""
-        )
+        note = f"Only {len(rows)} of {n_wanted} starting points were sampled." if len(rows) < n_wanted else ""
         return termination_message(
             run.find_stop_reason(stop_status, finished < len(rows)),
             rows,
