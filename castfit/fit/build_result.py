@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import cast
 
 import casadi as ca
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from castfit._support.arrays import Array
 from castfit._support.blas_threads import blas_kernel
+from castfit._support.time_limit import StopRequested
 from castfit._support.version import __version__
 from castfit.fit.attempt import Attempt, FitRun
 from castfit.fit.choice import DESCENT_SOLVER, PROBE_SOLVER
@@ -23,17 +25,28 @@ from castfit.problem.prior_rows import SmoothnessPenalty
 from castfit.problem.problem import Posable
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable, constraint_table
-from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES, Statistics, neg2loglik, quantile, statistics
+from castfit.result.covariance import (
+    MAX_WRITTEN_OUT_QUANTITIES,
+    Statistics,
+    neg2loglik,
+    quantile,
+    residuals,
+    statistics,
+)
 from castfit.result.goodness_of_fit import NO_OPTIMUM, UNKNOWN, Criteria, Goodness, goodness
 from castfit.result.identifiability import judge, no_verdict
 from castfit.result.residuals import ResidualTable, series
 from castfit.result.result import Result, with_dependence
 from castfit.simulate.simulate import TrajectoryNodes
+from castfit.solve.matrices import MAX_DENSE_LOCAL_UNKNOWNS
 from castfit.solve.staged import Evaluation, Linearization, StagedProblem, gaps, weighted_squares
+from castfit.solve.subproblem import units_of_search
 from castfit.transcribe.observation import constant
 
 # Multiple of the rounding floor of sigma that integration and collocation errors may reach.
 _INTEGRATION_ERROR_FACTOR = 1e4
+_MIN_FOLD_HALF_WIDTH = 0.3  # Half-width of a linear interval, in search units, from which a fold is looked for.
+_MAX_SIMULATION_ERROR_SD = 0.1  # Largest difference of rows from the simulation, in standard deviations.
 
 
 def build_result(
@@ -59,7 +72,7 @@ def build_result(
     roughness_cost = sum(term.rows(natural)[2] for term in compiled_problem.smoothness_penalties)
     bound_sides = {layout.describe(int(i)): "lower" if active[i] < 0 else "upper" for i in np.flatnonzero(active)}
 
-    fit_statistics, unknown_reason = _uncertainty(compiled_problem, attempt)
+    fit_statistics, unknown_reason = _uncertainty(run, attempt)
     constraints = ConstraintTable()
     if (
         (compiled_problem.path or compiled_problem.relations or compiled_problem.implied_relations)
@@ -207,27 +220,52 @@ def build_result(
     return with_dependence(result, problem.posed) if goodness_of_fit.doubtful else result
 
 
-def _uncertainty(compiled_problem: CompiledProblem, attempt: Attempt) -> tuple[Statistics | None, str]:
+def _uncertainty(run: FitRun, attempt: Attempt) -> tuple[Statistics | None, str]:
     """Compute the statistics at the end of the search, or None, and the reason if uncertainties are unknown."""
     evaluation, verification = attempt.linear, attempt.verification
     unknown_reason = "" if attempt.solution.status.success else "the fit did not succeed"
     if not (isinstance(evaluation, Linearization) and evaluation.ok):
         return None, unknown_reason or "the problem was not linearized"
+    compute_statistics = partial(
+        statistics,
+        attempt.staged.layout,
+        evaluation,
+        attempt.solution.active,
+        scale=attempt.staged.scale,
+        relative_tolerance=attempt.transcription.accuracy,
+        absolute_tolerance=attempt.transcription.integrator.absolute_tolerance,
+        penalty=run.problem.penalty_mask,
+        row_errors=None if verification is None else verification.row_errors,
+        defects=None if verification is None else verification.defects,
+    )
     try:
-        fit_statistics = statistics(
-            attempt.staged.layout,
-            evaluation,
-            attempt.solution.active,
-            scale=attempt.staged.scale,
-            relative_tolerance=attempt.transcription.accuracy,
-            absolute_tolerance=attempt.transcription.integrator.absolute_tolerance,
-            penalty=compiled_problem.penalty_mask,
-            row_errors=None if verification is None else verification.row_errors,
-            defects=None if verification is None else verification.defects,
-        )
+        fit_statistics = compute_statistics()
+        fold = None if unknown_reason else _fold(run, attempt, fit_statistics)
+        return fit_statistics if fold is None else compute_statistics(fold=fold), unknown_reason
     except (np.linalg.LinAlgError, RuntimeError):  # non-finite derivatives, or no multipliers
         return None, unknown_reason or "the linear algebra of the statistics failed"
-    return fit_statistics, unknown_reason
+
+
+def _fold(run: FitRun, attempt: Attempt, fit_statistics: Statistics) -> Array | None:
+    """Return the second-order information of a solution whose linear intervals are wide; None if it has none."""
+    staged, n = attempt.staged, len(run.problem.names)
+    z = quantile(0.95, np.inf if run.problem.absolute_sigma else fit_statistics.dof) * np.sqrt(fit_statistics.inflation)
+    is_quadratic = n <= MAX_DENSE_LOCAL_UNKNOWNS and staged.least_squares and not staged.layout.has_constraints
+    min_error = _MIN_FOLD_HALF_WIDTH * units_of_search(staged, attempt.solution.v)[:n] / z
+    if not (is_quadratic and (fit_statistics.standard_errors > min_error).any()):
+        return None
+    from castfit.fit.strategies import simulated_problem
+    from castfit.result.fold_information import fold_rows
+
+    with suppress(StopRequested):
+        simulation = (
+            staged if staged.layout.is_theta_only else simulated_problem(run, attempt.transcription, attempt.theta)
+        )
+        linear = simulation.linearize(attempt.theta)
+        rows = [residuals(problem.layout, point) for problem, point in ((staged, attempt.linear), (simulation, linear))]
+        if linear.ok and np.abs(rows[1] - rows[0]).max() <= _MAX_SIMULATION_ERROR_SD:
+            return fold_rows(simulation, linear, attempt.solution.active[:n], z)
+    return None
 
 
 def _goodness(

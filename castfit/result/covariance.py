@@ -34,7 +34,7 @@ from castfit.result.fisher_information import (
     positive,
 )
 from castfit.solve.condensing import Condensed, adjoint, condense
-from castfit.solve.matrices import MAX_DENSE_LOCAL_UNKNOWNS, BlockRows, upper_factor
+from castfit.solve.matrices import MAX_DENSE_LOCAL_UNKNOWNS, BlockRows, block_rows, upper_factor
 from castfit.solve.staged import Evaluation, Layout, Linearization, gaps, rows_in_units
 from castfit.solve.subproblem import choose
 
@@ -116,6 +116,7 @@ def statistics(
     row_errors: Array | None = None,
     penalty: Mask | None = None,
     defects: tuple[Array, ...] | None = None,
+    fold: Array | None = None,
 ) -> Statistics:
     """Compute the statistics of a solution from its linearization.
 
@@ -128,6 +129,7 @@ def statistics(
     penalty (n_prior,) : which rows of priors are penalties, which count as no degrees of freedom.  Where one unknown
         sigma is common to all data its bias is theirs too: they are chosen in its units.
     defects (K, n_s) : known gaps before the nodes, where the linearization's own are not those of the model
+    fold (m, n_theta) : change of the rows' derivatives at a fold (castfit.result.fold_information)
     """
     n = layout.n_theta
     condensed = choose(layout, linearization, scale)
@@ -141,7 +143,7 @@ def statistics(
         informative_condensed = replace(condensed, rows=condensed.rows.scaled(np.where(is_linear_prior, 0.0, 1.0)))
     information_of = _information(layout, linearization)
     finder = _RankFinder.of_solution(
-        condensed, informative_condensed, _times(information_of, informative_condensed.rows), active
+        condensed, informative_condensed, _plus(_times(information_of, informative_condensed.rows), fold), active
     )
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR_FACTOR * relative_tolerance)
     solution = finder.solve(tolerance)
@@ -180,7 +182,7 @@ def statistics(
     unit = unit if is_weighted else np.full(rows.size, spread)
     rate = np.where(np.isfinite(unit) & (unit > 0.0), 1.0 / np.where(unit > 0.0, unit, 1.0), 1.0) * ~is_linear_prior
     return Statistics(
-        information=solution.squares(_times(information_of, full_condensed.rows).scaled(rate)),
+        information=solution.squares(_plus(_times(information_of, full_condensed.rows), fold).scaled(rate)),
         jacobian=solution.written(full_condensed.rows.scaled(np.where(is_linear_prior, 0.0, kinds.sigma)), kinds.datum),
         gradient=gradient,
         noise=ratio[: layout.n_groups] * linearization.sigma,
@@ -450,6 +452,14 @@ def _times(blocks: list[Array], rows: BlockRows) -> BlockRows:
             offset, n_used = offset + len(block), n_used + 1
         products.append(np.concatenate([chain_rows[:0], *pieces]))
     return BlockRows(rows.columns, tuple(products), rows.tail)
+
+
+def _plus(rows: BlockRows, fold: Array | None) -> BlockRows:
+    """Add a matrix (m, n_theta) to the first columns of rows."""
+    if fold is None:
+        return rows
+    n, width = fold.shape[1], rows.width
+    return block_rows([(np.arange(width), rows.dense + np.pad(fold, ((0, 0), (0, width - n))))], width)
 
 
 def _of_rows(blocks: list[Array], u: Array) -> Array:
