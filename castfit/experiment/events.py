@@ -41,6 +41,7 @@ from castfit.model.expressions import number_or_expression
 Value = float | ca.SX
 
 _SIDES = ("before", "after")
+_CONDITION_SIDE = "if_true"  # of a condition: after the event if it is true at the time of the event
 DIRECTIONS = {"rising": 1, "falling": -1, "either": 0}
 _DEFAULT_EVENT_COUNT = 20  # largest number of occurrences of a state-triggered event if `count` is not set
 _MAX_EVENT_COUNT = 100_000  # largest number of doses or occurrences: more suggest an error in the unit of time
@@ -62,8 +63,9 @@ class Event(Picklable):
     changes : mapping from state to float or expression
         The new value of each state that changes, from states, parameters, inputs and time just before:
         ``{x: x + dose, y: 0.5 * y}``.
-    measured : {"before", "after"}
-        Whether a value measured at the very time of the event was measured before or after it.
+    measured : {"before", "after", "if_true"}
+        Whether a value measured at the very time of the event was measured before or after it.  With "if_true", which
+        requires a condition, it was measured after the event if the condition is true at that time, as ``t >= 3``.
     when : expression of states, parameters, inputs and time, instead of `time`
         The event happens where this passes zero; or, if it is a condition such as ``x > 1`` or
         ``casadi.logic_and(x > 1, t < 5)``, whenever that becomes true, by a jump as well.  By single and multiple
@@ -146,7 +148,8 @@ class Event(Picklable):
             event_time = _value("time", time, mistakes)
         elif not isinstance(_value("when", when, mistakes), ca.SX):
             mistakes.append(f"when is {shorten_repr(when)}; give an expression of states that passes zero")
-        mistakes += _side_mistakes(measured)
+        condition = isinstance(when, ca.SX) and when.numel() == 1 and is_condition(when)
+        mistakes += [] if condition and is_one_of(measured, _CONDITION_SIDE) else _side_mistakes(measured)
         count_remedy = "give the largest number of events, a positive integer"
         mistakes += option_mistakes(
             ("direction", direction, is_one_of(direction, *DIRECTIONS), "choose 'either', 'rising' or 'falling'"),
@@ -154,7 +157,6 @@ class Event(Picklable):
         )
         if when is None and not (is_one_of(direction, "either") and is_one_of(count, 1, _DEFAULT_EVENT_COUNT)):
             mistakes.append("direction and count apply only to when=; remove them for an event at a time")
-        condition = isinstance(when, ca.SX) and when.numel() == 1 and is_condition(when)
         if condition and not is_one_of(direction, "either"):
             mistakes.append(
                 "a condition has no direction; write for example when=x > 3, or when=x - 3 with a direction"
@@ -331,9 +333,10 @@ def occurrences(events: Iterable[Happening], end: float) -> list[ScheduledEvent]
     for event in events:
         if isinstance(event, Event):
             trigger = None if event.when is None else event
-            scheduled_events += [
-                ScheduledEvent("the event", event.time, event.measured, event.changes, when=trigger)
-            ] * event.count
+            for side in ("after", "before") if event.measured == _CONDITION_SIDE else (event.measured,):
+                scheduled_events += [
+                    ScheduledEvent("the event", event.time, side, event.changes, when=trigger)
+                ] * event.count
         elif isinstance(event, ParameterSwitch):
             scheduled_events.append(ScheduledEvent("the knot", event.time, event.measured, values=event.values))
         else:

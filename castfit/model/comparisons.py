@@ -7,6 +7,7 @@ So a condition such as ``logic_and(x > 1, t <= 5)`` changes only where one of it
 located like any other zero.  Near a zero its truth follows from the located signs, not from rounded values.
 
 A comparison of piecewise values compares each of them:  if_else(c, a, b) < d  is  (c and a < d) or (not c and b < d).
+A comparison of a rounded value with a number compares the value itself:  floor(y) == 2  is  y >= 2 and not y >= 3.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _COMPARISONS = (ca.OP_LT, ca.OP_LE, ca.OP_EQ, ca.OP_NE)
 _MAX_ENUMERATED_COMPARISONS = 7  # largest number of comparisons whose 2^n truth values are all evaluated
 _MAX_CONDITIONS = 5  # largest number of conditions in a piecewise expression whose values are compared one by one ...
 _MAX_VARYING_PIECES = 3  # ... and of values among these that are no numbers
+ROUNDING = (ca.OP_FLOOR, ca.OP_CEIL)
 _LOGICAL = (*_COMPARISONS, ca.OP_NOT, ca.OP_AND, ca.OP_OR)
 _PARTIAL = (  # operations that are not finite for all numbers
     ca.OP_SQRT, ca.OP_LOG, ca.OP_LOG1P, ca.OP_DIV, ca.OP_INV, ca.OP_POW, ca.OP_CONSTPOW, ca.OP_FMOD, ca.OP_REMAINDER,
@@ -77,6 +79,14 @@ class Comparisons:
         if changes.get((0, 1)) or changes.get((2, 1)):
             return True
         return False if changes.get((0, 2)) or changes.get((2, 0)) else None
+
+    def is_special_at_zero(self, axis: int) -> bool:
+        """Check whether the condition may have another truth at the zero of a difference than on both sides of it."""
+        truth_values = self._everywhere((-1.0, 0.0, 1.0))
+        if truth_values is None:
+            return True
+        below, zero, above = np.moveaxis(truth_values, axis, 0)
+        return bool(((below == above) & (zero != below)).any())
 
     def holds_between(self) -> bool:
         """Check whether the condition is true for all nonzero differences.
@@ -131,8 +141,29 @@ class Comparisons:
         return reduce(ca.logic_or, cases)
 
     def _compare_values(self, op: int, left: ca.SX, right: ca.SX) -> ca.SX:
+        jumps: Replacements = {}
+        rounded = replace_operations(right - left, ROUNDING, jumps)
+        if len(jumps) == 1:
+            ((symbol, jump),) = jumps.values()
+            slope, rest = ca.jacobian(rounded, symbol), ca.substitute([rounded], [symbol], [ca.SX(0)])[0]
+            if slope.is_constant() and rest.is_constant() and not slope.is_zero():
+                return self._compare_rounded(op, jump, float(slope), float(rest))
         s = ca.sign(right - left) if (right - left).is_constant() else self._sign(right, left)
         return {ca.OP_LT: s > 0, ca.OP_LE: s >= 0, ca.OP_EQ: s == 0, ca.OP_NE: s != 0}[op]
+
+    def _compare_rounded(self, op: int, jump: ca.SX, slope: float, rest: float) -> ca.SX:
+        """Return the truth of a comparison of 0 with slope * jump + rest, where the jump is a floor or a ceil."""
+        y = jump.dep(0)
+        if jump.op() == ca.OP_CEIL:  # ceil(y) = -floor(-y)
+            y, slope = -y, -slope
+        limit = -rest / slope
+        reaches, exceeds = (
+            self._compare_values(ca.OP_LE, ca.SX(number), y) for number in (np.ceil(limit), np.floor(limit) + 1.0)
+        )  # floor(y) >= limit and floor(y) > limit
+        rising = {ca.OP_LT: exceeds, ca.OP_LE: reaches}
+        falling = {ca.OP_LT: ca.logic_not(reaches), ca.OP_LE: ca.logic_not(exceeds)}
+        is_equal = ca.logic_and(reaches, ca.logic_not(exceeds))
+        return {ca.OP_EQ: is_equal, ca.OP_NE: ca.logic_not(is_equal), **(rising if slope > 0.0 else falling)}[op]
 
     def _sign(self, one: ca.SX, other: ca.SX) -> ca.SX:
         """Return the sign of a difference, whichever way round it is known already."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import groupby
@@ -364,14 +364,19 @@ class Schedule:
 
     def rows_of(self, trigger: Trigger) -> list[int]:
         """Return the rows of e that are the times of a trigger's events."""
-        return list(self._by_trigger.get(trigger, ()))
+        return [row for rows in self.rows_by_side(trigger).values() for row in rows]
+
+    def rows_by_side(self, trigger: Trigger) -> Mapping[bool, Sequence[int]]:
+        """Return the rows of e that are the times of a trigger's events, by `is_measured_after`."""
+        return self._by_trigger.get(trigger, {})
 
     @cached_property
-    def _by_trigger(self) -> dict[Trigger, list[int]]:  # not by id, which pickling changes
-        rows_by_trigger: dict[Trigger, list[int]] = {}
+    def _by_trigger(self) -> dict[Trigger, dict[bool, list[int]]]:  # not by id, which pickling changes
+        rows_by_trigger: dict[Trigger, dict[bool, list[int]]] = {}
         for instant in self.instants:
             if instant.trigger is not None:
-                rows_by_trigger.setdefault(instant.trigger, []).append(instant.time)
+                sides = rows_by_trigger.setdefault(instant.trigger, {})
+                sides.setdefault(instant.is_measured_after, []).append(instant.time)
         return rows_by_trigger
 
     @cached_property

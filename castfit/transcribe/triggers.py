@@ -183,7 +183,10 @@ class _TriggerWatch:
     def __post_init__(self) -> None:
         self.e = self.natural_values.e.copy()
         self.triggers: tuple[Trigger, ...] = self.condition.schedule.triggers
-        self._remaining_rows = [deque(self.condition.schedule.rows_of(trigger)) for trigger in self.triggers]
+        self._remaining_rows = [
+            {side: deque(rows) for side, rows in self.condition.schedule.rows_by_side(trigger).items()}
+            for trigger in self.triggers
+        ]
         self._counts = [0] * len(self.triggers)
         self._crossings: dict[tuple[int, ...], StageEndUpdate] = {}
         self._truths: dict[tuple[int, bytes], bool] = {}
@@ -225,7 +228,7 @@ class _TriggerWatch:
             x = self._restart_at_node([*due, *later], t, x)
             x = self._apply_events(due, t, x)  # after the changes at known times
             x = self._apply_events(
-                [i for i in later if self.triggers[i].truth is None or self.is_condition_true[i]], t, x
+                [i for i in later if self.triggers[i].truth is None or self.is_condition_true[i]], t, x, is_later=True
             )
             if t >= self.end:
                 return
@@ -281,8 +284,11 @@ class _TriggerWatch:
 
     # Events
 
-    def _apply_events(self, events: Sequence[int], t: float, x: Array) -> Array:
-        """Apply events, then the events whose conditions these make true, and so on; return the states."""
+    def _apply_events(self, events: Sequence[int], t: float, x: Array, *, is_later: bool = False) -> Array:
+        """Apply events, then the events whose conditions these make true, and so on; return the states.
+
+        With `is_later`, the conditions are true right after t only.
+        """
         waiting, values_before = list(events), self._evaluate_all(t, x) if events else np.empty(0)
         while waiting:
             self._last_event_time = (
@@ -291,27 +297,29 @@ class _TriggerWatch:
             next_events = self._select_next_events(waiting, t, x)
             for i in next_events:  # once: it may wait twice
                 waiting.remove(i)
-            x = self._apply_simultaneous_events(next_events, t, x)
+            x = self._apply_simultaneous_events(next_events, t, x, is_later=is_later)
             values_after = self._evaluate_all(t, x)
             newly_true = self._find_newly_true(values_before, values_after)
             waiting = [i for i in waiting if not self._is_cancelled(i, values_before, values_after)] + newly_true
             values_before = values_after
         return x
 
-    def _apply_simultaneous_events(self, events: Sequence[int], t: float, x: Array) -> Array:
+    def _apply_simultaneous_events(self, events: Sequence[int], t: float, x: Array, *, is_later: bool) -> Array:
         """Apply simultaneous events, and return the states."""
         u = self._inputs(t)[0]
+        queues = [self._remaining_rows[i] for i in events]
+        remaining_rows = [queue[not is_later] if len(queue) > 1 else next(iter(queue.values())) for queue in queues]
         if self.rounds is None:
             rows: list[int] = []
-            for i in events:
-                if not self._remaining_rows[i] or self.triggers[i].forbidden:
+            for i, unused_rows in zip(events, remaining_rows, strict=True):
+                if not unused_rows or self.triggers[i].forbidden:
                     raise _EventLimitReached(self.triggers[i])
-                rows.append(self._remaining_rows[i].popleft())
+                rows.append(unused_rows.popleft())
             self.e[rows] = self._last_event_time
             return self.condition.schedule.crossing_at(rows).values(x, self.e, u)
-        key = tuple(events)
+        key = is_later, *events
         if key not in self._crossings:
-            rows = [self._remaining_rows[i][0] for i in events]
+            rows = [unused_rows[0] for unused_rows in remaining_rows]
             self._crossings[key] = self.condition.schedule.crossing_at(rows)
         for i in events:
             self._counts[i] += 1
@@ -379,6 +387,8 @@ class _TriggerWatch:
             for zero in zeros:
                 if zero.trigger == i:
                     signs_at_zero[zero.row], new_signs[zero.row] = 0.0, zero.sign
+                    if len(self._remaining_rows[i]) > 1 and not self._differences.is_smooth[self._begins[i] + zero.row]:
+                        signs_at_zero[zero.row] = zero.sign  # it jumps, and has its new value at this time
             self.signs[self._difference_slices[i]] = new_signs
             if trigger.truth is None:
                 if old_signs[0] != 0.0 and trigger.direction * old_signs[0] <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import casadi as ca
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
@@ -203,3 +204,22 @@ def test_nodes_start_on_the_course_between_its_events():
     )
     (values,) = staged.evaluate(staged.start).values
     np.testing.assert_allclose(values.x[:-1], staged.node_states(staged.start)[0][1:], atol=1e-2)
+
+
+@pytest.mark.parametrize("transcription", ["single", "multiple"])
+def test_condition_true_at_some_of_its_times_is_measured_after_events_there_only(transcription):
+    """The condition holds at t = 2 itself, where it becomes true, and only after t = 3.5."""
+    x, n, k, t = cf.symbols("x n k t")
+    is_pulse = ca.logic_and(ca.logic_and(t >= 2, t < 3), x < 4.5)
+    event = cf.Event(when=ca.logic_or(is_pulse, t > 3.5), changes={n: n + 1}, measured="if_true")
+    times = np.arange(0.0, 25.0) / 4
+    counts = (times >= 2).astype(float) + (times > 3.5)
+    experiment = cf.Experiment(
+        {"x": 5 * np.exp(-0.1 * times), "n": counts}, time=times, sigma=0.1, initial={x: 5, n: 0}, events=[event]
+    )
+    result = cf.fit(
+        cf.Problem(cf.Model({x: -k * x, n: 0}, parameters=[k], time=t), experiment, parameters={"k": 0.2}),
+        transcription,
+    )
+    assert result.chi2 < 1e-8
+    assert result.values["k"] == pytest.approx(0.1, rel=1e-6)

@@ -27,7 +27,7 @@ from castfit.experiment.events import Event
 from castfit.formats.sbml.classification import QuantityRole
 from castfit.formats.sbml.document import SbmlEvent
 from castfit.formats.sbml.values import SbmlValues
-from castfit.model.comparisons import Comparisons, Replacements, is_condition, replace_operations
+from castfit.model.comparisons import ROUNDING, Comparisons, Replacements, is_condition, replace_operations
 
 MAX_OCCURRENCES = 100_000  # largest number of occurrences of one event
 MAX_PENDING_EVENTS = 1_000  # largest number of pending (delayed) occurrences of one event
@@ -195,15 +195,17 @@ class _TriggerState:
         """Return an event that is watched; a value at its very time shows it where the condition is true there."""
         assert is_condition(when)
         begins = at_start and not self.event.sbml_event.initially
-        measured = "after" if begins or self._true_at_once else "before"
+        side = self._side
+        measured = "after" if begins and side == "before" else side
         count = self.limits.count
         return Event(when=when, changes=dict(changes), measured=measured, count=count, at_start=begins, **options)
 
     @property
-    def _true_at_once(self) -> bool:
-        """Whether the trigger is true at the very time at which it becomes true, and not only after it.
+    def _side(self) -> str:
+        """Return "after" if the trigger is true at the very time at which it becomes true, "before" if after it only.
 
-        Data are taken at times that a clock names: where time alone passes something, that decides.
+        Return "if_true" if this depends on the time.  Data are taken at times that a clock names: where time alone
+        passes something, that decides.
         """
         values, parts = self.values, Comparisons.from_condition(self._trigger)
         constant_names = {s.name() for n, s in values.states.items() if values.roles[n] is QuantityRole.HELD}
@@ -212,8 +214,18 @@ class _TriggerState:
         clock_results, other_results = set[bool | None](), set[bool | None]()
         for k, g in enumerate(parts.differences):
             jumps: Replacements = {}
-            smooth = replace_operations(g, (ca.OP_FLOOR, ca.OP_CEIL), jumps)
+            smooth = replace_operations(g, ROUNDING, jumps)
             direction = self._find_direction(smooth, values.time)
+            slopes = ca.jacobian(smooth, ca.vertcat(values.time, variables))
+            if (
+                jumps
+                and (not slopes.is_zero() or len({jump.op() for _, jump in jumps.values()}) > 1)
+                and parts.is_special_at_zero(k)
+            ):
+                values.mistakes.append(
+                    f"the trigger of event {self.event.sbml_event.name} changes at single times at which floor or ceil "
+                    "jumps; use an inequality, such as time - floor(time) < 0.5 for floor(time) == time"
+                )
             if ca.depends_on(g, variables):
                 other_results.add(parts.becomes_true(k, 0))
             elif ca.depends_on(g, values.time) and (direction or not jumps):
@@ -225,7 +237,9 @@ class _TriggerState:
                     clock_results.add(
                         parts.becomes_true(k, direction, at_jump=(jump.op() == ca.OP_FLOOR) == (rises > 0))
                     )
-        return True in (clock_results if clock_results - {None} else other_results)
+        if {True, False} <= clock_results:
+            return "if_true"
+        return "after" if True in (clock_results if clock_results - {None} else other_results) else "before"
 
     def _find_direction(self, g: ca.SX, symbol: ca.SX) -> int:
         """Return the sign of a derivative at some times, by the file's values of parameters; 0 if it has none."""

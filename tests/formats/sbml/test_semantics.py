@@ -781,6 +781,37 @@ def test_value_at_time_of_event_follows_truth_of_trigger_there(trigger, change_a
     np.testing.assert_array_equal(out[2:] - previous, [change_at_time, late])
 
 
+@pytest.mark.parametrize(
+    ("trigger", "changes"),
+    [
+        ("floor(time) - 2 == 0 || time > 3.5", [2.0, 3.5001]),
+        ("floor(time) + piecewise(1, time > 2, 0) >= 3", [2.0001]),
+        ("floor(time) == 2 || ceil(time) == 5", [2.0, 4.0001]),
+        ("floor(time + 0.5) == 2 || time > 3", [1.5, 3.0001]),
+        ("floor(time) - 2 == 0 && x < 4 || time > 3.5", [-10 * np.log(0.8), 3.5001]),
+        ("x < 4.5 && time >= 2 || time > 5", [2.0]),
+        ("floor(time) + ceil(time) >= 6", [3.0]),
+        ("ceil(-time) == -2", [2.0]),
+        ("-2 * floor(time) + 5 < 0", [3.0]),
+        ("floor(floor(time) / 2) == 1", [2.0]),
+        ("time - 2 * floor(time / 2) < 0.5", [2.0, 4.0, 6.0]),
+    ],
+)
+def test_trigger_of_instants_and_later_conditions_happens_at_each(trigger, changes):
+    """An event right after a time is 1e-4 later here."""
+    times = np.arange(0.0, 6.01, 0.25)
+    out = of(f"species x; x = 5; J: x -> ; 0.1 * x; n = 0; at ({trigger}): n = n + 1", times=times)
+    np.testing.assert_array_equal(out["n"], (times[:, None] >= changes).sum(axis=1))
+
+
+@pytest.mark.parametrize(
+    "trigger", ["floor(time) == time", "ceil(time) - floor(time) == 0", "time - 2 * floor(time / 2) == 0"]
+)
+def test_trigger_at_single_times_of_jumps_is_refused(trigger):
+    with pytest.raises(cf.InputError, match="changes at single times at which floor or ceil jumps"):
+        of(f"n = 0; at ({trigger}): n = n + 1", times=[1.0])
+
+
 def test_piecewise_whose_only_condition_is_true_has_its_value():
     rules = (
         '<listOfParameters><parameter id="k" constant="false"/></listOfParameters><listOfRules><assignmentRule '
