@@ -145,18 +145,18 @@ class Comparisons:
         rounded = replace_operations(right - left, ROUNDING, jumps)
         if len(jumps) == 1:
             ((symbol, jump),) = jumps.values()
-            slope, rest = ca.jacobian(rounded, symbol), ca.substitute([rounded], [symbol], [ca.SX(0)])[0]
-            if slope.is_constant() and rest.is_constant() and not slope.is_zero():
-                return self._compare_rounded(op, jump, float(slope), float(rest))
+            slope, offset = ca.jacobian(rounded, symbol), ca.substitute([rounded], [symbol], [ca.SX(0)])[0]
+            if slope.is_constant() and offset.is_constant() and not slope.is_zero():
+                return self._compare_rounded(op, jump, float(slope), float(offset))
         s = ca.sign(right - left) if (right - left).is_constant() else self._sign(right, left)
         return {ca.OP_LT: s > 0, ca.OP_LE: s >= 0, ca.OP_EQ: s == 0, ca.OP_NE: s != 0}[op]
 
-    def _compare_rounded(self, op: int, jump: ca.SX, slope: float, rest: float) -> ca.SX:
-        """Return the truth of a comparison of 0 with slope * jump + rest, where the jump is a floor or a ceil."""
+    def _compare_rounded(self, op: int, jump: ca.SX, slope: float, offset: float) -> ca.SX:
+        """Return the truth of a comparison of 0 with slope * jump + offset, where the jump is a floor or a ceil."""
         y = jump.dep(0)
         if jump.op() == ca.OP_CEIL:  # ceil(y) = -floor(-y)
             y, slope = -y, -slope
-        limit = -rest / slope
+        limit = -offset / slope
         reaches, exceeds = (
             self._compare_values(ca.OP_LE, ca.SX(number), y) for number in (np.ceil(limit), np.floor(limit) + 1.0)
         )  # floor(y) >= limit and floor(y) > limit
