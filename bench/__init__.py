@@ -12,6 +12,7 @@ from . import (
     ablation,
     adjoint_scaling,
     adjoint_table,
+    code,
     collection,
     costs,
     coverage,
@@ -62,6 +63,7 @@ KINDS = (
     readme.KIND,
     selection.KIND,
     design.KIND,
+    code.KIND,
     optimal_control.KIND,
     network.KIND,
 )
