@@ -1,13 +1,14 @@
 """Bad inputs to every public callable: valid calls, and what careless or hostile users pass in place of an argument.
 
-`CALLS` has a valid call for each public function, class and method of a result; `cases` replaces one argument, or one
-entry of an argument that is a mapping or a list, by a bad value; `verdict` calls, and names what went wrong.
+`CALLS` has a valid call for each public function, class and method of a result.  `cases` replaces one argument, or one
+entry of an argument that is a mapping or a list, by a bad value.  `verdict` makes the call and names the fault.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import os
 import signal
 import sys
 import tempfile
@@ -16,7 +17,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from io import StringIO
@@ -29,8 +30,8 @@ import pandas as pd
 
 import castfit as cf
 
-LIMIT_SECONDS = 20
-_SHARE = 0.01  # of a standard error, by which fits of one problem may differ
+LIMIT_SECONDS = 20  # a longer call hangs
+_MAX_DIFFERENCE_SE = 0.01  # largest difference between fits of one problem, in standard errors
 SINGLE, SHORT = cf.SingleShooting(), {"max_time": 2.0}
 x, y, k, m, u, w, s = cf.symbols("x y k m u w s")
 TIMES = [0.5, 1.0, 2.0, 3.0, 4.0, 5.0]
@@ -96,7 +97,7 @@ def control(**changes: Any) -> cf.Plan:
 
 
 @cache
-def made(name: str) -> Any:
+def result_of(name: str) -> Any:
     """Return a result whose methods are called."""
     makers: dict[str, Callable[[], Any]] = {
         "mixed_effects": lambda: cf.mixed_effects(crowd(), cf.Population({"k": cf.Individual()})),
@@ -134,17 +135,17 @@ def folder() -> Path:
     (place / "garbage.json").write_text('{"castfit_result": 4, "names": 5}')
     TABLE.to_csv(place / "table.csv")
     result().save(place / "result.json")
-    made("plan").save(place / "plan.json")
+    result_of("plan").save(place / "plan.json")
     noisy().save(place / "path.json")
-    made("multistart").save(place / "multistart.json")
-    made("profiles").save(place / "profiles.json")
-    made("bootstrap").save(place / "bootstrap.json")
+    result_of("multistart").save(place / "multistart.json")
+    result_of("profiles").save(place / "profiles.json")
+    result_of("bootstrap").save(place / "bootstrap.json")
     return place
 
 
 @dataclass(frozen=True)
 class Call:
-    """A valid call: the function, its arguments, and what is done with its answer, such as a fit."""
+    """Valid call with the function, its arguments, and the use of its answer, such as a fit."""
 
     name: str
     function: Callable[[], Callable[..., Any]]
@@ -159,10 +160,10 @@ def add(name: str, arguments: Callable[[], dict[str, Any]] = dict, use: Callable
     """Add a call of a public function or class, by its address in castfit."""
 
     def function() -> Any:
-        found: Any = cf
+        member: Any = cf
         for part in name.split("."):
-            found = getattr(found, part)
-        return found
+            member = getattr(member, part)
+        return member
 
     CALLS[name] = Call(name, function, arguments, use or (lambda answer: answer))
 
@@ -174,36 +175,40 @@ def add_methods(owner: str, get: Callable[[], Any], /, **methods: Any) -> None:
         CALLS[f"{owner}.{name}"] = Call(f"{owner}.{name}", lambda name=name: getattr(get(), name), call)
 
 
-def _posed(**changes: Any) -> Any:
+def _fit_with(**changes: Any) -> Any:
     return cf.fit(problem().replace(**changes), SINGLE, **SHORT)
 
 
-# Models, data, problems.  What is read when a problem is posed is posed.
+# Models, data, problems.  Arguments that a problem reads are passed to a problem.
 add("symbols", lambda: {"names": "a b"})
 add("Model", lambda: {"ode": {x: -k * x}, "parameters": [k], "outputs": {"y": 2 * x}, "initial": {x: 1.0}})
 add("Model.from_function", lambda: {"function": lambda t, state, p: [-p[0] * state[0]], "states": ["x"],
                                     "parameters": ["k"]})  # fmt: skip
 add("Model.from_dae", lambda: {"dae": {"x": x, "p": k, "ode": -k * x}})
 add("Experiment", lambda: {"data": {"x": DATA}, "time": TIMES, "sigma": 0.02, "initial": {"x": 1.0}},
-    lambda e: _posed(experiments=e))  # fmt: skip
+    lambda e: _fit_with(experiments=e))  # fmt: skip
 add("experiments_from", lambda: {"table": TABLE, "value": "value", "output": "what", "time": "t", "experiment": "who",
                                  "sigma": "sd", "initial": {"x": 1.0}})  # fmt: skip
-add("Parameter", lambda: {"value": 0.4, "lower": 0.05, "upper": 3.0}, lambda p: _posed(parameters={**GUESSES, "k": p}))
+add(
+    "Parameter",
+    lambda: {"value": 0.4, "lower": 0.05, "upper": 3.0},
+    lambda p: _fit_with(parameters={**GUESSES, "k": p}),
+)
 add("Problem", lambda: {"model": model(), "experiments": experiment(), "parameters": dict(GUESSES)},
     lambda p: cf.fit(p, SINGLE, **SHORT))  # fmt: skip
-add("Constraint", lambda: {"expression": x, "lower": 0.0}, lambda c: _posed(constraints=[c]))
+add("Constraint", lambda: {"expression": x, "lower": 0.0}, lambda c: _fit_with(constraints=[c]))
 for name in ("along", "monotone", "conserved", "at", "between"):
-    first = {"along": {"relation": x >= 0.0}, "monotone": {"what": x, "increasing": False},
+    base_arguments = {"along": {"relation": x >= 0.0}, "monotone": {"what": x, "increasing": False},
              "conserved": {"what": k + m}, "at": {"time": 2.0, "relation": x >= 0.1},
              "between": {"lower": 0.0, "expression": k + m, "upper": 4.0}}[name]  # fmt: skip
-    add(name, lambda first=first: dict(first), lambda c: problem().replace(constraints=[c]))
+    add(name, lambda base_arguments=base_arguments: dict(base_arguments), lambda c: problem().replace(constraints=[c]))
 add("quantity", lambda: {"name": "k"}, lambda q: problem().replace(constraints=[q >= 0.0]))
-add("free", lambda: {"guess": 1.0, "lower": 0.5}, lambda f: _posed(experiments=experiment(initial={"x": f})))
+add("free", lambda: {"guess": 1.0, "lower": 0.5}, lambda f: _fit_with(experiments=experiment(initial={"x": f})))
 add("consistent", lambda: {"guess": 1.0}, lambda c: experiment(initial={"z": c}))
-add("relative", lambda: {"fraction": 0.1, "floor": 0.01}, lambda r: _posed(experiments=experiment(sigma=r)))
-add("Event", lambda: {"time": 1.5, "changes": {x: x + 0.1}}, lambda e: _posed(experiments=experiment(events=[e])))
+add("relative", lambda: {"fraction": 0.1, "floor": 0.01}, lambda r: _fit_with(experiments=experiment(sigma=r)))
+add("Event", lambda: {"time": 1.5, "changes": {x: x + 0.1}}, lambda e: _fit_with(experiments=experiment(events=[e])))
 add("Doses", lambda: {"into": "x", "amount": 0.1, "times": [1.5, 2.5]},
-    lambda e: _posed(experiments=experiment(events=[e])))  # fmt: skip
+    lambda e: _fit_with(experiments=experiment(events=[e])))  # fmt: skip
 add("Input.constant", lambda: {"value": 1.0})
 for name in ("linear", "pchip", "cubic_spline", "piecewise_constant"):
     add(f"Input.{name}", lambda: {"times": [0.0, 1.0, 2.0, 3.0], "values": [0.0, 1.0, 0.5, 0.2]})
@@ -223,33 +228,37 @@ del CALLS["estimated.__class__"]
 # Noise and priors
 SIGMA = {"Gaussian": {"below": 0.01}, "LogNormal": {"below": 0.01}, "StudentT": {"df": 4.0}, "Huber": {}, "Cauchy": {},
          "SoftL1": {}, "Laplace": {}}  # fmt: skip
-for name, more in SIGMA.items():
-    add(f"noise.{name}", lambda more=more: {"sigma": 0.1, **more},
-        lambda n: _posed(experiments=experiment(sigma=None, noise={"x": n})))  # fmt: skip
+for name, noise_options in SIGMA.items():
+    add(f"noise.{name}", lambda noise_options=noise_options: {"sigma": 0.1, **noise_options},
+        lambda n: _fit_with(experiments=experiment(sigma=None, noise={"x": n})))  # fmt: skip
 for name in ("Poisson", "NegativeBinomial"):
     add(f"noise.{name}", lambda: {"sigma": None},
-        lambda n: _posed(experiments=experiment(data={"x": [9, 7, 4, 3, 2, 2]}, sigma=None, initial={"x": 10.0},
+        lambda n: _fit_with(experiments=experiment(data={"x": [9, 7, 4, 3, 2, 2]}, sigma=None, initial={"x": 10.0},
                                                 noise={"x": n})))  # fmt: skip
 add("noise.Likelihood", lambda: {"cost": lambda predicted, measured: 500 * (predicted - measured) ** 2},
-    lambda n: _posed(experiments=experiment(sigma=None, noise={"x": n})))  # fmt: skip
-add("noise.unknown", lambda: {"guess": 0.1}, lambda sigma: _posed(experiments=experiment(sigma=sigma)))
-add("noise.correlated", lambda: {"sigma": 0.1, "time": 1.0}, lambda sigma: _posed(experiments=experiment(sigma=sigma)))
+    lambda n: _fit_with(experiments=experiment(sigma=None, noise={"x": n})))  # fmt: skip
+add("noise.unknown", lambda: {"guess": 0.1}, lambda sigma: _fit_with(experiments=experiment(sigma=sigma)))
+add(
+    "noise.correlated",
+    lambda: {"sigma": 0.1, "time": 1.0},
+    lambda sigma: _fit_with(experiments=experiment(sigma=sigma)),
+)
 add("noise.covariance", lambda: {"matrix": 0.01 * np.eye(6)},
-    lambda sigma: _posed(experiments=experiment(sigma={"x": sigma})))  # fmt: skip
+    lambda sigma: _fit_with(experiments=experiment(sigma={"x": sigma})))  # fmt: skip
 PRIORS = {"Normal": (0.5, 0.2), "LogNormal": (0.5, 0.2), "Laplace": (0.5, 0.2), "Gamma": (2.0, 0.3), "Beta": (2.0, 3.0),
           "Uniform": (0.1, 1.0)}  # fmt: skip
 for name, values in PRIORS.items():
     add(f"priors.{name}",
         lambda name=name, values=values: dict(
             zip(inspect.signature(getattr(cf.priors, name)).parameters, values, strict=False)),
-        lambda prior: _posed(priors={"k": prior}))  # fmt: skip
+        lambda prior: _fit_with(priors={"k": prior}))  # fmt: skip
 add("priors.Truncated", lambda: {"prior": cf.Normal(0.5, 0.2), "lower": 0.1, "upper": 1.0},
-    lambda prior: _posed(priors={"k": prior}))  # fmt: skip
+    lambda prior: _fit_with(priors={"k": prior}))  # fmt: skip
 for name in ("lasso", "tikhonov"):
-    add(name, lambda: {"names": "k", "weight": 1.0}, lambda prior: _posed(priors=[prior]))
+    add(name, lambda: {"names": "k", "weight": 1.0}, lambda prior: _fit_with(priors=[prior]))
 add("priors.multivariate_normal", lambda: {"mean": {"k": 0.5, "m": 0.01}, "covariance": [[0.01, 0.0], [0.0, 0.01]]},
-    lambda prior: _posed(priors=[prior]))  # fmt: skip
-add("Prior", lambda: {"result": result()}, lambda prior: _posed(priors=[prior]))
+    lambda prior: _fit_with(priors=[prior]))  # fmt: skip
+add("Prior", lambda: {"result": result()}, lambda prior: _fit_with(priors=[prior]))
 
 # Options of methods
 add("IntegratorOptions", lambda: {"method": "auto"}, lambda o: cf.simulate(problem(), integrator=o))
@@ -288,7 +297,7 @@ add("leave_out", lambda: {"result": result(), "each": "value", **METHOD, **SHORT
 add("coverage", lambda: {"problem": problem(), "truth": {"k": 0.5, "m": 0.01}, "samples": 2, **METHOD, **SHORT})
 add("sample", lambda: {"result": result(), "draws": 20, "tune": 20, "chains": 2, **SHORT})
 add("identifiability", lambda: {"problem": result(), **SHORT})
-add("prior_influence", lambda: {"result": made("prior_influence").posterior, **METHOD})
+add("prior_influence", lambda: {"result": result_of("prior_influence").posterior, **METHOD})
 add("Candidate", lambda: {"times": [1.0, 2.0, 6.0], "outputs": "x"}, lambda c: cf.design(result(), c, budget=2))
 add("design", lambda: {"known": result(), "candidates": cf.Candidate([1.0, 2.0, 6.0]), "budget": 2.0})
 add("choose", lambda: {"low": 0.5, "high": 2.0})
@@ -297,8 +306,8 @@ add("discriminate", lambda: {"rivals": result()})
 del CALLS["variance_of"], CALLS["discriminate"]  # which take any number of arguments
 CALLS["variance_of"] = Call(
     "variance_of",
-    lambda: lambda what: cf.variance_of(what),
-    lambda: {"what": "k"},
+    lambda: lambda target: cf.variance_of(target),
+    lambda: {"target": "k"},
     lambda v: cf.design(result(), cf.Candidate([1.0, 2.0, 6.0]), budget=2, criterion=v),
 )
 CALLS["discriminate"] = Call(
@@ -340,35 +349,38 @@ add_methods("Result", result, confidence_intervals={}, confidence_region={}, plo
 add_methods("PathResult", noisy, confidence_intervals={}, laplace_check={"draws": 20},
             path={"name": "x"}, plot=P("p.png"), predict={"times": [1.0]}, report=P("p.html"), save=P("q.json"),
             load=P("path.json"), with_problem=lambda: {"problem": noisy().problem})  # fmt: skip
-add_methods("MixedEffectsResult", lambda: made("mixed_effects"), confidence_intervals={}, predict={"times": [1.0]},
+add_methods("MixedEffectsResult", lambda: result_of("mixed_effects"), confidence_intervals={}, predict={"times": [1.0]},
             plot=P("m.png"), with_problem=lambda: {"problem": crowd()})  # fmt: skip
-add_methods("Plan", lambda: made("plan"), again={"initial": {"x": 0.5}}, bounds_of={"name": "u"}, plot=P("l.png"),
+add_methods("Plan", lambda: result_of("plan"), again={"initial": {"x": 0.5}}, bounds_of={"name": "u"}, plot=P("l.png"),
             report=P("l.html"), save=P("l.json"), load=P("plan.json"))  # fmt: skip
-add_methods("MultistartResult", lambda: made("multistart"), plot=P("w.png"), report=P("w.html"), save=P("w.json"),
+add_methods("MultistartResult", lambda: result_of("multistart"), plot=P("w.png"), report=P("w.html"), save=P("w.json"),
             load=P("multistart.json"), with_problem=lambda: {"problem": problem()})  # fmt: skip
-add_methods("Profiles", lambda: made("profiles"), limits={}, plot=P("f.png"), save=P("f.json"),
+add_methods("Profiles", lambda: result_of("profiles"), limits={}, plot=P("f.png"), save=P("f.json"),
             load=P("profiles.json"), get={"key": "k"})  # fmt: skip
-add_methods("Profile", lambda: made("profiles")["k"], limits={}, regions={}, at={"values": 0.5},
+add_methods("Profile", lambda: result_of("profiles")["k"], limits={}, regions={}, at={"values": 0.5},
             threshold={"confidence_level": 0.95})  # fmt: skip
-add_methods("Contours", lambda: made("contours"), plot=P("c.png"))
-add_methods("SampleResult", lambda: made("sample"), confidence_intervals={}, plot=P("a.png"), predict={"times": [1.0]})
-add_methods("BootstrapResult", lambda: made("bootstrap"), confidence_intervals={}, plot=P("b.png"),
+add_methods("Contours", lambda: result_of("contours"), plot=P("c.png"))
+add_methods(
+    "SampleResult", lambda: result_of("sample"), confidence_intervals={}, plot=P("a.png"), predict={"times": [1.0]}
+)
+add_methods("BootstrapResult", lambda: result_of("bootstrap"), confidence_intervals={}, plot=P("b.png"),
             predict={"times": [1.0]}, save=P("b.json"), load=P("bootstrap.json"))  # fmt: skip
-add_methods("ComparisonResult", lambda: made("compare"), plot=P("o.png"), report=P("o.html"), to_csv=P("o.csv"),
+add_methods("ComparisonResult", lambda: result_of("compare"), plot=P("o.png"), report=P("o.html"), to_csv=P("o.csv"),
             to_json=P("o.json"))  # fmt: skip
-add_methods("ScatterResult", lambda: made("scatter"), plot=P("z.png"), report=P("z.html"),
+add_methods("ScatterResult", lambda: result_of("scatter"), plot=P("z.png"), report=P("z.html"),
             seconds_to={"objective": 5.0}, simulations_to={"objective": 5.0})  # fmt: skip
-add_methods("PortfolioResult", lambda: made("estimate"), report=P("e.html"))
-add_methods("SelectionResult", lambda: made("select"), plot=P("v.png"), report=P("v.html"), predict={"times": [1.0]},
+add_methods("PortfolioResult", lambda: result_of("estimate"), report=P("e.html"))
+add_methods("SelectionResult", lambda: result_of("select"), plot=P("v.png"), report=P("v.html"),
+            predict={"times": [1.0]},
             candidate={"name": "m"}, average={"name": "k"}, size={"name": "m"}, evidence={})  # fmt: skip
-add_methods("Design", lambda: made("design"), plot=P("d.png"), verify={"samples": 2})
-add_methods("ConfidenceRegion", lambda: made("region"), intervals={}, contains={"values": {"k": 0.5, "m": 0.01}},
+add_methods("Design", lambda: result_of("design"), plot=P("d.png"), verify={"samples": 2})
+add_methods("ConfidenceRegion", lambda: result_of("region"), intervals={}, contains={"values": {"k": 0.5, "m": 0.01}},
             pair={"first": "k", "second": "m"})  # fmt: skip
-add_methods("IdentifiabilityStudy", lambda: made("identifiability"), collinearity={"names": ["k", "m"]})
-add_methods("KalmanResult", lambda: made("kalman"), filtered={"state": "x"}, smoothed={"state": "x"})
+add_methods("IdentifiabilityStudy", lambda: result_of("identifiability"), collinearity={"names": ["k", "m"]})
+add_methods("KalmanResult", lambda: result_of("kalman"), filtered={"state": "x"}, smoothed={"state": "x"})
 add_methods("MovingHorizon", lambda: cf.moving_horizon(noisy(), 3), step={"time": 1.0, "measured": {"x": 0.5}})
-add_methods("PriorInfluence", lambda: made("prior_influence"), summary={})
-add_methods("Stiffness", lambda: made("stiffness"), plot=P("i.png"))
+add_methods("PriorInfluence", lambda: result_of("prior_influence"), summary={})
+add_methods("Stiffness", lambda: result_of("stiffness"), plot=P("i.png"))
 add_methods("Problem", problem, replace=lambda: {"experiments": experiment()}, theta_from={"values": {"k": 0.5}})
 add_methods("Experiment", experiment, until={"horizon": 3.0}, with_values={"values": {"x": np.ones((6, 1))}},
             called={"name": "b"})  # fmt: skip
@@ -380,8 +392,8 @@ for name, owner in (("fit", "result"), ("residuals", "result"), ("ellipses", "re
                "plan": "plan", "individuals": "mixed_effects"}  # fmt: skip
 
     def source(name: str = name, sources: Mapping[str, str] = sources) -> Any:
-        shown = made(sources[name]) if name in sources else noisy() if name == "paths" else result()
-        return {"a": result()} if name == "comparison" else shown
+        argument = result_of(sources[name]) if name in sources else noisy() if name == "paths" else result()
+        return {"a": result()} if name == "comparison" else argument
 
     add(f"plots.{name}", lambda owner=owner, source=source: {owner: source(), "path": folder() / "plot.png"})
 
@@ -445,7 +457,7 @@ BAD: dict[str, Callable[[], Any]] = {
     "vector SX": lambda: ca.SX.sym("v", 2),
     "iterator": lambda: iter([1.0, 2.0]),
     "...": lambda: ...,
-    "other result": lambda: made("plan"),
+    "other result": lambda: result_of("plan"),
     "problem": problem,
 }
 
@@ -500,8 +512,8 @@ def _spoil(value: Any, where: str, bad: Any) -> Any:
     if isinstance(value, list):
         return [bad, *value[1:]]
     key, entry = next(iter(value.items()))
-    rest = {n: v for n, v in value.items() if n is not key}
-    return {key: bad, **rest} if where == "entry" else {bad: entry, **rest}
+    other_entries = {n: v for n, v in value.items() if n is not key}
+    return {key: bad, **other_entries} if where == "entry" else {bad: entry, **other_entries}
 
 
 class Hang(BaseException):
@@ -513,17 +525,28 @@ def limited(seconds: int) -> Iterator[None]:
     def stop(*_: Any) -> None:
         raise Hang
 
-    before = signal.signal(signal.SIGALRM, stop)
+    old_handler = signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)
     try:
         yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_handler)
+
+
+@contextmanager
+def inside(directory: Path) -> Iterator[None]:
+    """Make a directory the current one."""
+    old_directory = Path.cwd()
+    os.chdir(directory)
+    try:
+        yield
+    finally:
+        os.chdir(old_directory)
 
 
 def verdict(case: Case) -> str:
-    """Call, and return "refused" (in words), "accepted", "skipped", or what is wrong."""
+    """Make a bad call; return "refused" (in words), "accepted", "skipped", or the fault."""
     call = CALLS[case.call]
     arguments = dict(call.arguments())
     try:
@@ -533,7 +556,7 @@ def verdict(case: Case) -> str:
     function = call.function()
     try:
         with (
-            limited(LIMIT_SECONDS), warnings.catch_warnings(), chdir(folder()),
+            limited(LIMIT_SECONDS), warnings.catch_warnings(), inside(folder()),
             redirect_stdout(StringIO()), redirect_stderr(StringIO()),
         ):  # fmt: skip
             warnings.simplefilter("ignore")
@@ -546,8 +569,8 @@ def verdict(case: Case) -> str:
         if case.bad in ("function of nothing", "class") and _is_users_own(error):
             return "refused"
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        own = [f for f in traceback.extract_tb(error.__traceback__) if "/castfit/" in f.filename]
-        place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "no frame of castfit"
+        own_frames = [f for f in traceback.extract_tb(error.__traceback__) if "/castfit/" in f.filename]
+        place = f"{Path(own_frames[-1].filename).name}:{own_frames[-1].lineno}" if own_frames else "no frame of castfit"
         return f"raw {type(error).__name__}: {str(error)[:80]!r} at {place} ({Path(frame.filename).name})"
     return _type_fault(case, function, arguments[case.argument]) or number_fault(case, answer) or "accepted"
 
@@ -563,7 +586,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 
 
 def _type_fault(case: Case, function: Callable[..., Any], value: Any) -> str:
-    """Return what is wrong if a value was accepted that is of none of the annotated types."""
+    """Return a fault if the accepted value is of none of the annotated types."""
     parameter = inspect.signature(function).parameters.get(case.argument)  # none of the options that are passed on
     kinds = str(parameter.annotation if parameter else "Any").split(" | ")
     if case.where != "argument" or not set(kinds) <= {*_CHECKS}:
@@ -586,7 +609,7 @@ def _message_fault(text: str) -> str:
 
 
 def number_fault(case: Case, answer: Any) -> str:
-    """Return what is wrong with a fit that claims success: values that are not finite, or not the known optimum.
+    """Return the fault of a fit that claims success: values that are not finite, or not the known optimum.
 
     The optimum is known if the question is the valid call's, and only the way to the answer differs.
     """
@@ -596,22 +619,26 @@ def number_fault(case: Case, answer: Any) -> str:
     if not all(math.isfinite(v) for v in [*best.values.values(), best.objective]):
         return f"wrong: success with {best}"
     asks_same = best.problem is not None and best.problem.posed is problem().posed
-    known = result()
-    far = [n for n in known.names if abs(best.values[n] - known.values[n]) > _SHARE * known[n].standard_error]
-    return f"wrong: success at {dict(best.values)}" if asks_same and far else ""
+    optimum = result()
+    distant = [
+        n
+        for n in optimum.names
+        if abs(best.values[n] - optimum.values[n]) > _MAX_DIFFERENCE_SE * optimum[n].standard_error
+    ]
+    return f"wrong: success at {dict(best.values)}" if asks_same and distant else ""
 
 
 def main(report: str, count: int, seed: int) -> None:
-    """Write what is wrong with a sample of bad calls, or with all of them, to a file."""
+    """Write the faults of a sample of bad calls, or of all, to a file."""
     counts: Counter[str] = Counter()
     with Path(report).open("w", buffering=1) as file:
         for case in sampled(count, seed) if count else cases():
-            begun = time.perf_counter()
-            found = verdict(case)
-            took = time.perf_counter() - begun
-            counts[found.partition(":")[0]] += 1
-            if found not in ("refused", "skipped") or took > 5:
-                file.write(f"{took:6.2f} {case}: {found}\n")
+            start_time = time.perf_counter()
+            fault = verdict(case)
+            took = time.perf_counter() - start_time
+            counts[fault.partition(":")[0]] += 1
+            if fault not in ("refused", "skipped") or took > 5:
+                file.write(f"{took:6.2f} {case}: {fault}\n")
             if "matplotlib.pyplot" in sys.modules:
                 sys.modules["matplotlib.pyplot"].close("all")
         file.write(f"{dict(counts)}\n")
