@@ -34,7 +34,7 @@ from castfit.result.covariance import (
     statistics,
 )
 from castfit.result.goodness_of_fit import NO_OPTIMUM, UNKNOWN, Criteria, Goodness, goodness
-from castfit.result.identifiability import judge, no_verdict
+from castfit.result.identifiability import AT_BOUND, POORLY_DETERMINED, judge, no_verdict
 from castfit.result.residuals import ResidualTable, series
 from castfit.result.result import Result, with_dependence
 from castfit.simulate.simulate import TrajectoryNodes
@@ -47,6 +47,8 @@ from castfit.transcribe.observation import constant
 _INTEGRATION_ERROR_FACTOR = 1e4
 _MIN_FOLD_HALF_WIDTH = 0.3  # Half-width of a linear interval, in search units, from which a fold is looked for.
 _MAX_SIMULATION_ERROR_SD = 0.1  # Largest difference of rows from the simulation, in standard deviations.
+_MIN_INTERVAL_SIMULATIONS = 8  # simulations that check intervals, at least
+_MAX_CHECK_FRACTION = 0.1  # fraction of the evaluations of a search that simulations for intervals may add
 
 
 def build_result(
@@ -217,6 +219,17 @@ def build_result(
         method=(transcription, solver),
         problem=problem,
     )
+    is_doubtful = any(v.kind in (POORLY_DETERMINED, AT_BOUND) for v in verdict.verdicts)
+    if fit_statistics is not None and (is_doubtful or fit_statistics.has_fold):
+        from castfit.result.interval_ends import with_interval_checks  # most fits need none
+
+        n_values = run.evaluations["values"] + (1 + n_theta) * run.evaluations["jacobians"]
+        result = with_interval_checks(
+            result,
+            n_evaluations=max(_MIN_INTERVAL_SIMULATIONS, _MAX_CHECK_FRACTION * n_values),
+            only_doubtful=not fit_statistics.has_fold,
+            staged=staged if staged.layout.is_theta_only else None,
+        )
     return with_dependence(result, problem.posed) if goodness_of_fit.doubtful else result
 
 

@@ -23,11 +23,14 @@ from castfit.report.markup import joined, tag
 from castfit.report.page import ReportHeader, Section, write
 from castfit.report.problem_sections import question
 from castfit.report.result_sections import Figures
+from castfit.result.interval_ends import with_interval_checks
 from castfit.result.path_result import PathResult
 from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from castfit.drive.run.run_result import SearchResult
+
+_MAX_CHECK_SECONDS = 10.0  # seconds in which the intervals of a fit are checked
 
 ReportedResult = (
     Result | MultistartResult | ComparisonResult | ScatterResult | IncrementalResult | PortfolioResult | SelectionResult
@@ -151,6 +154,7 @@ def _select_sections(
     result: ReportedResult, figures: Figures, title: str, notes: str
 ) -> tuple[ReportHeader, list[Section]]:
     if isinstance(result, Result):
+        result = with_interval_checks(result, max_time=_MAX_CHECK_SECONDS)
         return result_sections.lead(result, title or "A fit", notes), result_sections.sections(result, figures)
     if isinstance(result, IncrementalResult):
         above = result_sections.lead(result.result, title or "An incremental fit", notes)

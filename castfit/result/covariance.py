@@ -74,6 +74,7 @@ class Statistics:
     held_back (n_penalties,) : the leverage of each penalty
     inflation : the unbiased variance of an unknown sigma that all data share, in units of the most likely one; else 1
     rank_tolerance : relative size of singular values of the column-scaled Jacobian below which they count as zero
+    has_fold : whether second-order changes of the rows are part of the information
     information (n, n) : Fisher's information of data and priors on theta, bounds and other active constraints left
         aside
     rank : number of directions that data and priors determine
@@ -103,6 +104,7 @@ class Statistics:
     held_back: Array
     inflation: float
     rank_tolerance: float
+    has_fold: bool
 
 
 def statistics(
@@ -207,6 +209,7 @@ def statistics(
         held_back=solution.fisher_information.leverage[is_penalty],
         inflation=float(ratio[0]) ** 2 if ratio.size == 1 and np.isfinite(ratio[0]) else 1.0,
         rank_tolerance=tolerance,
+        has_fold=fold is not None,
     )
 
 

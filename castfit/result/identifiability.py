@@ -48,6 +48,7 @@ AT_BOUND = "at its bound"
 AT_KINK = "at the kink of its prior"
 NOT_IDENTIFIABLE = "not identifiable"
 UNKNOWN = "unknown"
+WIDE_INTERVAL = "poorly determined: the 95 % confidence interval is wider than the estimate"
 
 
 @add_brief_repr
@@ -193,7 +194,7 @@ def _verdict(
         remarks.append(f"correlated {three_digits(correlation, '')} with {partner}")
     if errors[j] * reach > POOR_INTERVAL_FRACTION * abs(values[j]):
         kind = POORLY_DETERMINED
-        remarks.insert(0, "poorly determined: the 95 % confidence interval is wider than the estimate")
+        remarks.insert(0, WIDE_INTERVAL)
     if statistics.numerical_errors[j] > NUMERICAL_ERROR_SHARE * statistics.standard_errors[j]:
         remarks.append("accuracy limited by integration errors")
     if kind == WELL_DETERMINED:
@@ -304,11 +305,11 @@ def _keeps_rank(rows: Array | None, gradients: Array, rank: int, tolerance: floa
     scaled_rows, scaled_gradients = rows / scale, gradients / scale
     scaled_gradients = scaled_gradients / np.linalg.norm(scaled_gradients, axis=1, keepdims=True)
     padding = np.zeros((gradients.shape[1], gradients.shape[1]))
-    before, after = (
+    row_values, joint_values = (
         np.linalg.svd(np.vstack([scaled_rows, *extra, padding]), compute_uv=False) for extra in ([], [scaled_gradients])
     )
     limit = _RANK_MARGIN * tolerance
-    return bool(before[rank] > limit * before[0] or after[rank] <= limit * after[0])
+    return bool(row_values[rank] > limit * row_values[0] or joint_values[rank] <= limit * joint_values[0])
 
 
 def _integers(changes: Array, *, largest: int) -> Array:

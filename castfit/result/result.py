@@ -24,7 +24,7 @@ from castfit._support.arguments import (
     shorten_repr,
 )
 from castfit._support.arrays import Array, Mask
-from castfit._support.json_codec import decode_object, read_json, rebuild_fields, to_jsonable
+from castfit._support.json_codec import decode_object, rebuild_fields, to_jsonable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.renamed import accept_old_names, warn_renamed, with_old_names
@@ -197,6 +197,9 @@ class Result:
     errors : CorrelationEstimates or None
         How errors of measurement depend on each other, where that is unknown: ``times`` by output, and the `covariance`
         of the outputs `joint`; None where all errors are independent.
+    interval_checks : dict
+        By name, "checked" if simulations at both ends of the 95 % interval confirm it, "approximate" if -2 log L
+        differs there from its limit by more than a factor of 2; the intervals of other quantities are linear.
     confidence_level : float
         Confidence level of the intervals in the table.
     transcription, solver : str
@@ -286,6 +289,7 @@ class Result:
     smoothness: dict[str, float] = field(default_factory=dict[str, float])
     effective: dict[str, float] = field(default_factory=dict[str, float])
     errors: CorrelationEstimates | None = None
+    interval_checks: dict[str, str] = field(default_factory=dict[str, str])
     confidence_level: float
     transcription: str
     solver: str
@@ -435,7 +439,8 @@ class Result:
 
         Intervals are symmetric in search scale, so the interval of a quantity on a logarithmic scale stays positive.
         Intervals are not clipped at bounds.  They use Student's t with `dof` degrees of freedom if the noise is
-        estimated, and the normal distribution if it is known.
+        estimated, and the normal distribution if it is known.  If a bound is active, the linear approximation includes
+        points at which the quantity leaves its bound, and the intervals are not symmetric.
 
         Parameters
         ----------
@@ -444,9 +449,16 @@ class Result:
         """
         factor = self._quantile(read_level("confidence_intervals", confidence_level, self.confidence_level))
         out: dict[str, tuple[float, float]] = {}
-        for (name, value), log in zip(self.values.items(), self.log, strict=True):
+        ends = None
+        if self.success and any(name in self.active for name in self.names) and np.isfinite(factor):
+            from castfit.result.interval_ends import interval_ends  # most fits have no active bound
+
+            ends = interval_ends(self, factor)
+        for j, ((name, value), log) in enumerate(zip(self.values.items(), self.log, strict=True)):
             reach = factor * self.standard_errors[name]
-            if log and value == 0.0:  # its logarithm is an estimate, but no number is that small
+            if ends is not None:
+                out[name] = ends.natural(self, j)
+            elif log and value == 0.0:  # its logarithm is an estimate, but no number is that small
                 out[name] = (np.nan, np.nan)
             elif log:
                 with np.errstate(over="ignore"):
@@ -844,7 +856,16 @@ class Result:
         InputError
             If the file is no saved result, or of a later version of castfit.
         """
-        return cls.from_dict(read_json("Result.load", path), f"'{path}'")
+        try:
+            file = Path(path)
+        except TypeError:
+            raise InputError("Result.load", [f"path is {shorten_repr(path)}; expected a file path"]) from None
+        try:
+            loaded = json.loads(file.read_text(encoding="utf-8"), object_hook=decode_object)
+        except (TypeError, ValueError, KeyError, RecursionError) as error:
+            # No text, no JSON, or no array where one is announced.
+            raise InputError("Result.load", [f"'{path}' is not a JSON file: {error}"]) from None
+        return cls.from_dict(loaded, f"'{path}'")
 
     @classmethod
     def from_dict(cls, entry: Any, where: str = "the record") -> Result:
@@ -859,8 +880,7 @@ class Result:
             )
             raise InputError("Result.load", [f"{where} is {description}"])
         if version == 1:
-            unknown = json.loads(json.dumps(to_jsonable(UNKNOWN)), object_hook=decode_object)
-            content |= {"goodness": unknown, "question": {}}
+            content |= {"goodness": to_jsonable(UNKNOWN), "question": {}}
         needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
         absent = [name for name in needed if name not in content]
         raise_if_mistakes("Result.load", [f"{where} is damaged: {', '.join(absent)} missing"] if absent else [])
@@ -977,7 +997,8 @@ def _table(result: Result, contradicts_model: bool, *, show_all: bool = False) -
     """Return name, value, standard error, interval and remark, aligned in columns."""
     intervals = result.confidence_intervals()
     remark = "assuming that the model is correct" if contradicts_model else "remark"
-    rows: list[tuple[str, ...]] = [("", "value", "std. error", f"{100 * result.confidence_level:g} % interval", remark)]
+    interval_head = f"{100 * result.confidence_level:g} % interval, linear"
+    rows: list[tuple[str, ...]] = [("", "value", "std. error", interval_head, remark)]
     values, families = result.values, {} if show_all else _families(result.names)
     shown_labels: set[str] = set()
     for name, log in zip(values, result.log.tolist(), strict=True):
@@ -1003,6 +1024,7 @@ def _row(e: Estimate, *, is_log: bool = False) -> tuple[str, ...]:
     """Return the row of an estimate."""
     unknown = ("inf" if e.standard_error > 0 else "-",) * 2
     known = f"{e.standard_error:.2g}", format_interval(e.interval, e.value)
+    unknown = (unknown[0], known[1]) if np.isfinite(e.interval).all() else unknown
     name, remark = f"{e.name} ({e.unit})" if e.unit else e.name, f"{e.verdict}{' (log scale)' if is_log else ''}"
     cells = known if np.isfinite(e.standard_error) else unknown
     return name, format_to_error(e.value, e.standard_error), *cells, remark

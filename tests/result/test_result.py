@@ -218,7 +218,7 @@ def test_summary_shows_estimates_and_fit(result: Result) -> None:
     text = str(result)
     assert text == result.summary()
     lines = text.splitlines()
-    assert lines[0].split() == ["value", "std.", "error", "95", "%", "interval", "remark"]
+    assert lines[0].split() == ["value", "std.", "error", "95", "%", "interval,", "linear", "remark"]
     assert set(lines[1]) == {"-"}
     assert [line.split()[0] for line in lines[2:5]] == ["k", "b", "x(0)"]
     assert all("well determined" in line for line in lines[2:5])
@@ -241,7 +241,7 @@ def test_table_names_bounds_scales_noise_and_failures() -> None:
     text = result.summary()
     assert "90 % interval" in text
     assert "well determined (log scale)" in text
-    assert [line.split()[:4] for line in text.splitlines() if line.startswith("b")] == [["b", "0.7", "-", "-"]]
+    assert [line.split()[:4] for line in text.splitlines() if line.startswith("b")] == [["b", "0.7", "-", "[0.7,"]]
     assert "at its lower bound" in text
     assert f"estimated noise {result.sigmas['sigma']:.3g} (maximum likelihood)" in text
     assert "failed evaluations: 3 step_size" in text

@@ -25,6 +25,7 @@ from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import Posable
 from castfit.result.covariance import statistics
 from castfit.result.identifiability import CORRELATED_WITH, NOT_IDENTIFIABLE, POORLY_DETERMINED
+from castfit.result.interval_ends import APPROXIMATE, with_interval_checks
 from castfit.result.residuals import NO_FINDING
 from castfit.result.result import Result
 from castfit.result.structural_identifiability import magnitudes_of, random_values, structure
@@ -43,6 +44,7 @@ _MAX_PREDICTION_SHIFT_SIGMA = 0.05  # standard deviations by which predictions m
 _MAX_ESTIMATE_SHIFT_SE = 0.1  # standard errors by which estimates of transcriptions may differ
 _MIN_CHI2_GAIN_PER_DATUM = 1e-3  # decrease of chi2 per datum that makes a better optimum
 _SAME_OUTPUT = 1e-6  # relative difference up to which outputs are equal
+_CHECK_TIME_SHARE = 0.1  # share of the remaining time in which intervals are checked
 _MAX_PAIR_EXCHANGE_QUANTITIES = 7  # number of quantities up to which pairs of exchanges are tried
 # Limit of another fit's time: a multiple of the first fit's, and seconds.
 _PATIENCE_FACTOR, _MIN_PATIENCE_SECONDS = 5.0, 2.0
@@ -424,7 +426,7 @@ def _compute_outputs(context: CheckContext, theta: Array) -> Array | None:
 
 def check_practical_identifiability(context: CheckContext) -> Finding:
     """Check for quantities that these data do not determine, or determine poorly."""
-    result = context.result
+    result = with_interval_checks(context.result, max_time=_CHECK_TIME_SHARE * context.seconds_left())
     if not result.success:
         return report_skipped("skipped: the fit did not succeed.")
     if np.isnan(list(result.standard_errors.values())).all():
@@ -433,6 +435,10 @@ def check_practical_identifiability(context: CheckContext) -> Finding:
     is_weak = any(v.kind in weak_kinds for v in result.identifiability.verdicts)
     if is_weak:
         return report_warning(result.determination, "cf.identifiability(result) suggests the next measurement.")
+    approximate = [name for name, check in result.interval_checks.items() if check == APPROXIMATE]
+    if approximate:
+        message = f"{result.determination} The intervals of {join_limited(approximate)} are approximate."
+        return report_warning(message, "cf.profile(result) computes the limits.")
     return report_ok(result.determination)
 
 

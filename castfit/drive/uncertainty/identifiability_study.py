@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.arguments import option_mistakes, read_names, read_real, rng_mistakes
+from castfit._support.arguments import option_mistakes, read_real, rng_mistakes
 from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
@@ -41,6 +41,7 @@ from castfit.result.confidence_region import ConfidenceRegion
 from castfit.result.covariance import statistics
 from castfit.result.experimental_design import MeasurementSuggestion, suggestions
 from castfit.result.identifiability import AT_BOUND, NOT_IDENTIFIABLE, POORLY_DETERMINED, UNKNOWN, WELL_DETERMINED
+from castfit.result.interval_ends import with_interval_checks
 from castfit.result.result import Result
 from castfit.result.structural_identifiability import StructuralRank, structure
 from castfit.transcribe.single_shooting import SingleShooting
@@ -49,6 +50,7 @@ STRUCTURAL = "structurally not identifiable"
 PRACTICAL = "practically not identifiable"
 POORLY = "practically poorly determined"
 _MAX_COLLINEAR_PAIRS = 3  # pairs: the study lists the most collinear ones
+_CHECK_TIME_SHARE = 0.25  # share of the time in which intervals are checked
 _CVODES_ERROR_FACTOR = 10.0  # times rtol: assumed relative error of sensitivities by CVODES
 
 
@@ -115,10 +117,8 @@ class IdentifiabilityStudy(TabularReport):
         InputError
             For names that are not estimated.
         """
-        mistakes: list[str] = []
-        requested_names = read_names("names", names, (), mistakes)
-        mistakes += unknown_names("'{}' is not estimated", requested_names, self.names)
-        raise_if_mistakes("collinearity", mistakes)
+        requested_names = [names] if isinstance(names, str) else list(names)
+        raise_if_mistakes("collinearity", unknown_names("'{}' is not estimated", map(str, requested_names), self.names))
         return collinearity(self.information, [self.names.index(n) for n in dict.fromkeys(requested_names)])
 
     @property
@@ -227,7 +227,8 @@ def identifiability(
     assert limit is not None
     if isinstance(source, Result):
         assert source.problem is not None
-        fit_result, theta, options = source if source.success else None, source.theta, source.integrator
+        fit_result = with_interval_checks(source, max_time=_CHECK_TIME_SHARE * limit) if source.success else None
+        theta, options = source.theta, source.integrator
         compiled_problem = source.problem.posed.with_absolute_sigma(absolute_sigma=source.absolute_sigma)
     else:
         fit_result, theta, options, compiled_problem = None, source.posed.guess, IntegratorOptions(), source.posed

@@ -1,0 +1,328 @@
+"""Ends of the intervals in the linear approximation with bounds, and a check of the likelihood there.
+
+Notation
+--------
+delta  (n,)     change of theta;  M (n, n) Fisher's information, g (n,) the gradient at active bounds, 0 elsewhere
+C      (n, n)   inverse of M over the free quantities
+rise            increase of -2 log L, in the linear approximation  2 g^T delta + delta^T M delta
+
+The interval of a quantity k is the range of delta_k where the rise is at most the square of the quantile.  A quantity
+that a bound holds is released: it stays at its bound, moves to its other bound, or is free between the two.  The
+extreme point of k is among these cases.  All of them are examined for up to three such quantities.  If there are more,
+one is released at a time.
+
+The check simulates the model at both ends.  The other quantities follow the linear approximation, with up to three
+corrections by the same derivatives.  If the rise there is not near the threshold and the number of simulations is not
+limited, the other quantities are fitted again.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy
+
+from castfit._support.records import dataclass
+from castfit._support.ties import stable_order
+from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES, quantile, residuals, weighted_residuals
+from castfit.result.fisher_information import MIN_DIRECTION_WEIGHT, positive
+from castfit.result.identifiability import (
+    CORRELATED_WITH,
+    NOT_IDENTIFIABLE,
+    POOR_INTERVAL_FRACTION,
+    POORLY_DETERMINED,
+    WELL_DETERMINED,
+    WIDE_INTERVAL,
+    IdentifiabilityStatus,
+    combinations_of,
+    overall,
+)
+from castfit.solve.condensing import condense
+from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.result.result import Result
+
+CHECKED, APPROXIMATE = "checked", "approximate"
+_APPROXIMATE_NOTE = "; interval approximate, see cf.profile"
+_MAX_RELEASED_TOGETHER = 3  # quantities at bounds: all cases are examined up to this number
+_FAR_EFFECT_SD = 1e6  # standard deviations of the data that the largest change without a bound causes by itself
+_TESTED_EFFECT_SD = 100.0  # the same, up to which a flat direction without a bound is simulated
+_SINGULAR_RTOL = 1e-14  # remaining information on a released quantity, relative to all of it, that is rounding
+_MAX_RISE_RATIO = 2.0  # ratio of the rise at an end to the threshold, or its reciprocal, up to which they agree
+_FLAT_RISE_RATIO = 0.05  # rise, relative to the threshold, up to which the data do not change along a range
+_CLOSE_RISE_RATIO = 1.25  # the same for which the end is not examined further
+_MAX_END_RATIO = 1.4  # ratio of distances from the estimate within which the threshold must be crossed
+_MAX_CORRECTIONS = 3  # corrections of the other quantities at an end
+_MIN_GAIN_RATIO = 0.05  # expected decrease, relative to the rise or the threshold, for which a correction is made
+_MAX_REFIT_STEPS = 12  # damped steps of a refit, if the number of simulations is not limited
+_FIRST_DAMPING = 1e-3  # damping of the first of these steps
+_MIN_REFIT_GAIN_RATIO = 0.01  # decrease, relative to the threshold, below which a refit has converged
+_MAX_COST_ERROR_RATIO = 0.05  # difference of the simulated cost from that of the fit, relative to the threshold
+
+
+@dataclass(frozen=True)
+class IntervalEnds:
+    """Ends of the intervals of all quantities, and the points at which they are reached.
+
+    values (n, 2) : changes of theta below and above; infinite if nothing bounds them
+    points (n, 2, n) : changes of all quantities there
+    covariance (n, n) : C, with all quantities at their bounds
+    """
+
+    values: Array
+    points: Array
+    covariance: Array
+
+    def natural(self, result: Result, j: int) -> tuple[float, float]:
+        """Return the interval of quantity j in natural values."""
+        value, is_log = result.values[result.names[j]], bool(result.log[j])
+        with np.errstate(over="ignore"):
+            low, high = value * np.exp(self.values[j]) if is_log else value + self.values[j]
+        return float(low), float(high)
+
+
+def interval_ends(result: Result, factor: float) -> IntervalEnds | None:
+    """Compute the ends at `factor` standard errors; None if they are unknown."""
+    n, M, root = len(result.names), result.information, result.root
+    is_held = np.isin(result.names, [*result.active])
+    if (np.shape(M), np.shape(root)) != ((n, n), (n, n)) or not np.isfinite([M, root]).all():
+        return None
+    if is_held.any() and (result.constraints.active or len(result.bounds) != n):
+        return None
+    bound_indices, size, (lower, upper) = np.flatnonzero(is_held), positive(np.sqrt(np.diag(M))), _search_bounds(result)
+    sign = np.array([1.0 if result.active[result.names[j]] == "lower" else -1.0 for j in bound_indices])
+    is_unlimited = np.isinf(upper - lower)[bound_indices]
+    widths = sign * np.where(is_unlimited, _FAR_EFFECT_SD / size[bound_indices], (upper - lower)[bound_indices])
+    gradient = np.where(is_held, result.gradient / result.inflation, 0.0)
+    values, points, covariance = np.zeros((n, 2)), np.zeros((n, 2, n)), root @ root.T
+    options: list[Any] = [0.0, 1.0, None]  # at its bound, at the other bound, free
+    if bound_indices.size <= _MAX_RELEASED_TOGETHER:
+        cases = [*product(options, repeat=bound_indices.size)]
+    else:
+        cases = [
+            tuple(c if i == j else 0.0 for i in range(bound_indices.size))
+            for c in options
+            for j in range(bound_indices.size)
+        ]
+    for case in cases:
+        C, fixed = covariance, np.zeros(n)
+        fixed[bound_indices] = widths * np.array([c or 0.0 for c in case])
+        for h in bound_indices[[c is None for c in case]] if None in case else ():
+            direction = np.where(np.arange(n) == h, 1.0, 0.0) - C @ M[:, h]
+            C = C + np.outer(direction, direction) / max(
+                M[h] @ direction, _SINGULAR_RTOL * M[h, h], np.finfo(float).tiny
+            )
+        slope = gradient + M @ fixed
+        centre = fixed - C @ slope
+        budget = factor**2 - (gradient + slope) @ fixed + slope @ C @ slope
+        reach = np.sqrt(max(budget, 0.0)) / positive(np.sqrt(np.diag(C)))
+        for side in range(2) if budget >= 0.0 else ():
+            steps = centre + (2 * side - 1) * reach[:, None] * C
+            fraction = steps[:, bound_indices] / widths
+            gain = (2 * side - 1) * (np.diag(steps) - values[:, side])
+            is_better = ((fraction >= 0.0) & (fraction <= 1.0)).all(axis=1) & (gain > 0.0)
+            values[is_better, side], points[is_better, side] = np.diag(steps)[is_better], steps[is_better]
+    is_far = (np.abs(points[:, :, bound_indices]) >= np.abs(widths)) & is_unlimited
+    is_open = is_far.any(axis=2) | np.isinf(np.diag(result.covariance))[:, None]
+    return IntervalEnds(np.where(is_open, [-np.inf, np.inf], values), points, covariance)
+
+
+def _search_bounds(result: Result) -> tuple[Array, Array]:
+    """Return lower and upper bounds of theta, (n,) each."""
+    with np.errstate(divide="ignore"):
+        lower, upper = np.where(result.log, np.log(np.maximum(result.bounds.T, 0.0)), result.bounds.T)
+    return lower, upper
+
+
+class _Simulation:
+    """Simulation of the model near a solution; `n_left` evaluations are left."""
+
+    def __init__(self, result: Result, covariance: Array, n_evaluations: float, factor: float, staged: Any) -> None:
+        assert result.problem is not None
+        compiled_problem, dof, rate = result.problem.posed, result.dof, np.ones(len(result.jacobian))
+        if not compiled_problem.noise_parameters:
+            compiled_problem = compiled_problem.with_absolute_sigma(absolute_sigma=result.absolute_sigma)
+        staged = (
+            SingleShooting(result.integrator).transcribe(compiled_problem, result.theta) if staged is None else staged
+        )
+        self.result, self.covariance, self.staged, self.n_left = result, covariance, staged.explicit(), n_evaluations
+        self.lower, self.upper = _search_bounds(result)
+        self.start = self._evaluate(result.theta)
+        self.threshold = factor**2 if result.absolute_sigma else result.n_data * float(np.log1p(factor**2 / dof))
+        error = 2.0 * abs(self.start.cost - result.cost) if self.start.ok else np.inf
+        self.is_valid = error <= _MAX_COST_ERROR_RATIO * self.threshold
+        np.divide(result.normalised_residuals, result.residuals, out=rate[: result.n_data], where=result.residuals != 0)
+        self.weighted_rows = -result.jacobian * np.nan_to_num(rate)[:, None] ** 2
+
+    def _evaluate(self, theta: Array) -> Any:
+        self.n_left -= 1
+        return self.staged.evaluate(theta)
+
+    def rise(self, delta: Array, fixed: int) -> float:
+        """Return the rise at delta (n,) with corrections of quantities other than `fixed`; inf if it is undefined."""
+        C, layout, lowest, best = self.covariance, self.staged.layout, np.inf, self.result.theta
+        projected = C - np.outer(C[fixed], C[fixed]) / positive(C[fixed, fixed : fixed + 1])
+        for _ in range(1 + _MAX_CORRECTIONS):
+            theta = np.clip(self.result.theta + delta, self.lower, self.upper)
+            evaluation = self._evaluate(theta)
+            rise = 2.0 * (evaluation.cost - self.start.cost) if evaluation.ok else np.inf
+            if not rise < lowest:
+                break
+            lowest, best = rise, theta
+            change = weighted_residuals(layout, evaluation) - weighted_residuals(layout, self.start)
+            if self.n_left < 1 or change.size != len(self.weighted_rows):
+                break
+            gradient = self.weighted_rows.T @ change
+            step = -projected @ gradient
+            if -step @ gradient < _MIN_GAIN_RATIO * max(rise, self.threshold):
+                break
+            delta = theta - self.result.theta + step
+        if np.isinf(self.n_left) and not 1.0 / _CLOSE_RISE_RATIO <= lowest / self.threshold <= _CLOSE_RISE_RATIO:
+            lowest = self._refit(best, fixed, lowest)
+        return float(lowest)
+
+    def _refit(self, theta: Array, fixed: int, lowest: float) -> float:
+        """Minimise the rise from theta over all quantities but `fixed` by damped Gauss-Newton steps within bounds."""
+        layout, damping, is_free = self.staged.layout, _FIRST_DAMPING, np.arange(theta.size) != fixed
+        for _ in range(_MAX_REFIT_STEPS if is_free.any() and np.isfinite(lowest) else 0):
+            linearization = self.staged.linearize(theta)
+            if not linearization.ok:
+                break
+            E = condense(layout, linearization).rows.dense[:, is_free]
+            rows = np.vstack([E, np.diag(np.sqrt(damping) * positive(np.linalg.norm(E, axis=0)))])
+            target = np.append(-residuals(layout, linearization), np.zeros(E.shape[1]))
+            limits = ((self.lower - theta)[is_free], (self.upper - theta)[is_free])
+            trial = theta.copy()
+            trial[is_free] += scipy.optimize.lsq_linear(rows, target, limits).x
+            evaluation = self._evaluate(trial)
+            rise = 2.0 * (evaluation.cost - self.start.cost) if evaluation.ok else np.inf
+            gain = lowest - rise
+            damping *= 0.1 if gain > 0.0 else 10.0
+            theta, lowest = (trial, rise) if gain > 0.0 else (theta, lowest)
+            if 0.0 <= gain < _MIN_REFIT_GAIN_RATIO * self.threshold:
+                break
+        return lowest
+
+    def agrees(self, delta: Array, j: int) -> bool:
+        """Check that the end of the interval of quantity j agrees with the simulated rise; at a bound, if it is lower.
+
+        The rise is the threshold within a factor of 2.  If they differ by more than a quarter, the threshold is crossed
+        within a factor of 1.5 of the end.
+        """
+        theta = self.result.theta[j] + delta[j]
+        ratio = self.rise(delta, j) / self.threshold if delta[j] else 1.0
+        if not self.lower[j] < theta < self.upper[j] and ratio <= 1.0:
+            return True
+        if (
+            not 1.0 / _MAX_RISE_RATIO <= ratio <= _MAX_RISE_RATIO
+            or 1.0 / _CLOSE_RISE_RATIO <= ratio <= _CLOSE_RISE_RATIO
+        ):
+            return 1.0 / _CLOSE_RISE_RATIO <= ratio <= _CLOSE_RISE_RATIO
+        if ratio < 1.0:
+            return self.rise(_MAX_END_RATIO * delta, j) >= self.threshold
+        return self.rise(delta / _MAX_END_RATIO, j) <= self.threshold
+
+    def is_wide(self, ends: IntervalEnds, j: int) -> bool:
+        """Check whether the rise stays below the threshold on a side until the interval is wider than the value.
+
+        The other quantities start on the linear path, at half of it, and at the estimate.
+        """
+        low, high = ends.natural(self.result, j)
+        value, is_log = self.result.values[self.result.names[j]], self.result.log[j]
+        for point, natural in zip(ends.points[j], (high - abs(value), low + abs(value)), strict=True):
+            end = np.log(natural / value) if is_log and natural * value > 0.0 else natural - value
+            for fraction in (end / point[j], 0.5, 0.0) if point[j] else ():
+                if self.rise(np.where(np.arange(point.size) == j, end, fraction * point), j) <= self.threshold:
+                    return True
+        return False
+
+
+def with_interval_checks(
+    result: Result,
+    *,
+    max_time: float = np.inf,
+    n_evaluations: float = np.inf,
+    only_doubtful: bool = False,
+    staged: Any = None,
+) -> Result:
+    """Return the result with verdicts for released bounds, and with the intervals checked by simulations.
+
+    max_time : seconds after which no further interval is checked
+    n_evaluations : limit on the simulations
+    only_doubtful : whether to check only intervals that are wider than the value, or affected by active bounds
+    staged : the problem of single shooting, if it exists
+    """
+    limit, factor = time.perf_counter() + max_time, quantile(0.95, np.inf if result.absolute_sigma else result.dof)
+    is_known = result.success and result.problem is not None and 0 < len(result.names) <= MAX_WRITTEN_OUT_QUANTITIES
+    ends = interval_ends(result, factor) if is_known and np.isfinite(factor) else None
+    if ends is None:
+        return result
+    simulation = _Simulation(result, ends.covariance, n_evaluations, factor, staged)
+    if not simulation.is_valid:
+        return result
+    bound_indices = [j for j, name in enumerate(result.names) if name in result.active]
+    for j in bound_indices if simulation.n_left >= 2 * len(bound_indices) else ():
+        result = _with_flat_range(result, j, simulation)
+    values, checks = np.abs([*result.values.values()]), dict(result.interval_checks)
+    half_widths = np.array([0.5 * float(np.diff(ends.natural(result, j))[0]) for j in range(values.size)])
+    is_wide = ~(half_widths <= POOR_INTERVAL_FRACTION * values)
+    for j in stable_order(half_widths / positive(values), descending=True).tolist():
+        is_requested = is_wide[j] or bound_indices or not only_doubtful
+        if (
+            is_requested
+            and np.isfinite(ends.values[j]).all()
+            and simulation.n_left >= 2
+            and time.perf_counter() < limit
+        ):
+            is_good = all(simulation.agrees(point, j) for point in ends.points[j])
+            checks[result.names[j]] = CHECKED if is_good else APPROXIMATE
+            is_wide[j] |= not is_good and simulation.n_left >= 2 and simulation.is_wide(ends, j)
+    verdicts = list(result.identifiability.verdicts)
+    for j, v in enumerate(verdicts):
+        sentence = v.sentence.removesuffix(_APPROXIMATE_NOTE)
+        is_new = is_wide[j] and v.kind in (WELL_DETERMINED, CORRELATED_WITH)
+        kind, sentence = (POORLY_DETERMINED, WIDE_INTERVAL) if is_new else (v.kind, sentence)
+        note = _APPROXIMATE_NOTE if checks.get(v.name) == APPROXIMATE else ""
+        verdicts[j] = replace(v, kind=kind, sentence=sentence + note)
+    identifiability = replace(result.identifiability, verdicts=tuple(verdicts), sentence=overall(verdicts, ""))
+    return replace(result, interval_checks=checks, identifiability=identifiability)
+
+
+def _with_flat_range(result: Result, j: int, simulation: _Simulation) -> Result:
+    """Return the result with a verdict on quantity j at its bound if the data do not change along its range."""
+    name, names, M = result.names[j], result.names, result.information
+    size, sign = positive(np.sqrt(np.diag(M))), 1.0 if result.active[name] == "lower" else -1.0
+    width = simulation.upper[j] - simulation.lower[j]
+    width = width if np.isfinite(width) else _TESTED_EFFECT_SD / size[j]
+    path = np.where(np.arange(len(names)) == j, sign * width, 0.0)
+    path = path - simulation.covariance @ M @ path
+    limit = _FLAT_RISE_RATIO * simulation.threshold
+    if not all(simulation.rise(fraction * path, j) <= limit for fraction in (1.0, 0.5)):
+        return result
+    effect = size * path
+    direction = np.where(np.abs(effect) > MIN_DIRECTION_WEIGHT * np.abs(effect).max(), effect, 0.0)
+    direction = direction / np.linalg.norm(direction) * np.sign(direction[np.argmax(direction != 0.0)])
+    values = np.array([*result.values.values()])
+    (group,) = combinations_of(names, values, np.where(result.log, values, 1.0), direction[None], size)
+    ends = sorted([values[j], float(np.exp(result.theta[j] + path[j]) if result.log[j] else values[j] + path[j])])
+    group = replace(group, sentence=f"{group.sentence}; {name} may be anywhere in [{ends[0]:g}, {ends[1]:g}]")
+    verdicts = tuple(
+        IdentifiabilityStatus(v.name, NOT_IDENTIFIABLE, f"{NOT_IDENTIFIABLE}: {group.sentence}")
+        if v.name in group.names
+        else v
+        for v in result.identifiability.verdicts
+    )
+    identifiability = replace(
+        result.identifiability,
+        verdicts=verdicts,
+        combinations=(*result.identifiability.combinations, group),
+        sentence=overall(verdicts, ""),
+    )
+    errors = {n: np.inf if n in group.names else error for n, error in result.standard_errors.items()}
+    return replace(result, identifiability=identifiability, standard_errors=errors)
