@@ -2,7 +2,7 @@
 
 ``castfit bench process-noise`` repeats the Nile of Durbin and Koopman, the closed form of Ornstein and Uhlenbeck, fits
 of simulated data of Ornstein-Uhlenbeck, Van der Pol and FitzHugh-Nagumo equations with white noise, the reactor that an
-extended Kalman filter loses, and errors of measurement that depend on each other.
+extended Kalman filter loses, errors of measurement that depend on each other, and a linear grey box of a building.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import optimize
+from scipy import linalg, optimize
 
 import castfit as cf
 from castfit._support.json_codec import replace_nonfinite
@@ -33,6 +33,7 @@ _N_DATA_SETS = 20  # number of simulated data sets
 _STEPS_PER_INTERVAL = 200  # number of simulation steps between two data
 _PARTICLES, _FILTERS = 10_000, 8
 _N_HORIZON_STEPS = 300  # number of timed steps of a moving horizon
+_GREY_BOX_COUNTS = (400, 4000)
 _COUNTS = (100, 400, 1600, 6400, 25_600, 100_000)
 
 # Flow of the Nile at Aswan, 1871 to 1970, 1e8 cubic metres a year (Durbin and Koopman 2012, section 2.2.5).
@@ -261,6 +262,46 @@ def speed(seed: int) -> list[FigureRow]:
     return rows
 
 
+def grey_box(count: int, seed: int) -> cf.Problem:
+    """Return a linear thermal model of a building, air and wall, with data every 0.5 h, simulated exactly."""
+    Ti, Te, w1, w2, Ci, Ce, Rie, Rea, s1, s2, Ta, P = cf.symbols("Ti Te w1 w2 Ci Ce Rie Rea s1 s2 Ta P")
+    model = cf.Model(
+        {Ti: (Te - Ti) / (Ci * Rie) + P / Ci + s1 * w1,
+         Te: (Ti - Te) / (Ce * Rie) + (Ta - Te) / (Ce * Rea) + s2 * w2},
+        parameters=[Ci, Ce, Rie, Rea, s1, s2], inputs=[Ta, P], noises=[w1, w2],
+    )  # fmt: skip
+    rng, h, times = np.random.default_rng(seed), 0.5, 0.5 * np.arange(count)
+    outside, heating = 5.0 + 4.0 * np.sin(2.0 * np.pi * times / 24.0), 4.0 * (rng.random(count) < 0.4)
+    A = np.array([[-0.5, 0.5], [0.125, -0.15625]])  # Ci = 2, Ce = 8, Rie = 1, Rea = 4
+    B, Q, zero = np.array([[0.0, 0.5], [0.03125, 0.0]]), 0.01 * np.eye(2), np.zeros((2, 2))  # s1 = s2 = 0.1
+    transition = linalg.expm(np.block([[A, B], [zero, zero]]) * h)[:2]
+    blocks = linalg.expm(np.block([[-A, Q], [zero, A.T]]) * h)  # Van Loan (1978)
+    root = np.linalg.cholesky(blocks[2:, 2:].T @ blocks[:2, 2:])
+    x, values = np.array([20.0, 18.0]), list[float]()
+    for pair in zip(outside, heating, strict=True):
+        values.append(x[0] + 0.05 * rng.standard_normal())
+        x = transition @ np.array([*x, *pair]) + root @ rng.standard_normal(2)
+    experiment = cf.Experiment(
+        {"Ti": values}, time=times, sigma=cf.unknown(), initial={"Ti": cf.Normal(20, 1), "Te": cf.Normal(18, 2)},
+        inputs={"Ta": cf.Input.piecewise_constant(times, outside), "P": cf.Input.piecewise_constant(times, heating)},
+    )  # fmt: skip
+    guess = {"Ci": 3.0, "Ce": 5.0, "Rie": 0.7, "Rea": 6.0, "s1": 0.3, "s2": 0.3}
+    return cf.Problem(model, experiment, parameters={n: cf.Parameter(v, scale="log") for n, v in guess.items()})
+
+
+def linear_speed(seed: int) -> list[FigureRow]:
+    """Measure fits of a linear grey box, and log L with its gradient, by the number of values."""
+    rows = list[FigureRow]()
+    for count in _GREY_BOX_COUNTS:
+        result, seconds = cpu_timed(partial(fitted, grey_box(count, seed)))
+        rows.append(FigureRow("grey box", f"CPU seconds of a fit, {count} values", seconds, np.nan, result.status.name))
+        likelihood = PathLikelihood(*marginal(result.owner("bench").posed), result.longest)
+        starts = [mode.start for mode in likelihood.evaluate(result.y, None).modes]
+        each = 1e6 * cpu_timed(partial(likelihood.evaluate, result.y + 1e-3, starts))[1] / count
+        rows.append(FigureRow("grey box", f"microseconds a value, {count} values", each, np.nan, "log L and gradient"))
+    return rows
+
+
 def online(seed: int) -> list[FigureRow]:
     """Measure steps of a moving horizon: three states, a pressure, twelve times the data of `batch_reactor`."""
     _, pressure = batch_reactor.simulate_draw(np.random.default_rng(seed))
@@ -287,7 +328,7 @@ def run(
     for case in (ornstein_uhlenbeck(), van_der_pol(), fitzhugh_nagumo()):
         rows += simulated_fits(case, starts if case.name != "FitzHugh-Nagumo" else max(starts // 4, 1), seed, progress)
     progress("speed")
-    rows += speed(seed) + online(seed)
+    rows += speed(seed) + linear_speed(seed) + online(seed)
     progress("batch reactor")
     rows += batch_reactor.rows(starts, seed)
     progress("correlated errors")

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
 from contextlib import ContextDecorator
 from dataclasses import fields
 from datetime import date, timedelta
-from types import TracebackType
-from typing import Any, ClassVar, cast
+from pathlib import Path
+from types import TracebackType, UnionType
+from typing import Any, ClassVar, Union, cast, get_args, get_origin
 
 import casadi as ca
 import numpy as np
 from numpy.typing import NDArray
 
 from castfit._support.keywords import call_mistakes
-from castfit._support.status import InputError, raise_if_mistakes
+from castfit._support.status import CastfitError, InputError, raise_if_mistakes
 from castfit._support.views import views
 
 
@@ -107,6 +108,11 @@ def within_reason(name: str, value: Any, upper: int) -> tuple[str, Any, bool, st
     return name, value, is_count(value, 1, upper), f"give at least 1, and at most {upper}"
 
 
+def tolerance_rule(tolerance: Any) -> tuple[str, Any, bool, str]:
+    """Return the rule for the tolerance of a solver; with 1 or more every point would be a solution."""
+    return "tolerance", tolerance, is_within(tolerance, 0.0, 1.0, strictly=True), "give a positive number below 1"
+
+
 def level_rule(argument: Any, level: Any) -> tuple[str, Any, bool, str]:
     """Return the rule for a confidence level `level`, which was passed as `argument`."""
     return "confidence_level", argument, is_within(level, 0.0, 1.0, strictly=True), "it must be between 0 and 1"
@@ -130,8 +136,8 @@ def flag_mistakes(**flags: Any) -> list[str]:
 class CallGuard(ContextDecorator):
     """Decorator of public functions that replaces errors of impossible calls by an InputError with an explanation.
 
-    What it does stands in the way of no call: it looks only where Python has raised a TypeError or an
-    AttributeError.
+    It costs nothing in a call that succeeds: it looks at arguments only after an error that is not castfit's own, and
+    passes the error on if no argument explains it.
     """
 
     functions_by_name: ClassVar[dict[str, Callable[..., Any]]] = {}
@@ -144,32 +150,77 @@ class CallGuard(ContextDecorator):
         """Do nothing before the call."""
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind in (TypeError, AttributeError) and trace is not None:
-            wrapper_locals = trace.tb_frame.f_locals  # contextlib's wrapper has the arguments
-            call_arguments = wrapper_locals.get("args", ()), wrapper_locals.get("kwds", {})
-            mistakes: list[str] = []
-            if kind is TypeError:
-                views().names  # so that every public function has a door  # noqa: B018
-                mistakes = call_mistakes(
-                    self.function, self.name, *call_arguments, tuple(self.functions_by_name.items()), error
-                )
-            mistakes = mistakes or _kind_mistakes(self.function, *call_arguments)
-            if mistakes:
-                raise InputError(self.name, mistakes) from None
+        if trace is None or not isinstance(error, Exception) or isinstance(error, CastfitError):
+            return
+        wrapper_locals = trace.tb_frame.f_locals  # contextlib's wrapper has the arguments
+        call_arguments = wrapper_locals.get("args", ()), wrapper_locals.get("kwds", {})
+        mistakes: list[str] = []
+        if kind is TypeError:
+            views().names  # so that every public function has a door  # noqa: B018
+            mistakes = call_mistakes(
+                self.function, self.name, *call_arguments, tuple(self.functions_by_name.items()), error
+            )
+        mistakes = mistakes or _kind_mistakes(self.function, *call_arguments, error)
+        if mistakes:
+            raise InputError(self.name, mistakes) from None
 
 
-_KINDS = r"^ *{} : ((mapping|[A-Z]\w+(?:(?:, | or )[A-Z]\w+)*)(?: from .*)?)$"  # documented as nothing but these
-
-
-def _kind_mistakes(function: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
-    """Return an error message for each argument whose class differs from the documented ones."""
+def _kind_mistakes(function: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> list[str]:
+    """Return an error message for each argument of another type than the annotated one, or that names a bad file."""
     mistakes: list[str] = []
-    for name, value in inspect.signature(function).bind(*args, **kwargs).arguments.items():
-        kinds_match = re.search(_KINDS.format(name), function.__doc__ or "", re.MULTILINE)
-        kind_names = [c.__name__ for c in type(value).__mro__] + ["mapping"] * isinstance(value, Mapping)
-        if kinds_match and not set(re.split(", | or ", kinds_match[2])) & set(kind_names):
-            mistakes.append(f"{name} is {describe_rejected(value, f'give {kinds_match[1]}')}")
+    signature = inspect.signature(function)
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    for name, value in signature.bind(*args, **kwargs).arguments.items():
+        parameter = signature.parameters[name]
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name == "self":
+            continue
+        documented = re.search(rf"^ *{name} : ([^{{\n]+?)(?:, optional)?$", function.__doc__ or "", re.MULTILINE)
+        expected = documented[1] if documented else str(parameter.annotation).replace(" | ", " or ")
+        has_kind = _has_kind(value, parameter.annotation, names)
+        if has_kind is None and (classes := re.fullmatch(_DOCUMENTED_CLASSES, expected)):
+            has_kind = _has_kind(value, re.sub(", | or ", "|", classes[1]), names)
+        if has_kind is False:
+            mistakes.append(f"{name} is {describe_rejected(value, f'expected {expected}')}")
+        elif isinstance(error, OSError) and isinstance(value, (str, Path)) and error.filename in (value, str(value)):
+            mistakes.append(f"{name} is {shorten_repr(value)}: {error.strerror}")
     return mistakes
+
+
+_DOCUMENTED_CLASSES = r"((?:mapping|[A-Z]\w+)(?:(?:, | or )[A-Z]\w+)*)(?: from .*)?"  # nothing but classes
+_KIND_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "float": lambda value: read_real(value) is not None,
+    "int": lambda value: is_count(value, -np.inf),
+    "bool": lambda value: isinstance(value, (bool, np.bool_)),
+    "str": lambda value: isinstance(value, str),
+    "Path": lambda value: isinstance(value, (str, Path)),
+    "None": lambda value: value is None,
+    **dict.fromkeys(("Mapping", "mapping"), lambda value: isinstance(value, Mapping)),
+    "Callable": callable,
+    **dict.fromkeys(("Sequence", "Iterable"), lambda value: read_sequence(value) is not None),
+    **dict.fromkeys(("Array", "ArrayLike", "NDArray"), lambda value: read_reals(value) is not None),
+}
+
+
+def _has_kind(value: Any, annotation: Any, names: Mapping[str, Any]) -> bool | None:
+    """Check a value against an annotation; None if the annotation has unknown names.  Entries are not checked."""
+    if annotation is Any or getattr(annotation, "_is_protocol", False):
+        return None
+    if isinstance(annotation, type):
+        return isinstance(value, annotation)
+    kinds: Sequence[Any] = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+    if isinstance(annotation, str):
+        kinds = re.split(r"\s*\|\s*(?![^\[]*\])", annotation)
+    if len(kinds) > 1:
+        answers = {_has_kind(value, kind, names) for kind in kinds}
+        return next((answer for answer in (True, None) if answer in answers), False)
+    if not isinstance(annotation, str):
+        return None
+    name = annotation.partition("[")[0].rpartition(".")[2]
+    if name in _KIND_CHECKS:
+        return _KIND_CHECKS[name](value)
+    if name in views().names or name in ("SX", "Generator", "Executor"):
+        return any(base.__name__ == name for base in type(value).__mro__)
+    return _has_kind(value, names.get(name), names)
 
 
 def read_sequence(value: Any) -> list[Any] | None:
@@ -180,6 +231,18 @@ def read_sequence(value: Any) -> list[Any] | None:
         return list(value)
     except TypeError:
         return None
+
+
+def read_names(
+    label: str, names: Any, default: Iterable[str], mistakes: list[str], *, may_be_empty: bool = False
+) -> list[Any]:
+    """Read names, of which None stands for the default; `unknown_names` finds entries that are no names."""
+    if names is None:
+        return list(default)
+    entries = [names] if isinstance(names, str) else read_sequence(names)
+    if not (entries or (may_be_empty and entries == [])):
+        mistakes.append(f"{label} is {shorten_repr(names)}; expected names")
+    return entries or []
 
 
 def as_reusable(value: Any) -> Any:
@@ -195,6 +258,8 @@ def is_one_of(value: Any, *choices: Any) -> bool:
 def rng_mistakes(rng: Any) -> list[str]:
     """Return the error message for an invalid seed or generator."""
     try:
+        if isinstance(rng, (bool, np.bool_, Mapping)) or np.ndim(getattr(rng, "__array__", lambda: rng)()) > 1:
+            raise TypeError
         np.random.default_rng(rng)
     except (TypeError, ValueError):
         return [f"rng is {shorten_repr(rng)}; expected a non-negative integer or a numpy.random.Generator"]
@@ -222,6 +287,20 @@ def describe_non_numbers(value: Any) -> str:
     return ", ".join(invalid_entries[:3]) + (
         f", and {len(invalid_entries) - 3} more" if len(invalid_entries) > 3 else ""
     )
+
+
+def stop_query(callback: Any) -> Any:
+    """Return a function that calls a callback and returns whether it requests to stop; None for None."""
+
+    def requests_stop(progress: Any) -> bool:
+        answer = callback(progress)
+        try:
+            return bool(answer)
+        except (TypeError, ValueError, RuntimeError):  # arrays and symbols have no truth value
+            remedy = "expected True to stop, and otherwise False or None"
+            raise InputError("callback", [f"the callback returned {shorten_repr(answer)}; {remedy}"]) from None
+
+    return None if callback is None else requests_stop
 
 
 def reads_as_number(entry: Any) -> bool:

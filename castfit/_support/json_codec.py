@@ -6,9 +6,11 @@ declared types.  Classes with a format number, such as `Result`, define `to_dict
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from inspect import get_annotations, unwrap
@@ -18,6 +20,10 @@ from typing import Any, Union, cast, get_args, get_origin
 import numpy as np
 from numpy.typing import NDArray
 
+from castfit._support.arguments import shorten_repr
+from castfit._support.status import InputError, raise_if_mistakes
+from castfit._support.whole_files import read_bytes, write_atomically
+
 # Per record class, the names that castfit 0.3 gave to fields in its files, and the present ones.
 RENAMED_FIELDS = {
     "CandidateOutcome": {"settled": "is_converged", "held": "checked_cost", "begun": "start_theta"},
@@ -26,6 +32,9 @@ RENAMED_FIELDS = {
     "Profiles": {"by": "statistic"},
     "Refit": {"found": "requested_pairs", "elsewhere": "has_other_optimum"},
 }
+
+
+_LEAVES: dict[Any, Any] = {str: str, bool: bool, int: int, float: (int, float)}
 
 
 def to_jsonable(value: Any) -> Any:
@@ -76,9 +85,16 @@ def rebuild_value(kind: Any, entry: Any) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return None if entry is None else rebuild_value(next(k for k in inner if k is not type(None)), entry)
+    if kind in _LEAVES:
+        if not isinstance(entry, _LEAVES[kind]) or isinstance(entry, bool) is not (kind is bool):
+            raise TypeError(f"{shorten_repr(entry)} is of another type than {kind.__name__}")
+        return entry
     if origin is np.ndarray:
         (number,) = get_args(inner[1])
-        return np.asarray(entry).astype(number)
+        array = np.asarray(entry)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"{shorten_repr(entry)} is no array of numbers")
+        return array.astype(number)
     if origin is tuple and inner[-1] is not Ellipsis:
         return tuple(rebuild_value(k, x) for k, x in zip(inner, entry, strict=True))
     if origin in (tuple, list, frozenset):
@@ -95,6 +111,41 @@ def rebuild_value(kind: Any, entry: Any) -> Any:
             raise TypeError(f"{entry!r} holds no fields")
         return cast("Any", kind)(**rebuild_fields(kind, cast("Mapping[str, Any]", entry)))
     return entry
+
+
+def write_record(path: str | os.PathLike[str], marker: str, version: int, record: Any, *, without: Any = ()) -> None:
+    """Write the fields of a dataclass as JSON; the marker holds the version of the format."""
+    values = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in without}
+    write_atomically(path, [(json.dumps({marker: version, **to_jsonable(values)}, allow_nan=False) + "\n").encode()])
+
+
+def read_json(where: str, path: Any) -> Any:
+    """Read a JSON file with arrays; InputError if it cannot be read, or contains something else."""
+    content = read_bytes(where, path)
+    try:
+        return json.loads(content.decode(), object_hook=decode_object)
+    except (TypeError, ValueError, KeyError, RecursionError, OverflowError) as error:
+        # No text, no JSON, or no array where one is announced.
+        raise InputError(where, [f"'{path}' is not a JSON file: {error}"]) from None
+
+
+def load_record(kind: Any, path: Any, marker: str, version: int, **extra_fields: Any) -> Any:
+    """Read a file of `write_record` with extra fields that no file holds; InputError if it is damaged.
+
+    A method `summary` of the record must work.
+    """
+    where, content = f"{kind.__name__}.load", read_json(f"{kind.__name__}.load", path)
+    if not isinstance(content, dict) or content.pop(marker, None) != version:
+        raise InputError(where, [f"'{path}' contains no {kind.__name__} of format {version}; choose another file"])
+    content = {name: value for name, value in cast("dict[str, Any]", content).items() if name not in extra_fields}
+    absent = [f.name for f in fields(kind) if f.default is MISSING and f.name not in {**content, **extra_fields}]
+    raise_if_mistakes(where, [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
+    try:
+        record = kind(**rebuild_fields(kind, content), **extra_fields)
+        record.summary()
+        return record
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(where, [f"'{path}' is damaged: {error}"]) from None
 
 
 def rebuild_fields(kind: Any, entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from castfit._support.renamed import with_old_names
 
@@ -135,7 +135,7 @@ class InputError(CastfitError):
 
     def __init__(self, where: str, problems: Iterable[str]) -> None:
         self.where = where
-        self.problems = tuple(problems)
+        self.problems = tuple(" ".join(problem.split("\n")) for problem in problems)
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
         count = len(self.problems)
         super().__init__(f"{where}: {count} mistake{'s' if count != 1 else ''} found\n{lines}")
@@ -148,11 +148,12 @@ class InputError(CastfitError):
 _MAX_LISTED_NAMES = 50  # largest number of valid names in a message, as there may be thousands of experiments
 
 
-def suggest(name: str, valid: Iterable[str]) -> str:
+def suggest(name: Any, valid: Iterable[str]) -> str:
     """Return a hint such as ``did you mean 'k1'? (valid: k1, k2)``, or ``choose from k1, k2`` where none is near."""
     names = list(valid)
     if not names:
         return "there are none"
+    name = name if isinstance(name, str) else ""
     case_matches = [n for n in names if n.casefold() == name.casefold()]
     close_names = case_matches or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     listing = ", ".join(names[:_MAX_LISTED_NAMES]) + (
@@ -163,7 +164,11 @@ def suggest(name: str, valid: Iterable[str]) -> str:
 
 def unknown_names(sentence: str, names: Iterable[str], valid: Collection[str]) -> list[str]:
     """Return a message with a suggestion for each name that is not valid; {} in `sentence` stands for the name."""
-    return [f"{sentence.replace('{}', name)}: {suggest(name, valid)}" for name in names if name not in valid]
+    return [
+        f"{sentence.replace('{}', str(name))}: {suggest(name, valid)}"
+        for name in cast("Iterable[Any]", names)
+        if not (isinstance(name, str) and name in valid)
+    ]
 
 
 def collect_mistakes(action: Callable[[], Any]) -> list[str]:

@@ -17,13 +17,10 @@ def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes]) -> No
 
     It is written beside its place and moved there, or, in a folder that takes no new files, in place.
     """
-    argument: Any = path
-    if not isinstance(argument, (str, os.PathLike)):
-        raise InputError("save", [f"path is {shorten_repr(argument)}; expected a file path"])
+    raise_if_mistakes("save", folder_mistakes(path))
     target = Path(path)
     if target.exists() and not target.is_file():
         return _write_to_device(target, parts)
-    raise_if_mistakes("save", folder_mistakes(target))
     target = target.resolve()
     content = b"".join(parts)  # whatever goes wrong with it does so before anything is touched
     try:
@@ -41,9 +38,26 @@ def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes]) -> No
     return None
 
 
+def read_bytes(where: str, path: Any) -> bytes:
+    """Return the content of a file; InputError if it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError, TypeError) as error:
+        cause = getattr(error, "strerror", None) or "expected a file path"
+        raise InputError(where, [f"{shorten_repr(path)} cannot be read: {cause}"]) from error
+
+
 def folder_mistakes(path: str | os.PathLike[str]) -> list[str]:
-    """Return an error message if the folder of a file does not exist."""
+    """Return an error message if a file cannot be written since its path is none, or its folder does not exist."""
+    target: Any = path
+    if not isinstance(target, (str, os.PathLike)):
+        return [f"path is {shorten_repr(target)}; expected a file path"]
     folder = Path(path).parent
+    try:
+        os.lstat(path)
+    except (OSError, ValueError) as error:
+        if folder.absolute().is_dir() and not isinstance(error, FileNotFoundError):
+            return [f"path is {shorten_repr(str(path))}: {getattr(error, 'strerror', None) or error}"]
     return [] if folder.absolute().is_dir() else [f"directory '{folder}' does not exist; create it first"]
 
 

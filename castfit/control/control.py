@@ -196,11 +196,11 @@ def _read_method(
                 )
         elif transcription.elements != "auto":
             mistakes.append("Collocation(elements=...) is neither a number nor 'auto'; there are no data here")
-    elif transcription in ("multiple", "multiple shooting"):
+    elif is_one_of(transcription, "multiple", "multiple shooting"):
         method = StageMethod(steps=_MIN_RK4_STEPS)
         if getattr(model, "algebraic_states", ()):
             mistakes.append("the model has algebraic states, and Runge-Kutta steps none; choose 'collocation'")
-    elif transcription != "collocation":
+    elif not is_one_of(transcription, "collocation"):
         mistakes.append(
             f"transcription is {shorten_repr(transcription)}; give 'collocation', cf.Collocation() or 'multiple'"
         )

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.json_codec import decode_object, rebuild_fields, to_jsonable
+from castfit._support.json_codec import load_record, write_record
 from castfit._support.public_names import public
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import one_line
-from castfit._support.status import InputError, Status, raise_if_mistakes
+from castfit._support.status import Status, raise_if_mistakes
 from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.views import views
-from castfit._support.whole_files import write_atomically
 from castfit.experiment.inputs import Input
 
 if TYPE_CHECKING:
@@ -246,10 +244,7 @@ class Plan(TabularReport):
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, without the program that `again` needs."""
-        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("planner", "solution")}
-        write_atomically(
-            path, [(json.dumps({"castfit_plan": FORMAT, **to_jsonable(content)}, allow_nan=False) + "\n").encode()]
-        )
+        write_record(path, "castfit_plan", FORMAT, self, without=("planner", "solution"))
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -260,19 +255,7 @@ class Plan(TabularReport):
         InputError
             If the file is not a saved plan, is damaged, or has an unsupported format.
         """
-        try:
-            loaded: Any = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=decode_object)
-        except (TypeError, ValueError, KeyError, RecursionError) as error:
-            raise InputError("Plan.load", [f"'{path}' is no JSON file: {error}"]) from None
-        content: dict[str, Any] = cast("Any", loaded) if isinstance(loaded, dict) else {}
-        if content.pop("castfit_plan", None) != FORMAT:
-            raise InputError("Plan.load", [f"'{path}' is no saved plan of format {FORMAT}; choose another file"])
-        absent = [f.name for f in fields(cls) if f.default is MISSING and f.name not in content]
-        raise_if_mistakes("Plan.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
-        try:
-            return cls(**rebuild_fields(cls, content))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError("Plan.load", [f"'{path}' is damaged: {error}"]) from None
+        return load_record(cls, path, "castfit_plan", FORMAT, planner=None, solution=None)
 
     def bounds_of(self, name: str) -> tuple[float, ...]:
         """Return the finite bounds of a free input, or of a single state along the horizon."""

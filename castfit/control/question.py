@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import read_mapping, read_real, read_sequence, shorten_repr
+from castfit._support.arguments import is_one_of, read_mapping, read_real, read_sequence, shorten_repr
 from castfit._support.bounds import bound_mistakes
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit.control.terms import INTEGRAL, collect_terms
@@ -146,7 +146,7 @@ def read_question(
         mistakes.append(f"nothing can be decided: the model {reason}; declare Model(..., inputs=[u]) and give "
                         "inputs={'u': cf.Input.free(pieces=20)}, or let a parameter, an initial state or the horizon "
                         "be free")  # fmt: skip
-    if scenarios not in ("mean", "worst"):
+    if not is_one_of(scenarios, "mean", "worst"):
         mistakes.append(f"scenarios is {shorten_repr(scenarios)}; choose 'mean' or 'worst'")
     if soft is not None and not (read_real(soft) or 0.0) > 0.0:
         mistakes.append(
@@ -160,7 +160,7 @@ def read_question(
         *(q.name for q in quantities),
     }
     objective = _read_objective(model, minimise, known_names, mistakes)
-    if scenarios == "worst" and len(numbers) == 1:
+    if is_one_of(scenarios, "worst") and len(numbers) == 1:
         mistakes.append("scenarios='worst' needs several scenarios; pass a list of parameters, or remove scenarios=")
     path, points, whole_horizon = _read_constraints(model, constraints, known_names, begin, length, bool(quantities) and
                                             quantities[0].name == HORIZON, mistakes)  # fmt: skip
@@ -176,7 +176,7 @@ def read_question(
     mistakes += [f"input '{n}' is free and enters no equation, objective or constraint; give it a number" for n in idle]
     raise_if_mistakes("control", mistakes)
     return ControlQuestion(
-        model, begin, length, signals, tuple(quantities), tuple(numbers), scenarios == "worst",
+        model, begin, length, signals, tuple(quantities), tuple(numbers), is_one_of(scenarios, "worst"),
         initial_states, np.array(guesses, dtype=float), objective, terms, path, points, whole_horizon,
         None if soft is None else float(soft),
     )  # fmt: skip

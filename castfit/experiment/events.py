@@ -277,8 +277,9 @@ class Doses(Picklable):
                 f"duration is {infusion_duration:g}; it must be positive; without duration= a dose is given at once"
             )
         dose_lag, fraction = _value("lag", lag, mistakes), _value("bioavailability", bioavailability, mistakes)
-        if isinstance(dose_lag, float) and dose_lag < 0:
-            mistakes.append(f"lag is {dose_lag:g}; it must not be negative")
+        for label, number in (("lag", dose_lag), ("bioavailability", fraction)):
+            if isinstance(number, float) and number < 0:
+                mistakes.append(f"{label} is {number:g}; it must not be negative")
         mistakes += _side_mistakes(measured)
         if infusion_duration is not None and is_one_of(measured, "after"):
             mistakes.append("measured is for doses at once, and an infusion changes nothing at once; leave it out")
@@ -453,7 +454,7 @@ def _value(label: str, value: Any, mistakes: list[str]) -> Value:
 
 def _values(label: str, argument: Any, mistakes: list[str]) -> tuple[Value, ...]:
     """Read one or several numbers or expressions."""
-    if isinstance(argument, ca.SX):
+    if isinstance(argument, ca.SX) and argument.numel():
         parts = list(ca.vertsplit(ca.vec(argument))) if argument.numel() != 1 else [argument]
         return tuple(_value(label, v, mistakes) for v in parts)
     array = read_reals(argument)

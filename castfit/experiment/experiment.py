@@ -462,6 +462,9 @@ class Experiment(Picklable):
 
     def called(self, name: str) -> Experiment:
         """Return the experiment under another name."""
+        new_name: Any = name
+        if not isinstance(new_name, str):
+            raise InputError("Experiment.called", [f"name is {shorten_repr(new_name)}; expected text"])
         return self.with_changes(name=name)
 
     def with_events(self, events: Sequence[Happening]) -> Experiment:

@@ -23,6 +23,7 @@ from castfit._support.arguments import (
     option_mistakes,
     read_real,
     shorten_repr,
+    stop_query,
 )
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.progress_line import duration, print_progress, progress_line
@@ -188,6 +189,7 @@ def fit(
     mistakes = _noisy_mistakes(is_given, start) if has_noises else kind_mistakes(problem, may_be_fixed=True)
     mistakes += loss_mistakes
     mistakes += option_mistakes(("callback", callback, is_callable, "give a function of one Iteration"))
+    callback = stop_query(callback)
     requested_transcription, requested_solver = (
         given_parts(None, None, mistakes) if has_noises else given_parts(transcription, solver, mistakes)
     )

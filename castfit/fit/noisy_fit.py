@@ -214,10 +214,11 @@ class _LikelihoodSearch:
             free = self.free_mask(evaluation)
             if not free.any():
                 return evaluation, hessian, Status.CONVERGED
-            widths = _DIFFERENCE_STEP_SE / np.sqrt(np.maximum(np.diag(curvature), 1e-300))
-            hessian = self.curvature(
-                likelihood, evaluation, np.where(self.log, np.minimum(widths, _MAX_LOG_DIFFERENCE_STEP), widths)
-            )
+            if predicted_decrease > _MIN_PREDICTED_GAIN_LOG_L:  # else the point is where it was, in standard errors
+                widths = _DIFFERENCE_STEP_SE / np.sqrt(np.maximum(np.diag(curvature), 1e-300))
+                hessian = self.curvature(
+                    likelihood, evaluation, np.where(self.log, np.minimum(widths, _MAX_LOG_DIFFERENCE_STEP), widths)
+                )
             free_hessian = hessian[np.ix_(free, free)]
             if not definite(free_hessian):
                 # Flat direction: the likelihood hardly changes along it.

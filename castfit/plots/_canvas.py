@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from os import PathLike
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -178,7 +177,7 @@ def confidence_ellipse(covariance: Array) -> Array:
 
 def escape_text(text: str) -> str:
     """Return text that matplotlib shows as it is: no formula, whatever signs it holds."""
-    return text.replace("$", r"\$")
+    return str(text).replace("$", r"\$")
 
 
 def log_spaced(values: Iterable[ArrayLike]) -> bool:
@@ -199,15 +198,12 @@ def save_or_show(figure: Canvas, path: str | Path | None) -> Figure:
     A written figure is not registered with pyplot, so a loop that writes many figures need not close them.
     """
     if path is not None:
-        target = cast("Any", path)
-        is_path = isinstance(target, (str, PathLike))
-        if not is_path and not hasattr(target, "write"):
-            message = (
-                f"path is {shorten_repr(target)}; expected a file path such as 'fit.png'; pass other arguments by name"
-            )
-            raise InputError("plot", [message])
-        raise_if_mistakes("plot", folder_mistakes(path) if is_path else [])
-        figure.savefig(path)
+        mistakes = [] if hasattr(path, "write") else folder_mistakes(path)
+        raise_if_mistakes("plot", [f"{m}; pass other arguments by name" for m in mistakes])
+        try:
+            figure.savefig(path)
+        except (OSError, ValueError) as error:  # such as an unknown format
+            raise InputError("plot", [f"path is {shorten_repr(path)}: {error}"]) from error
     elif not _unseen.get():
         figure.give_to_pyplot()
     return figure

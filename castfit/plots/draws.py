@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import as_reusable
-from castfit._support.status import InputError
+from castfit._support.arguments import read_names
+from castfit._support.status import InputError, raise_if_mistakes, unknown_names
 from castfit.plots._canvas import (
     Axes,
     add_title,
@@ -179,10 +179,10 @@ def _locator() -> Any:
 
 
 def _chosen(where: str, draws: DrawsResult, names: Sequence[str] | None) -> list[str]:
-    available_names, names = list(draws.values), as_reusable(names)
+    available_names, mistakes = list(draws.values), list[str]()
     if not available_names or not draws.values[available_names[0]].size:
         raise InputError(f"plots.{where}", ["there are no draws to plot: all draws failed"])
-    unknown_names = [n for n in names or () if n not in available_names]
-    if unknown_names:
-        raise InputError(f"plots.{where}", [f"'{n}' is none of {', '.join(available_names)}" for n in unknown_names])
-    return available_names if names is None else list(names)
+    selected_names = read_names("names", names, available_names, mistakes)
+    mistakes += unknown_names("'{}' has no draws", selected_names, available_names)
+    raise_if_mistakes(f"plots.{where}", mistakes)
+    return selected_names

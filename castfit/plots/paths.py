@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.arguments import flag_mistakes, read_names
+from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit.plots._canvas import (
     add_title,
     escape_text,
@@ -71,18 +72,14 @@ def paths(
     """
     compiled_problem = result.owner("plots.paths").posed
     conditions_by_name = {c.name: c for c in compiled_problem.conditions}
-    experiment_names = list(conditions_by_name)[:_MAX_EXPERIMENTS] if experiments is None else list(experiments)
+    mistakes = flag_mistakes(innovations=innovations)
+    experiment_names = read_names("experiments", experiments, list(conditions_by_name)[:_MAX_EXPERIMENTS], mistakes)
     measured = dict.fromkeys(n for name in result.tracks for n in result.innovations[name].outputs)
-    shown_outputs = (
-        list(dict.fromkeys((*measured, *compiled_problem.model.own_states))) if outputs is None else list(outputs)
-    )
+    all_outputs = dict.fromkeys((*measured, *compiled_problem.model.own_states))
+    shown_outputs = read_names("outputs", outputs, all_outputs, mistakes, may_be_empty=True)
     names = next(iter(result.tracks.values())).names if result.tracks else ()
-    mistakes = [
-        f"unknown experiment '{n}': {suggest(n, conditions_by_name)}"
-        for n in experiment_names
-        if n not in result.tracks
-    ]
-    mistakes += [f"unknown state or output '{n}': {suggest(n, names)}" for n in shown_outputs if n not in names]
+    mistakes += unknown_names("unknown experiment '{}'", experiment_names, result.tracks)
+    mistakes += unknown_names("unknown state or output '{}'", shown_outputs, names)
     raise_if_mistakes("plots.paths", mistakes)
     rows = len(shown_outputs) + innovations
     figure = new_figure(WIDTH * max(len(experiment_names), 1), HEIGHT * rows + 0.3)

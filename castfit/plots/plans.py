@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.arguments import read_names
+from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit.plots._canvas import escape_text, labels, new_figure, save_or_show, tidy_panels
 from castfit.plots._colours import BLUE, RED
 
@@ -50,15 +51,10 @@ def plan(found: Plan, path: str | Path | None = None, *, names: Sequence[str] | 
     <Picture of ... x ... inches with 2 axes>
     """
     available_names = [*found.states, *found.inputs]
-    shown_names = [*found.states, *found.free_inputs] if names is None else list(names)
-    raise_if_mistakes(
-        "plots.plan",
-        [
-            f"unknown state or input '{n}': {suggest(n, available_names)}"
-            for n in shown_names
-            if n not in available_names
-        ],
-    )
+    mistakes: list[str] = []
+    shown_names = read_names("names", names, [*found.states, *found.free_inputs], mistakes)
+    mistakes += unknown_names("unknown state or input '{}'", shown_names, available_names)
+    raise_if_mistakes("plots.plan", mistakes)
     columns = 1 if len(shown_names) <= _MAX_COLUMN_PANELS else 2
     rows = -(-len(shown_names) // columns)
     figure = new_figure(WIDTH * (1 + 0.5 * (columns - 1)), HEIGHT * rows + 0.3)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.arguments import read_names
+from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit.plots._canvas import add_title, escape_text, labels, new_figure, save_or_show, tidy_panels, time_axis
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
@@ -54,15 +55,10 @@ def individuals(
     """
     compiled_problem = result.question.problem
     conditions_by_name = {c.name: c for c in compiled_problem.conditions}
-    selected_names = list(individuals) if individuals is not None else list(conditions_by_name)[:_MOST]
-    raise_if_mistakes(
-        "plots.individuals",
-        [
-            f"unknown individual '{n}': {suggest(n, list(conditions_by_name)[:20])}"
-            for n in selected_names
-            if n not in conditions_by_name
-        ],
-    )
+    mistakes: list[str] = []
+    selected_names = read_names("individuals", individuals, list(conditions_by_name)[:_MOST], mistakes)
+    mistakes += unknown_names("unknown individual '{}'", selected_names, conditions_by_name)
+    raise_if_mistakes("plots.individuals", mistakes)
     outputs = [
         n
         for j, n in enumerate(compiled_problem.outputs)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, shorten_repr
+from castfit._support.arguments import is_count, read_names, read_sequence, shorten_repr
 from castfit._support.renamed import accept_old_names
-from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit._support.ties import stable_order
 from castfit.plots._canvas import (
     Axes,
@@ -188,16 +188,19 @@ def ellipses(
     """
     region = result.confidence_region(confidence_level)
     finite = [n for n, e in zip(region.names, region.standard_errors, strict=True) if np.isfinite(e) and e > 0.0]
-    selected_names = finite if names is None else list(names)
-    mistakes = [
-        f"'{n}' was not estimated: {suggest(str(n), region.names)}" for n in selected_names if n not in region.names
-    ]
+    mistakes: list[str] = []
+    selected_names = read_names("names", names, finite, mistakes)
+    mistakes += unknown_names("'{}' was not estimated", selected_names, region.names)
     mistakes += [
         f"'{n}' has no standard error; remove it from names"
         for n in selected_names
         if n in region.names and n not in finite
     ]
-    lines = contours if isinstance(contours, Mapping) else {c.names: tuple(c.lines.values()) for c in contours}
+    items: Any = () if isinstance(contours, Mapping) else read_sequence(contours)
+    items = [contours] if items is None else items
+    mistakes += [f"contours contains {shorten_repr(c)}; expected Contours" for c in items if not hasattr(c, "lines")]
+    raise_if_mistakes("plots.ellipses", mistakes)
+    lines = contours if isinstance(contours, Mapping) else {c.names: tuple(c.lines.values()) for c in items}
     absent = [pair for pair in lines if not {*pair} <= {*selected_names}]
     mistakes += [f"contours contains {' and '.join(map(str, pair))}, which are not in names" for pair in absent]
     raise_if_mistakes("plots.ellipses", mistakes)

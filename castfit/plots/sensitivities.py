@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.status import raise_if_mistakes
 from castfit._support.ties import stable_order
 from castfit.plots._canvas import add_title, escape_text, labels, legend_above, new_figure, save_or_show, tidy
 from castfit.plots._colours import BEHIND, BLUE, INK, RED, SOFT, STYLES
@@ -54,6 +55,8 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.sensitivities(result)
     """
     compiled_problem = owner(result).posed
+    nothing = "nothing is estimated, so there are no sensitivities to plot"
+    raise_if_mistakes("plots.sensitivities", [] if result.names else [nothing])
     grid = Grid.from_problem(compiled_problem)
     figure: Any = new_figure(grid.width, grid.rows * _HEIGHT + _HEADING)
     values = np.array(list(result.values.values()))

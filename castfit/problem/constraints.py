@@ -356,7 +356,7 @@ def read_constraints(argument: Any, mistakes: list[str], *, taken_names: Iterabl
             continue
         constraint_name = constraint.name
         if not constraint_name:
-            experiment_names = _experiments(constraint.experiments or None, [])
+            experiment_names = _experiments(constraint.experiments, [])
             base = (constraint.text or f"constraint {i + 1}") + (
                 f" ({', '.join(experiment_names)})" if experiment_names else ""
             )
@@ -448,7 +448,7 @@ def _named_expression(label: str, value: Any, mistakes: list[str]) -> ca.SX | No
 
 
 def _experiments(value: Any, mistakes: list[str]) -> tuple[str, ...]:
-    if value is None:
+    if value is None or is_one_of(value, ()):
         return ()
     names: Sequence[Any] = [value] if isinstance(value, str) else read_sequence(value) or []
     if not names or not all(isinstance(n, str) and n for n in names):

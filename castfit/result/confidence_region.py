@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
+from castfit._support.arguments import read_mapping, read_real, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
-from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.status import raise_if_mistakes, suggest, unknown_names
 from castfit._support.text_tables import TextTable, format_interval, format_to_error
 from castfit._support.ties import first_argmax, stable_order
 from castfit.result.covariance import quantile
@@ -199,7 +200,7 @@ class ConfidenceRegion:
             The box about the ellipsoid, all quantities together; its section, the others at their estimates; or one
             quantity by itself, as in ``result.confidence_intervals()``.
         """
-        raise_if_mistakes("intervals", [f"kind is '{kind}': {suggest(str(kind), KINDS)}"] if kind not in KINDS else [])
+        raise_if_mistakes("intervals", unknown_names("kind is '{}'", [kind], KINDS))
         half_widths: Array = getattr(self, kind)
         with np.errstate(over="ignore", invalid="ignore"):
             low: Array = np.where(self.log, self.values * np.exp(-half_widths), self.values - half_widths)
@@ -211,11 +212,13 @@ class ConfidenceRegion:
 
         Directions that the data leave open do not count, quantities at a bound must be there.
         """
-        mistakes = [f"unknown quantity '{n}': {suggest(str(n), self.names)}" for n in values
-                    if n not in self.names]  # fmt: skip
-        mistakes += [f"'{n}' is missing; pass values of all quantities" for n in self.names if n not in values]
+        mistakes: list[str] = []
+        numbers = {n: read_real(v) for n, v in read_mapping("values", values, mistakes).items()}
+        mistakes += unknown_names("unknown quantity '{}'", numbers, self.names)
+        mistakes += [f"'{n}' is {shorten_repr(values[n])}; expected a number" for n, v in numbers.items() if v is None]
+        mistakes += [f"'{n}' is missing; pass values of all quantities" for n in self.names if n not in numbers]
         raise_if_mistakes("contains", mistakes)
-        point = np.array([float(values[n]) for n in self.names])
+        point = np.array([numbers[n] for n in self.names], dtype=float)
         with np.errstate(divide="ignore", invalid="ignore"):
             changes = (
                 np.where(self.log, self.values * np.log(point / self.values), point - self.values) / self.magnitudes

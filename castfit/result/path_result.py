@@ -7,29 +7,27 @@ by from what the values before it let expect: white and of variance 1 where the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from castfit._support.arguments import is_one_of, read_level, shorten_repr
+from castfit._support.arguments import is_count, read_level, read_reals, rng_mistakes, shorten_repr
 from castfit._support.arrays import Array
-from castfit._support.json_codec import decode_object, rebuild_fields, to_jsonable
+from castfit._support.json_codec import load_record, write_record
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import join_limited, one_line
-from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
+from castfit._support.status import InputError, Status, raise_if_mistakes, suggest, unknown_names
 from castfit._support.text_tables import TabularReport, TextTable, format_interval, format_to_error
 from castfit._support.views import views
-from castfit._support.whole_files import write_atomically
 from castfit.problem.fingerprint import describe_differences, question
 from castfit.problem.parameter_map import natural_value
-from castfit.problem.problem import Posable
+from castfit.problem.problem import Posable, kind_mistakes
 from castfit.result.estimate import Estimate
 from castfit.result.residual_tests import adjust_p_values, lag1_test, normality
 from castfit.result.residuals import SHOWN_P_VALUE, SUSPECTED_P_VALUE
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_MAX_DRAWS = 1_000_000  # paths that `laplace_check` draws at most
 FORMAT = 1  # Version of the file format of saved results.
 _MAY_BE_ZERO_RELATIVE_SE = 3.0  # Relative standard error from which on a positive quantity may be zero.
 _INSTEAD = {
@@ -336,16 +335,9 @@ class PathResult(TabularReport):
         """
         z = self._quantile("path", confidence_level)
         experiment_name = next(iter(self.tracks), "") if experiment is None else experiment
-        raise_if_mistakes(
-            "path",
-            []
-            if experiment_name in self.tracks
-            else [f"unknown experiment '{experiment_name}': {suggest(experiment_name, self.tracks)}"],
-        )
+        raise_if_mistakes("path", unknown_names("unknown experiment '{}'", [experiment_name], self.tracks))
         track = self.tracks[experiment_name]
-        raise_if_mistakes(
-            "path", [] if name in track.names else [f"unknown state or output '{name}': {suggest(name, track.names)}"]
-        )
+        raise_if_mistakes("path", unknown_names("unknown state or output '{}'", [name], track.names))
         j = track.names.index(name)
         values, deviations = track.values[:, j], track.deviations[:, j]
         level = self.confidence_level if confidence_level is None else confidence_level
@@ -366,10 +358,9 @@ class PathResult(TabularReport):
         LaplaceCheck
             ``print`` shows a sentence.
         """
-        is_valid = is_one_of(type(draws), int, np.int64) and draws >= 2
-        raise_if_mistakes(
-            "laplace_check", [] if is_valid else [f"draws is {shorten_repr(draws)}; expected an integer of at least 2"]
-        )
+        is_valid = is_count(draws, 2, _MAX_DRAWS)
+        mistakes = [] if is_valid else [f"draws is {shorten_repr(draws)}; expected an integer from 2 to {_MAX_DRAWS}"]
+        raise_if_mistakes("laplace_check", [*mistakes, *rng_mistakes(rng)])
         problem, generator = self.owner("laplace_check"), np.random.default_rng(rng)
         likelihood = PathLikelihood(*marginal(problem.posed), self.longest)
         evaluation = likelihood.evaluate(self.y, None, slopes=False)
@@ -469,7 +460,8 @@ class PathResult(TabularReport):
         """
         predictions = dict[str, dict[str, Array]]()
         for name, track in self.tracks.items():
-            t = track.times if times is None else np.atleast_1d(np.asarray(times, dtype=float))
+            array = track.times if times is None else read_reals(times)
+            t = np.empty(0) if array is None or array.ndim > 1 else np.atleast_1d(array)
             first_time, last_time = float(track.times[0]), float(track.times[-1])
             is_outside = not (t.size and np.isfinite(t).all() and t.min() >= first_time and t.max() <= last_time)
             message = (
@@ -506,10 +498,7 @@ class PathResult(TabularReport):
 
     def save(self, path: str | Path) -> None:
         """Write everything but the problem as JSON."""
-        field_values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problem"}
-        write_atomically(
-            path, [(json.dumps({"castfit_path_result": FORMAT, **to_jsonable(field_values)}) + "\n").encode()]
-        )
+        write_record(path, "castfit_path_result", FORMAT, self, without=("problem",))
 
     @classmethod
     def load(cls, path: str | Path) -> PathResult:
@@ -520,17 +509,7 @@ class PathResult(TabularReport):
         InputError
             If the file is no saved result of a model with noises, or of a later version of castfit.
         """
-        try:
-            loaded: Any = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=decode_object)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InputError("PathResult.load", [f"'{path}' is not a JSON file: {error}"]) from None
-        content: dict[str, Any] = cast("Any", loaded) if isinstance(loaded, dict) else {}
-        version = content.pop("castfit_path_result", None)
-        if version != FORMAT:
-            raise InputError("PathResult.load", [f"'{path}' is not a saved result of a model with process noise"])
-        absent = [f.name for f in fields(cls) if f.default is MISSING and f.name not in content]
-        raise_if_mistakes("PathResult.load", [f"'{path}' is damaged: {', '.join(absent)} missing"] if absent else [])
-        return cls(**rebuild_fields(cls, {k: v for k, v in content.items() if k != "problem"}))
+        return load_record(cls, path, "castfit_path_result", FORMAT, problem=None)
 
     def with_problem(self, problem: Posable) -> PathResult:
         """Return the result together with the problem that it answers, after loading.
@@ -540,6 +519,7 @@ class PathResult(TabularReport):
         InputError
             If it is another problem.
         """
+        raise_if_mistakes("with_problem", kind_mistakes(problem, may_be_fixed=True))
         differences = describe_differences(dict(self.question), question(problem))
         raise_if_mistakes(
             "with_problem",

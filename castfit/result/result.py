@@ -24,7 +24,7 @@ from castfit._support.arguments import (
     shorten_repr,
 )
 from castfit._support.arrays import Array, Mask
-from castfit._support.json_codec import decode_object, rebuild_fields, to_jsonable
+from castfit._support.json_codec import decode_object, read_json, rebuild_fields, to_jsonable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.renamed import accept_old_names, warn_renamed, with_old_names
@@ -856,16 +856,7 @@ class Result:
         InputError
             If the file is no saved result, or of a later version of castfit.
         """
-        try:
-            file = Path(path)
-        except TypeError:
-            raise InputError("Result.load", [f"path is {shorten_repr(path)}; expected a file path"]) from None
-        try:
-            loaded = json.loads(file.read_text(encoding="utf-8"), object_hook=decode_object)
-        except (TypeError, ValueError, KeyError, RecursionError) as error:
-            # No text, no JSON, or no array where one is announced.
-            raise InputError("Result.load", [f"'{path}' is not a JSON file: {error}"]) from None
-        return cls.from_dict(loaded, f"'{path}'")
+        return cls.from_dict(read_json("Result.load", path), f"'{path}'")
 
     @classmethod
     def from_dict(cls, entry: Any, where: str = "the record") -> Result:
@@ -880,7 +871,8 @@ class Result:
             )
             raise InputError("Result.load", [f"{where} is {description}"])
         if version == 1:
-            content |= {"goodness": to_jsonable(UNKNOWN), "question": {}}
+            unknown = json.loads(json.dumps(to_jsonable(UNKNOWN)), object_hook=decode_object)
+            content |= {"goodness": unknown, "question": {}}
         needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
         absent = [name for name in needed if name not in content]
         raise_if_mistakes("Result.load", [f"{where} is damaged: {', '.join(absent)} missing"] if absent else [])

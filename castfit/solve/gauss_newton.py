@@ -19,7 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers, shorten_repr
+from castfit._support.arguments import (
+    is_count,
+    is_one_of,
+    is_within,
+    option_mistakes,
+    plain_numbers,
+    shorten_repr,
+    tolerance_rule,
+)
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
@@ -136,12 +144,7 @@ class GaussNewton:
             ("homotopy", self.homotopy, is_one_of(self.homotopy, *homotopies), "choose 'auto', 'always' or 'never'"),
             ("accuracy", self.accuracy, is_one_of(self.accuracy, *accuracies), "choose 'deserved' or 'full'"),
             ("max_iter", self.max_iter, is_count(self.max_iter), "give an integer that is not negative"),
-            (
-                "tolerance",
-                self.tolerance,
-                is_within(self.tolerance, 0, np.inf, strictly=True),
-                "give a positive number",
-            ),
+            tolerance_rule(self.tolerance),
             ("regularisation", part, is_within(part, 0, 1) and part != 1, "give a number from 0 to below 1"),
         )
         if not mistakes and self.homotopy == "always" and not self._control.uses_fallback:

@@ -31,7 +31,14 @@ import casadi as ca
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers, read_mapping
+from castfit._support.arguments import (
+    is_count,
+    is_one_of,
+    option_mistakes,
+    plain_numbers,
+    read_mapping,
+    tolerance_rule,
+)
 from castfit._support.arrays import Array, Index
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
@@ -166,10 +173,11 @@ class Ipopt:
             ("hessian", self.hessian, is_one_of(self.hessian, *hessians), choices),
             ("linear_solver", solver, is_one_of(solver, "mumps", "spral"), "choose 'mumps' or 'spral'"),
             ("max_iter", self.max_iter, is_count(self.max_iter), "give an integer that is not negative"),
-            ("tolerance", tolerance, is_within(tolerance, 0, np.inf, strictly=True), "give a positive number"),
+            tolerance_rule(tolerance),
         )
-        read_mapping("options", self.options, mistakes)
+        options = read_mapping("options", self.options, mistakes)
         raise_if_mistakes("Ipopt", mistakes)
+        vars(self)["options"] = options
 
     @property
     def takes(self) -> tuple[type, ...]:

@@ -1,4 +1,4 @@
-"""Quadratic problems over a chain of stages with free variables, by a backward Riccati recursion, linear in the length.
+"""Quadratic problems over a chain of stages with free variables, by a Riccati recursion, linear in the length.
 
     min   1/2 |u_0|^2 + h_0' u_0 + sum_k (1/2 v_k' H_k v_k + h_k' v_k) + 1/2 x_K' H_K x_K + h_K' x_K,   v_k = (x_k, u_k)
     s.t.  x_0 = S u_0 + d_0,   x_{k+1} = F_k v_k + d_{k+1},   F_k = (A_k, B_k)
@@ -16,6 +16,7 @@ with  R_0 = I + S' V_0 S.  Its inverse is the covariance of a normal density wit
     C_0 = S R_0^-1 S',    C_{k+1} = Phi_k C_k Phi_k' + B_k R_k^-1 B_k',      cov(v_k) from C_k and K_k,
 
 and the derivative of half the logarithm of the determinant is  1/2 cov(v_k)  by H_k  and  V_{k+1} F_k cov(v_k)  by F_k.
+The recursions for V_k, x_k and C_k run by cyclic reduction: neighbouring stages are merged into one, all pairs at once.
 
 Notation
 --------
@@ -32,12 +33,10 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit.solve.matrices import LAPACK
 
-_potrf: Any = LAPACK.dpotrf
-_potrs: Any = LAPACK.dpotrs
 _cholesky: Any = np.linalg.cholesky
 _inverse: Any = np.linalg.inv
+_MAX_LOOP_STAGES = 8  # stages of a linear recurrence that are faster one by one
 
 
 @dataclass(frozen=True)
@@ -76,37 +75,28 @@ class RiccatiFactor:
 
     def solve(self, h: Array, h_end: Array, d: Array, h_start: Array) -> ChainStep:
         """Solve for gradients h (K, n + m), h_end (n,), h_start (r,) and constants d (K + 1, n)."""
-        n, (K, _, _) = self.S.shape[0], self.F.shape
+        n = self.S.shape[0]
         B, Vd = self.F[:, :, n:], np.einsum("kij,kj->ki", self.V, d)
         b = h[:, :n] + np.einsum("kmn,km->kn", self.gain, h[:, n:])
         b += np.einsum("kij,ki->kj", self._closed, Vd[1:])
-        v = np.empty((K + 1, n))
-        v[K] = vector = h_end
-        for k in range(K - 1, -1, -1):
-            v[k] = vector = b[k] + vector.dot(self._closed[k])
+        right = np.concatenate([h_end[None], b[::-1]])
+        v = solve_recurrence(self._closed[::-1].swapaxes(1, 2), right[..., None])[::-1, :, 0]
         gradient = h[:, n:] + np.einsum("kim,ki->km", B, Vd[1:] + v[1:])
         kappa = -np.einsum("kij,kj->ki", self.inverse, gradient)
         u_start = -self.start_inverse @ (h_start + self.S.T @ (Vd[0] + v[0]))
-        e = np.einsum("kim,km->ki", B, kappa) + d[1:]
-        x = np.empty((K + 1, n))
-        x[0] = vector = self.S @ u_start + d[0]
-        for k in range(K):
-            x[k + 1] = vector = self._closed[k].dot(vector) + e[k]
+        start = self.S @ u_start + d[0]
+        e = np.concatenate([start[None], np.einsum("kim,km->ki", B, kappa) + d[1:]])
+        x = solve_recurrence(self._closed, e[..., None])[..., 0]
         u = np.einsum("kmn,kn->km", self.gain, x[:-1]) + kappa
         return ChainStep(x, u, u_start, np.einsum("kij,kj->ki", self.V, x) + v)
 
     @cached_property
     def state_covariances(self) -> Array:
         """The covariances of all states, (K + 1, n, n)."""
-        n, (K, _, _) = self.S.shape[0], self.F.shape
-        B = self.F[:, :, n:]
+        B = self.F[:, :, self.S.shape[0] :]
+        start = self.S @ self.start_inverse @ self.S.T
         noise_covariances = B @ self.inverse @ B.swapaxes(1, 2)
-        C = np.empty((K + 1, n, n))
-        C[0] = covariance = self.S @ self.start_inverse @ self.S.T
-        for k in range(K):
-            closed_loop = self._closed[k]
-            C[k + 1] = covariance = closed_loop.dot(covariance).dot(closed_loop.T) + noise_covariances[k]
-        return C
+        return solve_recurrence(self._closed, np.concatenate([start[None], noise_covariances]), is_congruence=True)
 
     @cached_property
     def covariances(self) -> tuple[Array, Array]:
@@ -129,33 +119,72 @@ class RiccatiFactor:
         return rng.standard_normal((count, self.S.shape[1])), rng.standard_normal(shape), roots
 
 
+def solve_recurrence(P: Array, e: Array, *, is_congruence: bool = False) -> Array:
+    """Solve  y_0 = e_0, y_{k+1} = P_k y_k + e_{k+1},  or with P_k y_k P_k', by cyclic reduction.
+
+    P (K, n, n), e (K + 1, n, .); pairs of stages are merged, all at once, until few are left.
+    """
+
+    def transfer(P: Array, y: Array) -> Array:
+        return P @ y @ P.swapaxes(-1, -2) if is_congruence else P @ y
+
+    K, y = P.shape[0], e.copy()
+    if K <= _MAX_LOOP_STAGES:
+        for k in range(K):
+            y[k + 1] += transfer(P[k], y[k])
+        return y
+    pairs = K // 2
+    merged_e = np.concatenate([e[:1], transfer(P[1::2], e[1::2][:pairs]) + e[2::2]])
+    y[::2] = solve_recurrence(P[1::2] @ P[::2][:pairs], merged_e, is_congruence=is_congruence)
+    y[1::2] += transfer(P[::2], y[::2][: K - pairs])
+    return y
+
+
+def _costs_to_go(A: Array, C: Array, J: Array, end: Array) -> Array:
+    """Return V (K + 1, n, n), V_0 = end, V_{k+1} = J_k + A_k' (I + V_k C_k)^-1 V_k A_k, by cyclic reduction.
+
+    Stages are in reverse order.  Stage 2 and stage 1, which precedes it in time, are one stage with
+    D = (I + C_1 J_2)^-1,  A = A_2 D A_1,  C = A_2 D C_1 A_2' + C_2,  J = J_1 + A_1' J_2 D A_1
+    (Sarkka and Garcia-Fernandez 2023).
+    """
+    (K, n, _), identity = A.shape, np.eye(A.shape[1])
+    V = np.empty((K + 1, n, n))
+    V[0] = end
+    if K:
+        pairs = K // 2
+        (A2, A1), (C2, C1), (J2, J1) = ((a[::2][:pairs], a[1::2]) for a in (A, C, J))
+        D = np.linalg.solve(identity + C1 @ J2, np.concatenate([A1, C1], axis=2))
+        merged_C = A2 @ D[..., n:] @ A2.swapaxes(1, 2) + C2
+        V[::2] = _costs_to_go(A2 @ D[..., :n], merged_C, J1 + A1.swapaxes(1, 2) @ J2 @ D[..., :n], end)
+        V_even = V[::2][: K - pairs]
+        V[1::2] = J[::2] + A[::2].swapaxes(1, 2) @ np.linalg.solve(identity + V_even @ C[::2], V_even @ A[::2])
+    return V
+
+
 def riccati(F: Array, H: Array, end: Array, S: Array) -> RiccatiFactor | None:
     """Factor the problem; None where it has no minimum: some R_k is not positive definite."""
-    n, (K, _, width) = S.shape[0], F.shape
-    m = width - n
-    V, gain, roots = np.empty((K + 1, n, n)), np.zeros((K, m, n)), np.empty((K, m, m))
-    V[K] = V_next = end
-    for k in range(K - 1, -1, -1):
-        f = F[k]
-        M = H[k] + f.T.dot(V_next.dot(f))
-        R, failed = _potrf(M[n:, n:], lower=1)
-        if failed:
-            return None
-        gain[k] = g = -_potrs(R, M[n:, :n], lower=1)[0] if m else gain[k]
-        V_next = M[:n, :n] + M[:n, n:].dot(g)
-        V[k] = V_next = 0.5 * (V_next + V_next.T)
-        roots[k] = R
+    n = S.shape[0]
+    A, B, cross = F[:, :, :n], F[:, :, n:], H[:, :n, n:]
     try:
-        start: Array = _cholesky(np.eye(S.shape[1]) + S.T @ V[0] @ S)
+        # What u does without the stages after it is eliminated first, so that a stage has n states alone.
+        answer, H_uu = np.concatenate([cross.swapaxes(1, 2), B.swapaxes(1, 2)], axis=2), H[:, n:, n:]
+        if not np.all(H_uu == np.eye(H_uu.shape[1])):
+            answer = np.linalg.solve(H_uu, answer)
+        by_x, by_end = answer[..., :n], answer[..., n:]
+        reverse = slice(None, None, -1)
+        costs = _costs_to_go(
+            (A - B @ by_x)[reverse], (B @ by_end)[reverse], (H[:, :n, :n] - cross @ by_x)[reverse], end
+        )
+        V: Array = 0.5 * (costs + costs.swapaxes(1, 2))[reverse]
+        M: Array = H + F.swapaxes(1, 2) @ V[1:] @ F
+        roots = _cholesky(M[:, n:, n:])
+        start = _cholesky(np.eye(S.shape[1]) + S.T @ V[0] @ S)
     except np.linalg.LinAlgError:
         return None
-    roots = np.tril(roots)
     diagonals = [np.diagonal(roots, axis1=1, axis2=2).ravel(), np.diag(start)]
-    inverse_roots: Array = _inverse(roots)
-    inverse_root: Array = _inverse(start)
     log_det = 2.0 * float(sum(np.sum(np.log(d)) for d in diagonals))
     if not np.isfinite(log_det):
         return None
-    return RiccatiFactor(
-        F, S, V, gain, inverse_roots.swapaxes(1, 2) @ inverse_roots, inverse_root.T @ inverse_root, log_det
-    )
+    inverse_roots, inverse_root = _inverse(roots), _inverse(start)
+    inverse = inverse_roots.swapaxes(1, 2) @ inverse_roots
+    return RiccatiFactor(F, S, V, -inverse @ M[:, n:, :n], inverse, inverse_root.T @ inverse_root, log_det)

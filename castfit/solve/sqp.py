@@ -25,7 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers, shorten_repr
+from castfit._support.arguments import (
+    is_count,
+    is_one_of,
+    option_mistakes,
+    plain_numbers,
+    shorten_repr,
+    tolerance_rule,
+)
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
@@ -89,12 +96,7 @@ class Sqp:
             mistakes.append(f"scalar is {shorten_repr(self.scalar)}; leave it out")
         mistakes += option_mistakes(
             ("max_iter", self.max_iter, is_count(self.max_iter), "give an integer that is not negative"),
-            (
-                "tolerance",
-                self.tolerance,
-                is_within(self.tolerance, 0, np.inf, strictly=True),
-                "give a positive number",
-            ),
+            tolerance_rule(self.tolerance),
         )
         raise_if_mistakes("Sqp", mistakes)
 

@@ -35,7 +35,8 @@ lam      (K, n) multipliers of the stages' equations
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import casadi as ca
 import numpy as np
@@ -79,6 +80,7 @@ class NoisyStageFunctions:
         omitted = ca.dot(lam, change) - h**2 / (8 * (2 * NOISE_MODES - 1)) * ca.sumsqr(ca.mtimes(areas.T, lam))
         trace = 0.5 * ca.dot(C, hessian) + ca.dot(M, slope) + omitted
         self.linear = hessian.nnz() == 0
+        self.time_invariant = self.linear and not ca.depends_on(slope, ca.vertcat(t, cubics))
         total = trace + ca.dot(lam - mu_lam, end) - ca.dot(mu_v, gradient)
         weights = [ca.vec(C.T), ca.vec(M.T)]
         self.values = BatchedFunction("values", arguments, end)
@@ -86,6 +88,7 @@ class NoisyStageFunctions:
         self.omitted = BatchedFunction("omitted", [*arguments, lam], omitted)
         self.trace = BatchedFunction("trace", [*arguments, lam, *weights], ca.gradient(trace, ca.vertcat(v, lam)))
         self.by_p = BatchedFunction("by_p", [*arguments, lam, *weights, mu_v, mu_lam], ca.gradient(total, p))
+        self.ends_by_p = BatchedFunction("ends_by_p", [*arguments, lam], ca.gradient(ca.dot(lam, end), p))
         node_arguments = [system.t, system.x, system.p, system.u, z0]
         outputs = ca.densify(ca.vertcat(*(model.outputs[name] for name in model.output_names)))
         z = self.algebraic_states(system.t, system.x, system.p, system.u, z0, _INITIAL_ITERATIONS)
@@ -205,6 +208,14 @@ class NodeCost:
         self.observed = BatchedFunction("node_observed", arguments, observed_slope)
 
 
+def _sum_rows(rows: Array, index: Index, count: int) -> Array:
+    """Return the sums of rows (N, ...) with equal index, (count, ...)."""
+    flat = rows.reshape(rows.shape[0], -1)
+    places = index[:, None] * flat.shape[1] + np.arange(flat.shape[1])
+    sums: Any = np.bincount(places.ravel(), flat.ravel(), count * flat.shape[1])
+    return sums.reshape(count, *rows.shape[1:])
+
+
 _FUNCTIONS: PerObjectCache[Model, NoisyStageFunctions] = PerObjectCache()
 
 
@@ -217,6 +228,7 @@ class ChainPoint:
     sigma : (n_groups,) unknown standard deviations
     x (K + 1, n), c (K, m), first (r,) : states, modes of the noise, and how initial states deviate, in deviations
     z (K + 1, n_z) : where the search for algebraic states begins
+    slopes (K, n, n + m), offsets (K, n) : ends of stages are  slopes v + offsets,  if the model is linear
     """
 
     natural: NaturalValues
@@ -228,6 +240,8 @@ class ChainPoint:
     c: Array
     initial_deviations: Array
     z: Array
+    slopes: Array | None = None
+    offsets: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -323,6 +337,12 @@ class NoisyChain:
         self.node_inputs: Array = np.concatenate([self.cubics[:, :, 0], last_inputs[None]])
         for k in self.jumps:  # inputs there are those of what follows
             self.node_inputs[k] = self.node_inputs[k + 1]
+        # Stages of the same length, up to rounding, and with the same parameters have equal derivatives.
+        keys: Any = np.arange(self.h.size)[:, None]
+        if self.functions.time_invariant:
+            lengths: Any = np.round(self.h[:, 0] / self.h.max(), 11)
+            keys = np.column_stack([self.interval, lengths])
+        _, self.distinct_stages, self.slope_index = np.unique(keys, axis=0, return_index=True, return_inverse=True)
 
     @property
     def quadratic(self) -> bool:
@@ -339,11 +359,30 @@ class NoisyChain:
         natural = self.condition.link.natural(q)
         table = self.condition.timetable(natural)
         p = natural.p[None] if table is None else table.p
-        return ChainPoint(natural, table, p[self.interval], p[self.row_interval], sigma, *path)
+        point = ChainPoint(natural, table, p[self.interval], p[self.row_interval], sigma, *path)
+        if not self.functions.linear:
+            return point
+        arguments, n = self._linear_arguments(point), point.x.shape[1]
+        lam = np.zeros((self.distinct_stages.size, n))
+        slopes = self.functions.blocks(*(a[self.distinct_stages] for a in arguments), lam)[:, :n, 1:]
+        slopes, offsets = slopes[self.slope_index], self.functions.values(*arguments)[..., 0].copy()
+        for k in self.jumps:
+            slopes[k] = 0.0
+        return replace(point, slopes=slopes, offsets=offsets)
 
     def _stage_arguments(self, point: ChainPoint) -> tuple[Array, ...]:
         cubics = self.cubics.reshape(self.t.shape[0], -1)
         return point.x[:-1], point.c, point.p_stages, cubics, self.t, self.h, point.z[:-1]
+
+    def _flow_ends(self, point: ChainPoint) -> Array:
+        if point.slopes is None or point.offsets is None:
+            return self.functions.values(*self._stage_arguments(point))[..., 0].copy()
+        v = np.concatenate([point.x[:-1], point.c], axis=1)
+        return (point.slopes @ v[..., None])[..., 0] + point.offsets
+
+    def _linear_arguments(self, point: ChainPoint) -> tuple[Array, ...]:
+        x, c, *fixed = self._stage_arguments(point)
+        return np.zeros_like(x), np.zeros_like(c), *fixed
 
     def _row_arguments(self, point: ChainPoint) -> tuple[Array, ...]:
         z = point.z[self.node]
@@ -400,26 +439,29 @@ class NoisyChain:
 
     def values_at(self, point: ChainPoint) -> tuple[Array, float]:
         """Return the ends of stages (K, n), and what the data cost."""
-        ends = self.functions.values(*self._stage_arguments(point))[..., 0].copy()
+        ends = self._flow_ends(point)
         for k, g in self.jumps.items():
             ends[k] = self._crossing(point, g).values(point.x[k], point.natural.e, self.node_inputs[k])
         return ends, float(self.data.cost(*self._row_arguments(point)).sum())
 
     def omitted(self, point: ChainPoint, lam: Array) -> float:
         """Return the contribution of the omitted modes of noise to -log L, with multipliers (K, n)."""
+        if self.functions.linear:
+            return 0.0
         omitted = self.functions.omitted(*self._stage_arguments(point), lam)[..., 0, 0].copy()
         omitted[list(self.jumps)] = 0.0
         return float(omitted.sum())
 
     def blocks(self, point: ChainPoint, lam: Array) -> ChainBlocks:
         """Return values, first and second derivatives, with multipliers (K, n)."""
-        K, n, _ = self.shape
-        stage_blocks = self.functions.blocks(*self._stage_arguments(point), lam)
-        f, F, second_derivatives = (
-            stage_blocks[:, :n, 0].copy(),
-            stage_blocks[:, :n, 1:].copy(),
-            stage_blocks[:, n:, 1:].copy(),
-        )
+        K, n, m = self.shape
+        if point.slopes is None:
+            blocks = self.functions.blocks(*self._stage_arguments(point), lam)
+            f, F_and_bends = blocks[:, :n, 0].copy(), blocks[:, :, 1:].copy()
+        else:
+            f, F_and_bends = self._flow_ends(point), np.zeros((K, 2 * n + m, n + m))
+            F_and_bends[:, :n] = point.slopes
+        F, second_derivatives = F_and_bends[:, :n], F_and_bends[:, n:]
         by_e: dict[int, Array] = {}
         for k, g in self.jumps.items():
             u: Array = self.node_inputs[k]
@@ -427,9 +469,7 @@ class NoisyChain:
             F[k], second_derivatives[k] = 0.0, 0.0
             F[k, :, :n] = slope
         rows = self.data.blocks(*self._row_arguments(point))
-        gradient, hessian = np.zeros((K + 1, n)), np.zeros((K + 1, n, n))
-        np.add.at(gradient, self.node, rows[:, 0, 1:])
-        np.add.at(hessian, self.node, rows[:, 1:, 1:])
+        gradient, hessian = (_sum_rows(rows[:, a, 1:], self.node, K + 1) for a in (0, slice(1, None)))
         return ChainBlocks(f, F, second_derivatives, float(rows[:, 0, 0].sum()), gradient, hessian, by_e)
 
     def trace(self, point: ChainPoint, lam: Array, C: Array, M: Array, C_nodes: Array) -> tuple[Array, Array, Array]:
@@ -438,13 +478,13 @@ class NoisyChain:
         By v (K, n + m), by lam (K, n), and by the states of nodes, of data alone (K + 1, n).
         """
         K, n, m = self.shape
-        weights = C.reshape(K, -1), self._mask_empty_stages(M).reshape(K, -1)
-        stage_gradient = self.functions.trace(*self._stage_arguments(point), lam, *weights)[..., 0].copy()
-        stage_gradient[list(self.jumps)] = 0.0
+        stage_gradient = np.zeros((K, n + m + n))
+        if point.slopes is None:
+            weights = C.reshape(K, -1), self._mask_empty_stages(M).reshape(K, -1)
+            stage_gradient = self.functions.trace(*self._stage_arguments(point), lam, *weights)[..., 0].copy()
+            stage_gradient[list(self.jumps)] = 0.0
         rows = self.data.trace(*self._row_arguments(point), C_nodes[self.node].reshape(self.node.size, -1))[..., 0]
-        of_nodes = np.zeros((K + 1, n))
-        np.add.at(of_nodes, self.node, rows)
-        return stage_gradient[:, : n + m], stage_gradient[:, n + m :], of_nodes
+        return stage_gradient[:, : n + m], stage_gradient[:, n + m :], _sum_rows(rows, self.node, K + 1)
 
     def by_quantities(
         self, point: ChainPoint, by_e: dict[int, Array], lam: Array, C: Array, M: Array, C_nodes: Array,
@@ -456,18 +496,19 @@ class NoisyChain:
         """
         K, _, _ = self.shape
         mu_v = np.concatenate([mu_x[:-1], mu_c], axis=1)
-        weights = C.reshape(K, -1), self._mask_empty_stages(M).reshape(K, -1)
-        stage_by_p = self.functions.by_p(*self._stage_arguments(point), lam[1:], *weights, mu_v, mu_lam[1:])[
-            ..., 0
-        ].copy()
-        stage_by_p[list(self.jumps)] = 0.0
-        C_rows = C_nodes[self.node].reshape(self.node.size, -1)
-        rows = self.data.by_q(*self._row_arguments(point), C_rows, mu_x[self.node])[..., 0]
         n_p = point.natural.p.size
         intervals = 1 if point.table is None else point.table.p.shape[0]
-        of_p, of_e = np.zeros((intervals, n_p)), np.zeros(point.natural.e.size)
-        np.add.at(of_p, self.interval, stage_by_p)
-        np.add.at(of_p, self.row_interval, rows[:, :n_p])
+        of_e = np.zeros(point.natural.e.size)
+        if point.slopes is None:
+            weights = C.reshape(K, -1), self._mask_empty_stages(M).reshape(K, -1)
+            arguments = (*self._stage_arguments(point), lam[1:], *weights, mu_v, mu_lam[1:])
+            stage_by_p = self.functions.by_p(*arguments)[..., 0].copy()
+            stage_by_p[list(self.jumps)] = 0.0
+        else:
+            stage_by_p = self._linear_by_p(point, lam[1:], lam[1:] - mu_lam[1:], M, mu_v)
+        C_rows = C_nodes[self.node].reshape(self.node.size, -1)
+        rows = self.data.by_q(*self._row_arguments(point), C_rows, mu_x[self.node])[..., 0]
+        of_p = _sum_rows(stage_by_p, self.interval, intervals) + _sum_rows(rows[:, :n_p], self.row_interval, intervals)
         for k, slope in by_e.items():
             of_e += (lam[k + 1] - mu_lam[k + 1]) @ slope
         total_p = np.zeros(n_p)
@@ -478,6 +519,27 @@ class NoisyChain:
         if of_e.size:
             gradient = gradient + of_e @ natural.de
         return gradient, rows[:, n_p:].sum(axis=0)
+
+    def _linear_by_p(self, point: ChainPoint, lam: Array, weight: Array, M: Array, mu_v: Array) -> Array:
+        """Return the derivatives of  <M, slopes> + weight . ends - lam . slopes mu_v  by the parameters of stages."""
+        K, n, m = self.shape
+        v = np.concatenate([point.x[:-1], point.c], axis=1)
+        total = M + weight[:, :, None] * v[:, None] - lam[:, :, None] * mu_v[:, None]
+        count = self.distinct_stages.size
+        W = _sum_rows(self._mask_empty_stages(total).reshape(K, -1), self.slope_index, count)
+        arguments = self._linear_arguments(point)
+        by_p = self.functions.ends_by_p(*arguments, self._mask_empty_stages(weight))[..., 0].copy()
+        weights = (
+            np.zeros((count, n)),
+            np.zeros((count, (n + m) ** 2)),
+            W,
+            np.zeros((count, n + m)),
+            np.zeros((count, n)),
+        )
+        by_p[self.distinct_stages] += self.functions.by_p(*(a[self.distinct_stages] for a in arguments), *weights)[
+            ..., 0
+        ]
+        return by_p
 
     def _mask_empty_stages(self, M: Array) -> Array:
         """Return weights of F without those of stages of length zero."""

@@ -33,7 +33,7 @@ import numpy as np
 
 from castfit.densities.priors import Normal
 from castfit.experiment.experiment import Free
-from castfit.solve.riccati import RiccatiFactor, riccati
+from castfit.solve.riccati import ChainStep, RiccatiFactor, riccati
 from castfit.transcribe.noisy_stages import NOISE_MODES, ChainBlocks, ChainPoint, NoisyChain
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ _MAX_NEWTON_ITERATIONS, _MAX_STEP_HALVINGS = 60, 12
 # Largest change of a mode or, relatively, of a state: below the first it is solved; below the second, rounding errors
 # may end the iteration.
 _MODE_TOLERANCE, _ROUNDING_TOLERANCE = 1e-8, 1e-4
+_MAX_ONLY_STEP = 10.0  # size of the only step to the path of a linear model
 _MULTIPLIER_RTOL = 1e-2  # accuracy of the multipliers: they change second derivatives only
 _ARMIJO_FACTOR, _MIN_DIVISOR = 1e-4, 1e-300
 
@@ -91,15 +92,17 @@ class ChainLikelihood:
         chain = self.chain
         path, lam = (start.x, start.c, start.initial_deviations, start.z), start.lam
         took_full_step, previous_size = False, np.inf
+        point, exact_factor = chain.point(q, sigma, path), None
+        if not np.isfinite(point.natural.a).all():
+            return None
         for iteration in range(_MAX_NEWTON_ITERATIONS):
-            point = chain.point(q, sigma, path)
+            point = replace(point, x=path[0], c=path[1], initial_deviations=path[2])
             point = replace(point, z=chain.algebraic(point))
-            if not np.isfinite(point.natural.a).all():
-                return None
             blocks = chain.blocks(point, lam[1:])
             if not (np.isfinite(blocks.f).all() and np.isfinite(blocks.F).all() and np.isfinite(blocks.cost)):
                 return None
-            exact_factor = self._factorize(blocks, exact=True) if took_full_step or iteration == 0 else None
+            if not (chain.quadratic and exact_factor):  # else the second derivatives are the same everywhere
+                exact_factor = self._factorize(blocks, exact=True) if took_full_step or iteration == 0 else None
             factor = exact_factor or self._factorize(blocks, exact=False)
             if factor is None:
                 return None
@@ -118,9 +121,15 @@ class ChainLikelihood:
             if exact_factor is not None and (
                 size < _MODE_TOLERANCE or (size < _ROUNDING_TOLERANCE and size > 0.3 * previous_size)
             ):
-                cost = self._cost(point, blocks.cost)
-                value = cost + 0.5 * exact_factor.log_det + chain.omitted(point, step.multipliers[1:])
-                return PathMode(point, step.multipliers, blocks, exact_factor, value, cost, iteration)
+                return self._build_mode(point, step.multipliers, blocks, exact_factor, iteration)
+            if chain.quadratic and exact_factor:
+                path = point.x + step.x, point.c + step.u, point.initial_deviations + step.initial_variables, point.z
+                lam, previous_size = step.multipliers, size
+                if size > _MAX_ONLY_STEP:  # rounding errors of a long step need a second one
+                    continue
+                point = replace(point, x=path[0], c=path[1], initial_deviations=path[2])
+                ends, cost = chain.values_at(point)
+                return self._build_mode(point, lam, replace(blocks, f=ends, cost=cost), exact_factor, iteration)
             penalty = 1.5 * np.abs(step.multipliers)
             merit = self._cost(point, blocks.cost) + float(np.sum(penalty * np.abs(gaps)))
             predicted_decrease = float(
@@ -157,6 +166,13 @@ class ChainLikelihood:
             previous_size = size
         return None
 
+    def _build_mode(
+        self, point: ChainPoint, lam: Array, blocks: ChainBlocks, factor: RiccatiFactor, iterations: int
+    ) -> PathMode:
+        cost = self._cost(point, blocks.cost)
+        value = cost + 0.5 * factor.log_det + self.chain.omitted(point, lam[1:])
+        return PathMode(point, lam, blocks, factor, value, cost, iterations)
+
     def _cost(self, point: ChainPoint, data: float) -> float:
         return data + 0.5 * (float(np.sum(point.c**2)) + float(point.initial_deviations @ point.initial_deviations))
 
@@ -182,11 +198,14 @@ class ChainLikelihood:
         n = self.S.shape[0]
         C, C_nodes = mode.factor.covariances
         M = mode.factor.V[1:] @ mode.factor.F @ C
-        by_v, by_lam, of_nodes = chain.trace(point, lam[1:], C, M, C_nodes)
-        h = by_v.copy()
-        h[:, :n] += of_nodes[:-1]
-        d = np.concatenate([np.zeros((1, n)), by_lam])
-        mu = mode.factor.solve(-h, -of_nodes[-1], -d, np.zeros_like(point.initial_deviations))
+        if chain.quadratic:
+            mu = ChainStep(np.zeros_like(point.x), np.zeros_like(point.c), self.S[0], np.zeros_like(point.x))
+        else:
+            by_v, by_lam, of_nodes = chain.trace(point, lam[1:], C, M, C_nodes)
+            h = by_v.copy()
+            h[:, :n] += of_nodes[:-1]
+            d = np.concatenate([np.zeros((1, n)), by_lam])
+            mu = mode.factor.solve(-h, -of_nodes[-1], -d, np.zeros_like(point.initial_deviations))
         return chain.by_quantities(point, mode.blocks.by_e, lam, C, M, C_nodes, mu.x, mu.u, mu.multipliers)
 
     def sample_weights(self, mode: PathMode, rng: np.random.Generator, count: int) -> Array:
@@ -389,7 +408,12 @@ class PathLikelihood:
         for i, likelihood in enumerate(self.chains):
             q = theta[likelihood.chain.condition.theta]
             mode = None if starts is None else likelihood.find_mode(q, sigma, starts[i])
-            for begin in (likelihood.filter_path, likelihood.interpolate_path):
+            is_quadratic = likelihood.chain.quadratic
+            for begin in (
+                (likelihood.interpolate_path,)
+                if is_quadratic
+                else (likelihood.filter_path, likelihood.interpolate_path)
+            ):
                 if mode is None:
                     start = begin(q, sigma)
                     mode = None if start is None else likelihood.find_mode(q, sigma, start)

@@ -325,7 +325,7 @@ def test_plan_save_and_load_keep_everything_but_the_program(tmp_path):
     with refused("the loaded plan has no program"):
         loaded.again({"x": 0.1})
     (tmp_path / "other.json").write_text('{"castfit_result": 2}')
-    with refused("no saved plan"):
+    with refused("contains no Plan of format"):
         cf.Plan.load(tmp_path / "other.json")
     text = (tmp_path / "plan.json").read_text()
     (tmp_path / "other.json").write_text(text.replace('"seconds"', '"second"'))

@@ -247,6 +247,32 @@ def test_the_gradient_of_a_nonlinear_model_is_that_of_differences():
         assert evaluation.gradient[j] == pytest.approx(slope, rel=1e-5, abs=1e-6), j
 
 
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("rate", ["constant", "input"])
+def test_a_linear_model_has_the_likelihood_that_it_has_as_a_nonlinear_one(rate, counts):
+    x, y, v, w, k, s, u, f = cf.symbols("x y v w k s u f")
+    decay = k * (1 + u) if rate == "input" else k
+    model = cf.Model(
+        {x: -decay * x + u + s * v, y: k * x - 0.5 * y + f + 0.2 * s * (v + w)},
+        parameters=[k, s, f], inputs=[u], noises=[v, w],
+    )  # fmt: skip
+    experiment = cf.Experiment(
+        {"x": [1.9, 1.4, 1.5, np.nan, 2.0, 1.6], "y": [2, 2, 1, 2, 2, 4]}, np.array([0.5, 1.0, 1.0, 2.0, 2.7, 3.1]),
+        start=0, noise={"x": cf.Gaussian(0.2), "y": cf.Poisson() if counts else cf.Gaussian(0.3)},
+        inputs={"u": cf.Input.linear([0, 2, 4], [0.1, 0.4, 0.0])},
+        events=[cf.Doses(x, f, 1.0), cf.Doses(y, 0.5 * f, 0.3, duration=0.9), cf.Event(2.2, {y: 0.5 * y + f})],
+        initial={"x": cf.Normal(2.0, 0.3), "y": cf.free(2.0)},
+    )  # fmt: skip
+    likelihood = likelihood_of(cf.Problem(model, experiment, parameters={"k": 0.8, "s": 0.3, "f": 0.6}), 0.3)
+    linear = likelihood.evaluate(likelihood.problem.guess, None)
+    functions = likelihood.chains[0].chain.functions
+    assert (functions.linear, functions.time_invariant) == (True, rate == "constant")
+    functions.linear = False
+    general = likelihood.evaluate(likelihood.problem.guess, None)
+    assert linear.value == pytest.approx(general.value, rel=1e-12)
+    np.testing.assert_allclose(linear.gradient, general.gradient, rtol=1e-9)
+
+
 COUNTS = [3, 9, 3, 6, 4, 5, 10, 4, 5, 8, 9, 3, 6, 3, 12, 5, 9, 16, 7, 5]
 
 

@@ -40,6 +40,7 @@ from castfit.densities.noise.density import (
 _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
 _NORMAL_QUARTILE = 0.6744897501960817  # upper quartile of the standard normal distribution
 _MAX_COST_EXPONENT = 40.0  # cost beyond which a density counts as zero: exp(-40) is below rounding
+_MAX_F_SCALE = 1e6  # standard deviations; beyond, a loss is that of normal errors within rounding
 _QUADRATURE_NODES = 4001  # number of quadrature nodes for the moments of a density
 
 
@@ -258,8 +259,9 @@ class _Loss(HeavyTailed):
     def option_mistakes(self) -> list[str]:
         """Check `f_scale` and return the error messages."""
         f = read_real(self.f_scale)
-        ok = f is not None and 0 < f < np.inf
-        return [] if ok else [f"f_scale is {shorten_repr(self.f_scale)}; give a positive number of standard deviations"]
+        ok = f is not None and 0 < f < _MAX_F_SCALE
+        remedy = f"give a positive number of standard deviations, below {_MAX_F_SCALE:g}"
+        return [] if ok else [f"f_scale is {shorten_repr(self.f_scale)}; {remedy}"]
 
 
 @public("castfit")

@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, level_rule, option_mistakes, read_real, rng_mistakes
+from castfit._support.arguments import (
+    is_count,
+    is_one_of,
+    level_rule,
+    option_mistakes,
+    read_names,
+    read_real,
+    rng_mistakes,
+)
 from castfit._support.public_names import public
 from castfit._support.reprs import join_limited
-from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.status import raise_if_mistakes, suggest, unknown_names
 from castfit._support.text_tables import TextTable
 from castfit._support.views import views
 from castfit.drive.model_comparison.averaging import WeightedValues
@@ -159,6 +167,7 @@ class SelectionResult(SearchResult):
 
     def candidate(self, name: str) -> CandidateModel:
         """Return a candidate by name, with its alternatives."""
+        raise_if_mistakes("selection", unknown_names("unknown candidate '{}'", [name], list(self.fits)))
         return self._log.candidate(name)
 
     @property
@@ -192,6 +201,7 @@ class SelectionResult(SearchResult):
 
     def size(self, name: str) -> int:
         """Return the number of estimates of a candidate, including eliminated sigmas."""
+        raise_if_mistakes("selection", unknown_names("'{}' is not a fitted candidate", [name], self.names))
         return len(self._row(name).names) + len(self._row(name).sigmas)
 
     def _row(self, name: str) -> Result:
@@ -392,10 +402,9 @@ class SelectionResult(SearchResult):
             ("sampling", sampling, is_one_of(sampling, True, False), "expected True or False"),
             ("draws", draws, draws is None or is_count(draws, 100), "expected at least 100"),
         )
-        candidate_names = list(self.names) if candidates is None else [str(n) for n in candidates]
-        mistakes += [
-            f"'{n}' is not a fitted candidate: {suggest(n, self.names)}" for n in candidate_names if n not in self
-        ]
+        candidate_names = read_names("candidates", candidates, self.names, mistakes)
+        fitted_names = [n for n in candidate_names if isinstance(n, str) and n in self]
+        mistakes += unknown_names("'{}' is not a fitted candidate", candidate_names, {*self.names, *fitted_names})
         sampling_only = {"draws": draws is not None, "workers": not is_one_of(workers, 1)}
         mistakes += [
             f"{n}= has an effect only with sampling=True; remove it"

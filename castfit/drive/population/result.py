@@ -12,11 +12,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from castfit._support.arguments import read_level, read_sequence, shorten_repr
+from castfit._support.arguments import flag_mistakes, read_level, read_names
 from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.reprs import join_limited, one_line
-from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
+from castfit._support.status import InputError, Status, raise_if_mistakes, suggest, unknown_names
 from castfit._support.text_tables import TextTable, format_interval, format_to_error
 from castfit._support.views import views
 from castfit.drive.run.run_result import RunResult
@@ -384,18 +384,10 @@ class MixedEffectsResult(RunResult):
         dict
             Per individual ``{"time": (n,), output: (n,), ...}``.
         """
-        requested_names = [individuals] if isinstance(individuals, str) else read_sequence(individuals)
-        if individuals is None:
-            requested_names = list(self.question.individuals)
-        individual_names = self.question.individuals
-        mistakes = [] if requested_names else [f"individuals is {shorten_repr(individuals)}; expected names"]
-        mistakes += [
-            f"'{n}' is no individual: {suggest(str(n), individual_names[:20])}"
-            for n in requested_names or ()
-            if n not in individual_names
-        ]
+        mistakes = flag_mistakes(typical=typical)
+        requested_names = read_names("individuals", individuals, self.question.individuals, mistakes)
+        mistakes += unknown_names("'{}' is no individual", requested_names, self.question.individuals)
         raise_if_mistakes("predict", mistakes)
-        assert requested_names is not None
         phi = self.question.means(self.y)[0] if typical else self.phi
         theta = self.question.theta(phi, self.y[self.question.of_shared])
         simulation = simulate(

@@ -25,7 +25,7 @@ import numpy as np
 from castfit._support.arguments import shorten_repr
 from castfit._support.json_codec import decode_object, to_jsonable
 from castfit._support.status import InputError, raise_if_mistakes
-from castfit._support.whole_files import write_atomically
+from castfit._support.whole_files import folder_mistakes, read_bytes, write_atomically
 from castfit.fit.build_result import versions
 from castfit.problem.fingerprint import digest, fingerprint
 from castfit.problem.problem import Posable
@@ -65,6 +65,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str], header: Header, *, resume: bool, verbose: bool = False) -> None:
+        raise_if_mistakes("checkpoint", folder_mistakes(path))
         self.path, self._verbose = Path(path), verbose
         if self.path.is_fifo() or self.path.is_socket() or self.path.is_block_device():
             raise InputError("checkpoint", [f"'{path}' is not a file; pass a file path"])
@@ -172,10 +173,7 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
     The header is None if a run was killed before it was written.  A file that is no checkpoint, damaged in the middle,
     or of a later version of castfit is refused.
     """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError("checkpoint", [f"'{path}' cannot be read: {error.strerror}"]) from error
+    content = read_bytes("checkpoint", path)
     n_complete_bytes = content.rfind(b"\n") + 1
     if not n_complete_bytes and not _line({_KIND: FORMAT_VERSION}).startswith(content[: len(_KIND) + 3]):
         raise InputError("checkpoint", [f"'{path}' {_FOREIGN}"])

@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_count, is_one_of, option_mistakes, read_real, shorten_repr
+from castfit._support.arguments import (
+    flag_mistakes,
+    is_count,
+    is_one_of,
+    option_mistakes,
+    read_real,
+    shorten_repr,
+    stop_query,
+)
 from castfit._support.status import InputError, Status, raise_if_mistakes
 from castfit.drive.run.checkpoint import Checkpoint
 from castfit.drive.run.jobs import Parts, unpickle_job
@@ -110,7 +118,7 @@ class RunOptions:
 
     def call_callback(self, progress: Any) -> bool:
         """Call the callback with the progress; return whether it requests to stop."""
-        return self.callback is not None and bool(self.callback(progress))
+        return self.callback is not None and stop_query(self.callback)(progress)
 
 
 def require_problem(function_name: str, problem: Any, mistakes: list[str]) -> None:

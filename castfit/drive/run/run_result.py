@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from castfit._support.process_pool import LOST, lost_task_status
 from castfit._support.reprs import one_line
-from castfit._support.status import SOLVED, InputError, Status
+from castfit._support.status import SOLVED, InputError, Status, raise_if_mistakes
 from castfit._support.text_tables import Column, TextTable
 from castfit._support.views import views
 from castfit.drive.run.checkpoint import checkpoint_guard, read, write
 from castfit.drive.run.optima import Optimum
 from castfit.problem.compiled_problem import CHI2
-from castfit.problem.problem import Posable
+from castfit.problem.problem import Posable, kind_mistakes
 from castfit.result.result import Result
 
 if TYPE_CHECKING:
@@ -178,6 +178,7 @@ class RunResult(ABC):
 
     def with_problem(self, problem: Posable) -> Self:
         """Return the result with the problem that it answers, after loading; see `Result.with_problem`."""
+        raise_if_mistakes("with_problem", kind_mistakes(problem, may_be_fixed=True))
         values = {part.name: getattr(self, part.name) for part in fields(self)}
         return replace(self, **{n: fit.with_problem(problem) for n, fit in values.items() if isinstance(fit, Result)})
 

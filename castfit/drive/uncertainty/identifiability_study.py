@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.arguments import option_mistakes, read_real, rng_mistakes
+from castfit._support.arguments import option_mistakes, read_names, read_real, rng_mistakes
 from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
@@ -117,8 +117,10 @@ class IdentifiabilityStudy(TabularReport):
         InputError
             For names that are not estimated.
         """
-        requested_names = [names] if isinstance(names, str) else list(names)
-        raise_if_mistakes("collinearity", unknown_names("'{}' is not estimated", map(str, requested_names), self.names))
+        mistakes: list[str] = []
+        requested_names = read_names("names", names, (), mistakes)
+        mistakes += unknown_names("'{}' is not estimated", requested_names, self.names)
+        raise_if_mistakes("collinearity", mistakes)
         return collinearity(self.information, [self.names.index(n) for n in dict.fromkeys(requested_names)])
 
     @property

@@ -180,7 +180,7 @@ def test_checkpoint_invalid_path_raises_input_error(junk):
 
 
 def test_a_folder_that_does_not_exist_is_misuse(tmp_path):
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(InputError, match="does not exist"):
         Checkpoint(tmp_path / "none" / "run.jsonl", HEADER, resume=False)
 
 

@@ -17,6 +17,7 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from castfit._support.reprs import add_brief_repr, join_limited, one_line
 from castfit._support.status import Status
 from castfit._support.text_tables import Column, TextTable, format_or_never
 from castfit._support.views import views
+from castfit._support.whole_files import write_atomically
 from castfit.drive.run.optima import ObjectiveMeasure
 from castfit.drive.run.run_result import UNFINISHED, SearchResult, Trial, build_columns
 from castfit.drive.search.incremental.result import Horizon
@@ -245,15 +247,16 @@ class ComparisonResult(SearchResult):
 
     def to_json(self, path: str | Path) -> None:
         """Write `record` to a file."""
-        Path(path).write_text(json.dumps(self.record(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        write_atomically(path, [(json.dumps(self.record(), indent=2, allow_nan=False) + "\n").encode()])
 
     def to_csv(self, path: str | Path) -> None:
         """Write the rows to a CSV file, one line per method; non-finite values are empty cells."""
         rows = self.record()["rows"]
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        file = StringIO(newline="")
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(path, [file.getvalue().encode()])
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot the success rate against time; see `castfit.plots.success`."""

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.arguments import is_within, option_mistakes
 from castfit._support.public_names import public
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes
 from castfit._support.views import views
 from castfit.drive.run.optima import ObjectiveMeasure, Optimum, group_optima
 from castfit.drive.run.run_result import FitRecord, SearchResult, format_counts, optima_lines
@@ -186,10 +188,12 @@ class ScatterResult(SearchResult):
 
     def simulations_to(self, objective: float) -> float:
         """Return after how many simulations the objective was as low; inf if it never was."""
+        _require_number(objective)
         return next((float(m.simulations) for m in self.history if m.objective <= objective), np.inf)
 
     def seconds_to(self, objective: float) -> float:
         """Return after how many seconds the objective was as low; inf if it never was."""
+        _require_number(objective)
         return next((m.seconds for m in self.history if m.objective <= objective), np.inf)
 
     def plot(self, path: str | Path | None = None) -> Figure:
@@ -224,3 +228,8 @@ class ScatterResult(SearchResult):
             f"ScatterResult({number}; {self.simulations} simulations, {len(self.searches)} local "
             f"searches, {self.time:.1f} s)"
         )
+
+
+def _require_number(objective: Any) -> None:
+    remedy = "expected a number"
+    raise_if_mistakes("ScatterResult", option_mistakes(("objective", objective, is_within(objective), remedy)))

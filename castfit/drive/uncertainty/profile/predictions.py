@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
+from castfit._support.arguments import option_mistakes, read_real
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
+from castfit._support.status import raise_if_mistakes
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.drive.uncertainty.profile.targets import E, ModifiedStagedProblem, RowTarget, scaled_rows
 from castfit.experiment.experiment import MeasurementPoints
@@ -48,6 +51,15 @@ class OutputAt:
     output: str
     time: float
     experiment: str | None = None
+
+    def __post_init__(self) -> None:
+        time, name = read_real(self.time), cast("Any", self.experiment)
+        rules = [
+            ("output", self.output, isinstance(cast("Any", self.output), str), "expected the name of an output"),
+            ("time", self.time, time is not None and np.isfinite(time), "expected a finite number"),
+            ("experiment", name, name is None or isinstance(name, str), "expected the name of an experiment"),
+        ]
+        raise_if_mistakes("OutputAt", option_mistakes(*rules))
 
     @property
     def label(self) -> str:

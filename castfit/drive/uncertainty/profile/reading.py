@@ -150,28 +150,25 @@ def _of_prediction(
         own_mistakes.append(
             f"{label}: {shorten_repr(entry.experiment)} is no experiment: {suggest(str(entry.experiment), conditions)}"
         )
-    time = read_real(entry.time)
-    if time is None or not np.isfinite(time):
-        own_mistakes.append(f"{label}: the time is {shorten_repr(entry.time)}; expected a number")
     mistakes += own_mistakes
-    if own_mistakes or time is None:
+    if own_mistakes:
         return None
     i = 0 if entry.experiment is None else conditions.index(entry.experiment)
-    if time < compiled_problem.conditions[i].start:
+    if entry.time < compiled_problem.conditions[i].start:
         mistakes.append(
             f"{label}: the time is before the start of the experiment at {compiled_problem.conditions[i].start:g}; "
             "pass a later time"
         )
         return None
     times = np.unique(
-        [time, max(time, compiled_problem.conditions[i].end)]
+        [entry.time, max(entry.time, compiled_problem.conditions[i].end)]
     )  # the end as well, because at the start an output may depend on nothing yet
     linear = result.predict({conditions[i]: times}, bands="linear")[conditions[i]]
     value = float(linear[entry.output][0])
     if not linear[f"{entry.output} upper"][0] > value:
         mistakes.append(f"{label} does not depend on any estimated quantity; remove it")
         return None
-    return prediction(label, PredictedOutput(i, entry.output, time, value, abs(value) or 1.0), n)
+    return prediction(label, PredictedOutput(i, entry.output, float(entry.time), value, abs(value) or 1.0), n)
 
 
 def _of_expression(result: Result, label: str, part: MappedExpressions, mistakes: list[str]) -> ExpressionTarget | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -349,7 +349,7 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
 
     def __getitem__(self, name: str) -> Profile:
         """Return the profile of a quantity."""
-        if name not in self.profiles:
+        if not isinstance(cast("Any", name), str) or name not in self.profiles:
             raise KeyError(f"no profile of '{name}': {suggest(name, self.profiles)}")
         return self.profiles[name]
 
