@@ -17,6 +17,7 @@ with  R_0 = I + S' V_0 S.  Its inverse is the covariance of a normal density wit
 
 and the derivative of half the logarithm of the determinant is  1/2 cov(v_k)  by H_k  and  V_{k+1} F_k cov(v_k)  by F_k.
 The recursions for V_k, x_k and C_k run by cyclic reduction: neighbouring stages are merged into one, all pairs at once.
+If data are far more precise than the noise of a stage, V_k is represented by square roots (`_recur_with_roots`).
 
 Notation
 --------
@@ -36,6 +37,9 @@ from castfit._support.arrays import Array
 
 _cholesky: Any = np.linalg.cholesky
 _inverse: Any = np.linalg.inv
+_solve: Any = np.linalg.solve
+_qr: Any = np.linalg.qr
+_MAX_PLAIN_PRECISION, _ROUNDING = 1e8, 1e-14  # precision above which roots are used; relative size of rounding errors
 _MAX_LOOP_STAGES = 8  # stages of a linear recurrence that are faster one by one
 
 
@@ -57,6 +61,7 @@ class RiccatiFactor:
     """The factored problem: V (K + 1, n, n), K as `gain` (K, m, n), R_k^-1 (K, m, m), R_0^-1 (r, r).
 
     log_det : log of the determinant of the second derivatives by what is free
+    precision : about the largest second derivative by a free variable of a stage; steps lose as many digits
     """
 
     F: Array
@@ -66,6 +71,7 @@ class RiccatiFactor:
     inverse: Array
     start_inverse: Array
     log_det: float
+    precision: float
 
     @cached_property
     def _closed(self) -> Array:
@@ -153,38 +159,91 @@ def _costs_to_go(A: Array, C: Array, J: Array, end: Array) -> Array:
     if K:
         pairs = K // 2
         (A2, A1), (C2, C1), (J2, J1) = ((a[::2][:pairs], a[1::2]) for a in (A, C, J))
-        D = np.linalg.solve(identity + C1 @ J2, np.concatenate([A1, C1], axis=2))
+        D = _solve(identity + C1 @ J2, np.concatenate([A1, C1], axis=2))
         merged_C = A2 @ D[..., n:] @ A2.swapaxes(1, 2) + C2
         V[::2] = _costs_to_go(A2 @ D[..., :n], merged_C, J1 + A1.swapaxes(1, 2) @ J2 @ D[..., :n], end)
         V_even = V[::2][: K - pairs]
-        V[1::2] = J[::2] + A[::2].swapaxes(1, 2) @ np.linalg.solve(identity + V_even @ C[::2], V_even @ A[::2])
+        V[1::2] = J[::2] + A[::2].swapaxes(1, 2) @ _solve(identity + V_even @ C[::2], V_even @ A[::2])
     return V
+
+
+def _recur(F: Array, H: Array, end: Array, S: Array) -> tuple[Array, Array, Array, Array]:
+    """Return V, roots of R_k, (root of R_k)^-1 G and the root of R_0."""
+    n, reverse = S.shape[0], slice(None, None, -1)
+    A, B, H_xu, H_uu = F[:, :, :n], F[:, :, n:], H[:, :n, n:], H[:, n:, n:]
+    # u's answer without the stages after it is eliminated first, so that a stage has n states alone.
+    answer = np.concatenate([H_xu.swapaxes(1, 2), B.swapaxes(1, 2)], axis=2)
+    if not np.all(H_uu == np.eye(H_uu.shape[1])):
+        answer = _solve(H_uu, answer)
+    by_x, by_end = answer[..., :n], answer[..., n:]
+    J = H[:, :n, :n] - H_xu @ by_x
+    costs = _costs_to_go((A - B @ by_x)[reverse], (B @ by_end)[reverse], J[reverse], end)
+    V: Array = 0.5 * (costs + costs.swapaxes(1, 2))[reverse]
+    M: Array = H + F.swapaxes(1, 2) @ V[1:] @ F
+    roots: Array = _cholesky(M[:, n:, n:])
+    cross: Array = _solve(roots, M[:, n:, :n])
+    return V, roots, cross, _cholesky(np.eye(S.shape[1]) + S.T @ V[0] @ S)
+
+
+def _split_rows(H: Array) -> tuple[Array, Array]:
+    """Return rows W_+ and W_- of a symmetric matrix  H = W_+' W_+ - W_-' W_-,  without what rounding leaves."""
+    scale = np.sqrt(np.abs(np.diag(H)))
+    scale[scale == 0.0] = 1.0
+    values, vectors = np.linalg.eigh(H / np.outer(scale, scale))
+    limit = _ROUNDING * np.abs(values).max(initial=0.0)
+    rows = np.sqrt(np.abs(values))[:, None] * vectors.T * scale
+    return rows[values > limit], rows[values < -limit]
+
+
+def _recur_with_roots(F: Array, H: Array, end: Array, S: Array) -> tuple[Array, Array, Array, Array]:
+    """Return V, roots of R_k, (root of R_k)^-1 G and the root of R_0, of a problem with very large second derivatives.
+
+    V_k = U_k' U_k + E_k,  with large entries in U_k alone (`rows`) and an indefinite `rest` E_k; orthogonal
+    transformations of rows of (u_k, x_k) keep all digits of U_k.
+    """
+    (K, n, width), V = F.shape, np.empty((F.shape[0] + 1, *end.shape))
+    m = width - n
+    roots, cross = np.empty((K, m, m)), np.empty((K, m, n))
+
+    def orthogonalize(large: Array, Q: Array, r: int) -> tuple[Array, Array]:
+        """Return the triangle of all rows, with those of the first r columns of Q, and the rest of Q."""
+        root: Array = _cholesky(Q[:r, :r])
+        side: Array = _solve(root, Q[:r, r:])
+        return _qr(np.concatenate([large, np.hstack([root.T, side])]), mode="r"), Q[r:, r:] - side.T @ side
+
+    (rows, negative), order = _split_rows(end), [*range(n, width), *range(n)]
+    rest, V[K] = -negative.T @ negative, end
+    for k in range(K - 1, -1, -1):
+        data, negative = _split_rows(H[k, :n, :n])
+        f, Q = F[k][:, order], H[k].copy()
+        Q[:n, :n] = -negative.T @ negative
+        triangle, rest = orthogonalize(rows @ f, Q[np.ix_(order, order)] + f.T @ rest @ f, m)
+        roots[k], cross[k] = triangle[:m, :m].T, triangle[:m, m:]
+        rows = _qr(np.concatenate([data, triangle[m:, m:]]), mode="r")
+        V[k] = rows.T @ rows + rest
+    r = S.shape[1]
+    return V, roots, cross, orthogonalize(rows @ S, np.eye(r) + S.T @ rest @ S, r)[0].T
 
 
 def riccati(F: Array, H: Array, end: Array, S: Array) -> RiccatiFactor | None:
     """Factor the problem; None where it has no minimum: some R_k is not positive definite."""
     n = S.shape[0]
-    A, B, cross = F[:, :, :n], F[:, :, n:], H[:, :n, n:]
-    try:
-        # What u does without the stages after it is eliminated first, so that a stage has n states alone.
-        answer, H_uu = np.concatenate([cross.swapaxes(1, 2), B.swapaxes(1, 2)], axis=2), H[:, n:, n:]
-        if not np.all(H_uu == np.eye(H_uu.shape[1])):
-            answer = np.linalg.solve(H_uu, answer)
-        by_x, by_end = answer[..., :n], answer[..., n:]
-        reverse = slice(None, None, -1)
-        costs = _costs_to_go(
-            (A - B @ by_x)[reverse], (B @ by_end)[reverse], (H[:, :n, :n] - cross @ by_x)[reverse], end
-        )
-        V: Array = 0.5 * (costs + costs.swapaxes(1, 2))[reverse]
-        M: Array = H + F.swapaxes(1, 2) @ V[1:] @ F
-        roots = _cholesky(M[:, n:, n:])
-        start = _cholesky(np.eye(S.shape[1]) + S.T @ V[0] @ S)
-    except np.linalg.LinAlgError:
+    nodes = np.concatenate([H[1:, :n, :n], end[None]])
+    sizes = np.abs(F[:, :, n:]).swapaxes(1, 2) @ np.sqrt(np.abs(np.diagonal(nodes, axis1=1, axis2=2)))[..., None]
+    precision = 1.0 + float(sizes.max(initial=0.0)) ** 2
+    for recur in (_recur_with_roots, _recur)[precision <= _MAX_PLAIN_PRECISION :]:
+        try:
+            V, roots, cross, start = recur(F, H, end, S)
+            break
+        except np.linalg.LinAlgError:
+            continue
+    else:
         return None
     diagonals = [np.diagonal(roots, axis1=1, axis2=2).ravel(), np.diag(start)]
-    log_det = 2.0 * float(sum(np.sum(np.log(d)) for d in diagonals))
+    log_det = 2.0 * float(sum(np.sum(np.log(np.abs(d))) for d in diagonals))
     if not np.isfinite(log_det):
         return None
     inverse_roots, inverse_root = _inverse(roots), _inverse(start)
-    inverse = inverse_roots.swapaxes(1, 2) @ inverse_roots
-    return RiccatiFactor(F, S, V, -inverse @ M[:, n:, :n], inverse, inverse_root.T @ inverse_root, log_det)
+    transposed = inverse_roots.swapaxes(1, 2)
+    gain, inverse = -transposed @ cross, transposed @ inverse_roots
+    return RiccatiFactor(F, S, V, gain, inverse, inverse_root.T @ inverse_root, log_det, precision)

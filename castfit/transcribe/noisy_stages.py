@@ -295,7 +295,7 @@ class NoisyChain:
         """Times of nodes, (K + 1,); two at the time of a jump."""
         self.jumps: dict[int, int] = {k: jumps[t] for k, t in enumerate(times[:-1]) if times[k + 1] == t}
         """Which of the timetable's changes a stage is, by stage."""
-        length = np.diff(self.times)
+        length: Array = np.diff(self.times)
         self.t, self.h = self.times[:-1, None], np.where(length > 0.0, length, 1.0)[:, None]
         flows = np.flatnonzero(length > 0.0)
         self.cubics = np.zeros((length.size, len(condition.inputs), 4))
@@ -340,8 +340,7 @@ class NoisyChain:
         # Stages of the same length, up to rounding, and with the same parameters have equal derivatives.
         keys: Any = np.arange(self.h.size)[:, None]
         if self.functions.time_invariant:
-            lengths: Any = np.round(self.h[:, 0] / self.h.max(), 11)
-            keys = np.column_stack([self.interval, lengths])
+            keys = np.column_stack([self.interval, np.round(length / length.max(), 11)])
         _, self.distinct_stages, self.slope_index = np.unique(keys, axis=0, return_index=True, return_inverse=True)
 
     @property

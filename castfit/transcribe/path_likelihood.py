@@ -44,7 +44,7 @@ _MAX_NEWTON_ITERATIONS, _MAX_STEP_HALVINGS = 60, 12
 # Largest change of a mode or, relatively, of a state: below the first it is solved; below the second, rounding errors
 # may end the iteration.
 _MODE_TOLERANCE, _ROUNDING_TOLERANCE = 1e-8, 1e-4
-_MAX_ONLY_STEP = 10.0  # size of the only step to the path of a linear model
+_MAX_ONLY_STEP = 1e3  # size of the only step to the path of a linear model, for a precision of 1
 _MULTIPLIER_RTOL = 1e-2  # accuracy of the multipliers: they change second derivatives only
 _ARMIJO_FACTOR, _MIN_DIVISOR = 1e-4, 1e-300
 
@@ -125,7 +125,7 @@ class ChainLikelihood:
             if chain.quadratic and exact_factor:
                 path = point.x + step.x, point.c + step.u, point.initial_deviations + step.initial_variables, point.z
                 lam, previous_size = step.multipliers, size
-                if size > _MAX_ONLY_STEP:  # rounding errors of a long step need a second one
+                if size * exact_factor.precision > _MAX_ONLY_STEP:  # rounding errors need a second step
                     continue
                 point = replace(point, x=path[0], c=path[1], initial_deviations=path[2])
                 ends, cost = chain.values_at(point)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import expm
+from scipy.stats import multivariate_normal
 
 import castfit as cf
 from castfit.transcribe.path_likelihood import ChainLikelihood, PathEvaluation, PathLikelihood, marginal
@@ -245,6 +246,17 @@ def test_the_gradient_of_a_nonlinear_model_is_that_of_differences():
         d = 1e-4 * np.eye(y.size)[j]
         slope = (likelihood.evaluate(y + d, starts).value - likelihood.evaluate(y - d, starts).value) / 2e-4
         assert evaluation.gradient[j] == pytest.approx(slope, rel=1e-5, abs=1e-6), j
+
+
+@pytest.mark.parametrize("sigma", [1e-2, 1e-5, 1e-8, 1e-10, 1e-12])
+def test_precise_measurements_of_a_walk_have_the_likelihood_of_independent_steps(sigma):
+    x, w = cf.symbols("x w")
+    values = np.array([0.0, 1.1, 1.9, 3.2])
+    experiment = cf.Experiment({"x": values}, time=np.arange(4), sigma=sigma, initial={"x": cf.Normal(0, 1)})
+    likelihood = likelihood_of(cf.Problem(cf.Model({x: 1 + 0.1 * w}, noises=[w]), experiment), 1.0)
+    covariance = 1.0 + 0.01 * np.minimum.outer(np.arange(4), np.arange(4)) + sigma**2 * np.eye(4)
+    exact = multivariate_normal.logpdf(values, np.arange(4.0), covariance)
+    assert -likelihood.evaluate(np.empty(0), None).value == pytest.approx(exact, abs=1e-8)
 
 
 @pytest.mark.parametrize("counts", [False, True])
