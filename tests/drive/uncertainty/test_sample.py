@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from typing import Any
 
 import numpy as np
 import pytest
@@ -269,3 +270,28 @@ def test_sample_with_wrong_arguments_raises(monkeypatch):
     with refused("pip install 'castfit[sampling]'"):
         cf.sample(result)
     assert importlib.util.find_spec("emcee") is not None
+
+
+def saturating(**bounds: Any) -> cf.Result:
+    """x = 1 - exp(-k t) at times at which x is nearly 1: the likelihood does not fall as k grows."""
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: k * (1 - x)}, parameters=[k], initial={x: 0})
+    times, data = [1.0, 2.0, 3.0, 4.0], [0.97, 1.02, 0.99, 1.01]
+    parameter = cf.Parameter(2.0, scale="log", **bounds)
+    return cf.fit(
+        cf.Problem(model, cf.Experiment({"x": data}, time=times, sigma=0.03), parameters={"k": parameter}), SINGLE
+    )
+
+
+def test_improper_posterior_is_refused_by_name() -> None:
+    with pytest.raises(cf.InputError, match="the posterior of k is improper"):
+        cf.sample(saturating(), draws=40, chains=2, tune=2)
+    cf.sample(saturating(), draws=40, chains=2, tune=2, improper=True)
+    cf.sample(saturating(upper=100.0), draws=40, chains=2, tune=2)
+    cf.sample(saturating(prior=LogNormalPrior(1.0, 1.0)), draws=40, chains=2, tune=2)
+
+
+def test_theophylline_without_priors_names_the_open_rate_of_subject_9() -> None:
+    result = cf.fit(cf.problems.load("theophylline").problem, SINGLE)
+    with pytest.raises(cf.InputError, match=r"ka\[subject 9\] is improper: its log density falls by 0\.408"):
+        cf.sample(result)

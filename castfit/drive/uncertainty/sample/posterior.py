@@ -42,6 +42,10 @@ _CURVED = (
     "sampling supports only equality constraints that are linear on the estimation scale (log of quantities with "
     "scale='log'); eliminate the constraint by writing one quantity in terms of the others in the model"
 )
+_TAIL_DISTANCES_SD = np.array([10.0, 20.0, 40.0])  # standard errors at which the tails of the posterior are examined
+_MAX_TAIL_FALL = (
+    25.0  # fall of the log density at the first of them (of a normal one: 50) up to which a tail may be flat
+)
 _CURVE_STEP_SD = 0.1  # standard deviations: step by which the linearity of an equation is tested
 
 
@@ -154,6 +158,39 @@ def posterior(
         return float(-evaluation.cost + np.sum(np.where(sign != 0, sign * logs, 0.0))), evaluation.sigma.copy()
 
     return evaluate
+
+
+def find_improper(compiled_problem: CompiledProblem, result: Result) -> dict[str, float]:
+    """Find quantities along which the posterior has no finite integral, and by how much its log falls there.
+
+    The density is evaluated at 10, 20 and 40 standard errors, along each quantity with the others at their estimates or
+    on the linear path, and along directions that the data do not determine.  It has no finite integral if it falls more
+    slowly than the inverse of the distance.
+    """
+    evaluate = posterior(compiled_problem, result.theta, result.integrator)
+    lower, upper = compiled_problem.bounds
+    height, covariance = evaluate(result.theta)[0], result.root @ result.root.T
+    size = np.sqrt(np.maximum(np.diag(np.asarray(result.information)), 0.0))
+    size = np.where(size > 0.0, 1.0 / np.where(size > 0.0, size, 1.0), np.maximum(np.abs(result.theta), 1.0))
+    errors = np.sqrt(np.diag(covariance))
+    rays = [(j, row) for j, row in enumerate(np.diag(np.where(errors > 0.0, errors, size)))]
+    rays += [(j, covariance[j] / error) for j, error in enumerate(errors.tolist()) if error > 0.0]
+    rays += [(int(np.argmax(np.abs(row / size))), row / np.linalg.norm(row / size)) for row in result.undetermined]
+    improper = dict[str, float]()
+    for j, ray in rays:
+        for side in (-_TAIL_DISTANCES_SD, _TAIL_DISTANCES_SD):
+            ends = result.theta + side[:, None] * ray
+            if compiled_problem.names[j] in improper or ((ends < lower) | (ends > upper)).any():
+                continue
+            falls = height - np.array([evaluate(theta)[0] for theta in ends[:2]])
+            if falls[0] > _MAX_TAIL_FALL or not falls[1] - falls[0] < np.log(
+                _TAIL_DISTANCES_SD[1] / _TAIL_DISTANCES_SD[0]
+            ):
+                continue
+            far_fall = height - evaluate(ends[2])[0] - falls[0]
+            if far_fall < np.log(_TAIL_DISTANCES_SD[2] / _TAIL_DISTANCES_SD[0]):
+                improper[compiled_problem.names[j]] = float(max(falls[0], 0.0))
+    return improper
 
 
 def jacobian_signs(compiled_problem: CompiledProblem) -> Array:

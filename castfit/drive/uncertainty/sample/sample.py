@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, option_mistakes, rng_mistakes, within_reason
+from castfit._support.arguments import is_count, is_one_of, option_mistakes, rng_mistakes, within_reason
 from castfit._support.arrays import Array
 from castfit._support.process_pool import lost_task_status
 from castfit._support.status import InputError, Status, raise_if_mistakes
@@ -34,7 +34,7 @@ from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
 from castfit.drive.uncertainty.inputs import as_seed, solved_problem
-from castfit.drive.uncertainty.sample.posterior import posterior, whitening_transform
+from castfit.drive.uncertainty.sample.posterior import find_improper, posterior, whitening_transform
 from castfit.drive.uncertainty.sample.result import SampleResult
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.result import Result
@@ -47,6 +47,10 @@ _BY_STEP = ("thetas", "logs", "sigmas", "is_accepted")
 # Seconds after which the next chain runs: a run that is stopped early has draws of all chains.
 _CHAIN_TIME_SLICE_SECONDS = 5.0
 _MAX_START_DRAWS = 200  # draws for the start of one walker
+_IMPROPER = (
+    "the posterior of {0} is improper: its log density falls by {1:.3g} up to 10 standard errors, and from there to 40 "
+    "more slowly than the inverse of the distance. Set bounds or a prior of {0}, or pass improper=True"
+)
 _INSTALL = "sampling needs the packages emcee and arviz; install them by: pip install 'castfit[sampling]'"
 
 
@@ -94,6 +98,7 @@ def sample(
     chains: int = 4,
     tune: int | None = None,
     walkers: int | None = None,
+    improper: bool = False,
     rng: int | np.random.Generator = 0,
     workers: int | Executor = 1,
     max_time: float = np.inf,
@@ -125,6 +130,9 @@ def sample(
         Steps of each walker that are discarded; by default half of the kept steps, and with `draws` at least 20.
     walkers : int, optional
         Walkers of each chain; an even number, by default 10.
+    improper : bool
+        Whether to draw although the posterior has no finite integral.  By default castfit examines its tails along
+        every quantity and every direction that the data do not determine, and names a quantity whose tail is flat.
     rng : int or numpy.random.Generator
         Numbers do not depend on `workers`.
     workers : int or concurrent.futures.Executor
@@ -145,8 +153,8 @@ def sample(
     Raises
     ------
     InputError
-        For misuse, for equations that are not linear, and if the extra is not installed, with the command that installs
-        it.
+        For misuse, for an improper posterior, for equations that are not linear, and if the extra is not installed,
+        with the command that installs it.
 
     Examples
     --------
@@ -168,10 +176,13 @@ def sample(
         ("walkers", walkers, walkers is None or (is_count(walkers, 4, max_count) and walkers % 2 == 0),
          f"expected an even number from 4 to {max_count}"),
     )  # fmt: skip
+    mistakes += option_mistakes(("improper", improper, is_one_of(improper, True, False), "pass True or False"))
     mistakes += seed_mistakes + run.mistakes()
     if find_spec("emcee") is None or find_spec("arviz") is None:
         mistakes.append(_INSTALL)
     raise_if_mistakes("sample", mistakes)
+    flat_tails = {} if improper else find_improper(compiled_problem, result)
+    raise_if_mistakes("sample", [_IMPROPER.format(name, fall) for name, fall in flat_tails.items()])
     run, seed = run.with_plain_numbers(), as_seed(rng)
     count, each = int(chains), _DEFAULT_WALKERS if walkers is None else int(walkers)
     n_retained = max(-(-int(_DEFAULT_DRAWS if draws is None else draws) // (count * each)), 2)
