@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -129,10 +129,17 @@ def read_json(where: str, path: Any) -> Any:
         raise InputError(where, [f"'{path}' is not a JSON file: {error}"]) from None
 
 
+def check_shapes(shapes: Iterable[tuple[str, Any, tuple[int, ...]]]) -> None:
+    """Check the shapes of arrays, of which names come first; ValueError if one differs."""
+    for name, array, shape in shapes:
+        if np.shape(array) != shape:
+            raise ValueError(f"{name} has the shape {np.shape(array)} instead of {shape}")
+
+
 def load_record(kind: Any, path: Any, marker: str, version: int, **extra_fields: Any) -> Any:
     """Read a file of `write_record` with extra fields that no file holds; InputError if it is damaged.
 
-    A method `summary` of the record must work.
+    A method `use_all` of the record must work.
     """
     where, content = f"{kind.__name__}.load", read_json(f"{kind.__name__}.load", path)
     if not isinstance(content, dict) or content.pop(marker, None) != version:
@@ -142,7 +149,7 @@ def load_record(kind: Any, path: Any, marker: str, version: int, **extra_fields:
     raise_if_mistakes(where, [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
     try:
         record = kind(**rebuild_fields(kind, content), **extra_fields)
-        record.summary()
+        record.use_all()
         return record
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise InputError(where, [f"'{path}' is damaged: {error}"]) from None

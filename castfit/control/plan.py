@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.json_codec import load_record, write_record
+from castfit._support.json_codec import check_shapes, load_record, write_record
 from castfit._support.public_names import public
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import one_line
@@ -256,6 +256,15 @@ class Plan(TabularReport):
             If the file is not a saved plan, is damaged, or has an unsupported format.
         """
         return load_record(cls, path, "castfit_plan", FORMAT, planner=None, solution=None)
+
+    def use_all(self) -> None:
+        """Compute all that needs no program; an error shows that entries of a file do not fit together."""
+        n = self.times.size
+        check_shapes([("times", self.times, (n,)), *((k, np.atleast_2d(x)[0], (n,)) for k, x in self.states.items())])
+        check_shapes((name, change, self.inputs[name].values.shape) for name, change in self.undetermined.items())
+        if missing := {*self.purpose.chosen} - {*self.inputs}:
+            raise ValueError(f"inputs lacks {', '.join(sorted(missing))}")
+        self.summary()
 
     def bounds_of(self, name: str) -> tuple[float, ...]:
         """Return the finite bounds of a free input, or of a single state along the horizon."""

@@ -363,15 +363,15 @@ def with_correlations(problem: Posable, estimates: CorrelationEstimates | None) 
     )
 
 
-def kind_mistakes(problem: Any, *, may_be_fixed: bool = False) -> list[str]:
+def kind_mistakes(problem: Any, *, may_be_fixed: bool = False, may_be_noisy: bool = False) -> list[str]:
     """Describe mistakes that rule out a least-squares search: not a problem, a model with noises, or nothing estimated.
 
-    A fit that only evaluates (`may_be_fixed`) needs nothing free.
+    A fit that only evaluates (`may_be_fixed`) needs nothing free; a result of a model with noises `may_be_noisy`.
     """
     if not isinstance(problem, (Problem, CompiledProblem)):
         return [f"problem is {shorten_repr(problem)}; give a Problem"]
     noises = problem.posed.model.noises
-    if noises:
+    if noises and not may_be_noisy:
         return [f"the model has noises ({', '.join(noises)}), which only fit(problem) estimates, with the path"]
     if problem.names or may_be_fixed:
         return []

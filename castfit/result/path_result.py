@@ -19,7 +19,7 @@ from scipy import special
 
 from castfit._support.arguments import is_count, read_level, read_reals, rng_mistakes, shorten_repr
 from castfit._support.arrays import Array
-from castfit._support.json_codec import load_record, write_record
+from castfit._support.json_codec import check_shapes, load_record, write_record
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import join_limited, one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes, suggest, unknown_names
@@ -511,6 +511,19 @@ class PathResult(TabularReport):
         """
         return load_record(cls, path, "castfit_path_result", FORMAT, problem=None)
 
+    def use_all(self) -> None:
+        """Compute all that needs no problem; an error shows that entries of a file do not fit together."""
+        n = len(self.names)
+        check_shapes([("y", self.y, (n,)), ("log", self.log, (n,)), ("covariance", self.covariance, (n, n))])
+        for name, track in self.tracks.items():
+            innovations, m, k = self.innovations[name], track.times.size, len(track.names)
+            size = innovations.times.size, len(innovations.outputs)
+            check_shapes([("times", track.times, (m,)), ("values", track.values, (m, k))])
+            check_shapes([("deviations", track.deviations, (m, k)), ("innovations", innovations.times, size[:1])])
+            check_shapes((part, getattr(innovations, part), size) for part in ("values", "expected", "deviation"))
+        self.summary()
+        self.confidence_intervals()
+
     def with_problem(self, problem: Posable) -> PathResult:
         """Return the result together with the problem that it answers, after loading.
 
@@ -519,7 +532,7 @@ class PathResult(TabularReport):
         InputError
             If it is another problem.
         """
-        raise_if_mistakes("with_problem", kind_mistakes(problem, may_be_fixed=True))
+        raise_if_mistakes("with_problem", kind_mistakes(problem, may_be_fixed=True, may_be_noisy=True))
         differences = describe_differences(dict(self.question), question(problem))
         raise_if_mistakes(
             "with_problem",

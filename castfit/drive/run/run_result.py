@@ -202,6 +202,10 @@ class SavedResult(RunResult):
     def _restored(cls, header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Self | None:
         """Build a result from the lines of a file; return None if they are not a result."""
 
+    def use_all(self) -> None:
+        """Compute all that needs no problem, which raises an error if entries of the file do not fit together."""
+        self.summary()
+
     def save(self, path: str | Path) -> None:
         """Write the result without its problem.  The file is a checkpoint that a later run can continue."""
         write(path, self.header or {"driver": self._driver}, self._records())
@@ -219,6 +223,8 @@ class SavedResult(RunResult):
         is_same_driver = header is not None and header.get("driver") == cls._driver
         with checkpoint_guard(f"{cls.__name__}.load", path):
             result = cls._restored(header, records) if header is not None and is_same_driver else None
+            if result is not None:
+                result.use_all()
         if result is None:
             raise InputError(
                 f"{cls.__name__}.load", [f"'{path}' does not contain {cls._contents}; choose another file"]

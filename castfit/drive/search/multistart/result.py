@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.json_codec import rebuild_value
+from castfit._support.json_codec import check_shapes, rebuild_fields, rebuild_value
 from castfit._support.progress_line import duration
 from castfit._support.public_names import public
 from castfit._support.renamed import with_old_names
@@ -274,7 +274,7 @@ class MultistartResult(SearchResult, SavedResult):
         plan, initial_starts = checkpoint_state.plan, checkpoint_state.plan.starts_by_name
         rows = {i: StartRow(i, start) for i, start in enumerate(initial_starts)} | checkpoint_state.rows
         message = f"Loaded from a checkpoint: {sum(row.finished for row in rows.values())} starts finished."
-        end = checkpoint_state.end or {"message": message, "time": np.nan}
+        end = rebuild_fields(cls, checkpoint_state.end or {"message": message, "time": np.nan})
         labels = {"transcription": plan.transcription, "solver": plan.solver}
         merit = plan.merit or ObjectiveMeasure(objective_measure(rows.values()), floor=plan.floor)
         return cls.from_rows(
@@ -286,6 +286,11 @@ class MultistartResult(SearchResult, SavedResult):
             **end,
             **labels,
         )
+
+    def use_all(self) -> None:
+        """Compute all that needs no problem."""
+        self.summary()
+        check_shapes((key, column, (len(self.starts),)) for key, column in self.table.items())
 
     def summary(self) -> str:
         """Return the text that `print` shows."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from castfit._support.arguments import read_real, shorten_repr
 from castfit._support.arrays import Array
-from castfit._support.json_codec import rebuild_fields, rebuild_value
+from castfit._support.json_codec import check_shapes, rebuild_fields, rebuild_value
 from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.status import InputError, suggest
@@ -414,6 +414,15 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
         return cls(
             profiles={p.name: p for p in profiles}, best=rebuild_value(Result, content["best"]), header=header, **end
         )
+
+    def use_all(self) -> None:
+        """Compute all that needs no problem."""
+        for profile in self.profiles.values():
+            for branch in profile.branches:
+                shape = branch.c.size, len(profile.names)
+                check_shapes([("theta", branch.theta, shape), ("log", profile.log, shape[1:])])
+                check_shapes((part, getattr(branch, part), shape[:1]) for part in ("c", "delta", "slope"))
+        self.summary()
 
     def _sheet(self, level: float | None = None) -> TextTable:
         rows: list[tuple[str, ...]] = []

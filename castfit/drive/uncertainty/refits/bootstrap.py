@@ -26,7 +26,7 @@ from castfit._support.arguments import (
     within_reason,
 )
 from castfit._support.arrays import Array
-from castfit._support.json_codec import rebuild_value
+from castfit._support.json_codec import check_shapes, rebuild_value
 from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names
 from castfit._support.reprs import join_limited
@@ -243,6 +243,11 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
         )
         message = f"Loaded from a file: {len(rows_by_index)} of {len(rows)} data sets were fitted."
         return cls(rebuild_value(Result, first_record["result"]), first_record["kind"], rows, message, np.nan, header)
+
+    def use_all(self) -> None:
+        """Compute all that needs no problem."""
+        self.summary()
+        check_shapes((f"row {r.index}", r.theta, (len(self.result.names),)) for r in self.rows if r.success)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
