@@ -9,11 +9,19 @@ from typing import Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import option_mistakes, read_mapping, read_reals, reads_as_number, shorten_repr
+from castfit._support.arguments import (
+    describe_non_numbers,
+    option_mistakes,
+    read_mapping,
+    read_reals,
+    reads_as_number,
+    shorten_repr,
+)
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.experiment.experiment import Experiment
 from castfit.experiment.measurements import is_frame
 
+_EVENT_COLUMNS = ("EVID", "AMT")  # of NONMEM, whose rows are doses where these are not 0
 _BY_NAME = ("initial", "parameters", "inputs")  # options in which the name of a column means its value
 
 
@@ -94,9 +102,16 @@ def experiments_from(
         for role, c in columns.items()
         if c not in column_names
     ]
+    mistakes += [
+        f"{role} and {other} are both column '{c}'; pass different columns"
+        for other, role in (("output", "value"), ("time", "value"), ("sigma", "value"), ("time", "output"),
+                            ("value", "experiment"), ("time", "experiment"))
+        if role in columns and (c := columns[role]) == columns.get(other)
+    ]  # fmt: skip
     repeated_names = [c for c in dict.fromkeys(column_names) if column_names.count(c) > 1]
     mistakes += [f"the table has several columns '{c}'; rename them, or leave all but one out" for c in repeated_names]
     raise_if_mistakes("experiments_from", mistakes)
+    mistakes += _event_mistakes(frame, {*columns.values(), *_mapped_columns(options)})
     frame = frame[frame[value].notna()]
     mistakes += [] if len(frame) else [f"column '{value}' holds no value"]
     for role in ("output", "time", "experiment"):  # pandas would leave such rows out without a word
@@ -104,6 +119,12 @@ def experiments_from(
         if len(empty_rows):
             place = f"index {empty_rows[0]}" + (f", and {len(empty_rows) - 1} more" if len(empty_rows) > 1 else "")
             mistakes.append(f"column '{columns[role]}' is empty at {place}, where a value is; fill it, or drop the row")
+    for role in ("value", "sigma", "time"):
+        column = frame[columns[role]] if role in columns else []
+        n_invalid = sum(not reads_as_number(cell) for cell in column)
+        if n_invalid and (role != "time" or n_invalid < len(column)):  # a column of times may hold dates
+            text = f"{n_invalid} of {len(column)} values that are no numbers, {describe_non_numbers(column)}"
+            mistakes.append(f"column '{columns[role]}' contains {text}; give numbers, and NaN for missing values")
     raise_if_mistakes("experiments_from", mistakes)
     numbers = {c: _but_odd(frame[c]) for c in (value, time, *([sigma] if isinstance(sigma, str) else []))}
     frame = frame.assign(**numbers)
@@ -144,6 +165,26 @@ def _read(table: Any, names: Sequence[str]) -> Any:
         [] if is_frame(table) else [f"table is {shorten_repr(table)}; give a DataFrame, or a CSV file"],
     )
     return table
+
+
+def _mapped_columns(options: Mapping[str, Any]) -> list[str]:
+    """Return the columns whose values are options."""
+    mappings = [options[key] for key in _BY_NAME if isinstance(options.get(key), Mapping)]
+    return [entry for mapping in mappings for entry in mapping.values() if isinstance(entry, str)]
+
+
+def _event_mistakes(frame: Any, used_columns: set[str]) -> list[str]:
+    """Return an error message if rows are doses or other events, which no experiment would have."""
+    columns = [c for c in frame.columns if c.upper() in _EVENT_COLUMNS and c not in used_columns]
+    is_event = [
+        any(reads_as_number(cell) and np.isfinite(float(cell)) and float(cell) for cell in row)
+        for row in frame[columns].itertuples(index=False)
+    ]
+    if not any(is_event):
+        return []
+    where = f"{sum(is_event)} rows, the first at index {frame.index[is_event.index(True)]}"
+    remedy = "drop these rows, and pass the doses as each=lambda name: {'events': cf.Doses(...)}"
+    return [f"{' and '.join(columns)} mark doses or other events in {where}, which would be lost; {remedy}"]
 
 
 def _but_odd(column: Any) -> Any:

@@ -81,10 +81,55 @@ def test_a_cell_that_is_no_number_is_named(kind):
     table.loc[3, "value"], table.loc[3, "t"] = "2,2", "1 h"
     table["sd"] = LONG["sd"]
     with refused(
-        "B: the times of 'x' contain a value that is not a real number: '1 h' at index 3; give real numbers",
-        "B: 'x' contains a value that is not a real number: '2,2' at index 3; give numbers, and NaN for missing values",
+        "column 'value' contains 1 of 6 values that are no numbers, '2,2' at index 3; give numbers",
+        "column 't' contains 1 of 6 values that are no numbers, '1 h' at index 3; give numbers",
     ):
         cf.experiments_from(table, **COLUMNS, experiment="subject", sigma="sd")
+
+
+def test_a_column_of_text_gives_one_message_with_a_count():
+    table = pd.concat([LONG.assign(subject=f"p{i}") for i in range(40)], ignore_index=True)
+    with refused(f"column 'value' contains {len(table)} of {len(table)} values that are no numbers"):
+        cf.experiments_from(table.assign(value="BLQ"), **COLUMNS, experiment="subject", sigma="sd")
+    mixed = table.assign(value=["BLQ", *table["value"][1:]])
+    with refused("column 'value' contains 1 of 240 values that are no numbers, 'BLQ' at index 0"):
+        cf.experiments_from(mixed, **COLUMNS, experiment="subject")
+    for sigma in ("sd", None):
+        assert len(cf.experiments_from(table, **COLUMNS, experiment="subject", sigma=sigma)) == 40
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"output": "value"}, "value and output are both column 'value'"),
+        ({"time": "value"}, "value and time are both column 'value'"),
+        ({"sigma": "value"}, "value and sigma are both column 'value'"),
+        ({"time": "what"}, "output and time are both column 'what'"),
+        ({"experiment": "value"}, "experiment and value are both column 'value'"),
+    ],
+)
+def test_one_column_for_two_roles_is_refused(changes, message):
+    with refused(message):
+        cf.experiments_from(LONG, **{**COLUMNS, **changes})
+
+
+@pytest.mark.parametrize("dot", [np.nan, "."])
+@pytest.mark.parametrize("columns", [["EVID", "AMT"], ["AMT"], ["evid"]])
+def test_doses_of_nonmem_tables_are_not_dropped(columns, dot):
+    """The same table without its rows of doses is read, and the doses are passed by `each`."""
+    table = LONG.astype({"value": object}).assign(EVID=0, AMT=0.0, evid=0)
+    dose = {"t": 0.0, "what": "x", "value": np.nan, "subject": "A", "EVID": 1, "AMT": 100.0, "evid": 1}
+    table = pd.concat([pd.DataFrame([dose, dose]), table.assign(AMT=dot)], ignore_index=True)
+    kept = [c for c in table.columns if c not in {"EVID", "AMT", "evid"} - {*columns}]
+    with refused(f"{' and '.join(columns)} mark doses or other events in 2 rows, the first at index 0"):
+        cf.experiments_from(table[kept], **COLUMNS, experiment="subject")
+    doses = {"events": cf.Doses("x", 100.0, 0.5)}
+    experiments = cf.experiments_from(table[kept][2:], **COLUMNS, experiment="subject", each=lambda _: doses)
+    assert [len(e.events) for e in experiments] == [1, 1]
+    if columns == ["AMT"]:  # which is a start here, and lost nowhere
+        started = table[kept].assign(AMT=100.0)
+        (first, _) = cf.experiments_from(started, **COLUMNS, experiment="subject", initial={"x": "AMT"})
+        assert first.initial["x"] == 100.0
 
 
 def test_particulars_of_each():
