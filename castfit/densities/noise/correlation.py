@@ -164,7 +164,7 @@ def time_mistakes(label: str, time: Any) -> list[str]:
 def read_covariance(label: str, matrix: Any, mistakes: list[str]) -> Array | None:
     """Read a covariance matrix, which is symmetric and positive definite."""
     C = read_reals(matrix)
-    if C is None or C.ndim != 2 or C.shape[0] != C.shape[1] or not np.isfinite(C).all():
+    if C is None or C.ndim != 2 or C.shape[0] != C.shape[1] or not (C.size and np.isfinite(C).all()):
         mistakes.append(f"{label} is {shorten_repr(matrix)}; give a square matrix of finite numbers")
         return None
     deviation = np.sqrt(np.abs(np.diag(C)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +88,7 @@ def limits_mistakes(problem: Posable, limits: Any) -> list[str]:
         if name not in quantities:
             mistakes.append(f"limits has the name '{name}', which is not estimated: {suggest(name, quantities)}")
             continue
-        q, ends = quantities[name], read_reals(pair)
+        q, ends = quantities[name], None if isinstance(pair, Iterator) else read_reals(pair)
         if ends is None or ends.shape != (2,) or not ends[0] <= ends[1] or not np.isfinite(ends).all():
             mistakes.append(f"the limits of '{name}' are {shorten_repr(pair)}; expected (lower, upper)")
         elif ends[0] < q.lower or ends[1] > q.upper:
