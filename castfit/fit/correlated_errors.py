@@ -33,6 +33,7 @@ from castfit._support.status import Status
 from castfit.densities.noise.correlation import CorrelationEstimates, CrossOutputCorrelation, TimeCorrelation
 from castfit.fit.refinement import RefinedFit, RefinementProblem
 from castfit.problem.compiled_problem import CompiledProblem
+from castfit.problem.response_dependencies import without_dependencies
 from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES
 from castfit.result.residuals import groups
 from castfit.result.result import Result
@@ -58,7 +59,7 @@ class CorrelatedErrors(RefinedFit):
     subject = "errors that depend on each other"
 
     def __init__(self, question: RefinementProblem) -> None:
-        self.problem = question.problem
+        self.problem, self.dependencies = without_dependencies(question.problem)
         self.correlations = self.problem.posed.correlations
         self.labels = tuple(
             dict.fromkeys(c.label for c in self.correlations if isinstance(c, TimeCorrelation) and c.label)
@@ -102,7 +103,7 @@ class CorrelatedErrors(RefinedFit):
 
     def conclude(self, answer: Result) -> Result:
         """Return the result with the estimated error correlations."""
-        messages = list(self.notes)
+        messages = [self.dependencies] * bool(self.dependencies) + self.notes
         if self.estimates is None or self.notes:
             messages += ["The errors were still treated as independent."] if not answer.success else []
         elif answer.success and not self.is_converged:
@@ -111,6 +112,8 @@ class CorrelatedErrors(RefinedFit):
         if not answer.success and (estimates.times or estimates.joint):
             messages.append("The error correlation is that of an intermediate iteration.")
         status = Status.DIVERGING if self.notes and answer.success else answer.status
+        if answer.success and self.estimates is not None and not (self.is_converged or self.notes):
+            status = Status.MAX_ITERATIONS
         n_extra = len(self.labels) + (len(self.joint) * (len(self.joint) + 1) // 2 - 1 if self.joint else 0)
         log_n_data = np.log(answer.n_data)
         result = answer.with_status(

@@ -358,6 +358,10 @@ def with_correlations(problem: Posable, estimates: CorrelationEstimates | None) 
     """Return the problem with numbers for how errors depend on each other, where these were to be estimated."""
     if estimates is None or not (estimates.times or estimates.joint or estimates.sigma):
         return problem
+    if not {*estimates.joint} <= {*problem.posed.outputs}:  # the fit used combinations of the outputs
+        from castfit.problem.response_dependencies import without_dependencies
+
+        problem, _ = without_dependencies(problem)
     return (
         problem.posed.with_errors(estimates) if estimates.sigma is None else problem.posed.with_sigma(estimates.sigma)
     )
