@@ -137,6 +137,7 @@ def folder() -> Path:
     result().save(place / "result.json")
     result_of("plan").save(place / "plan.json")
     noisy().save(place / "path.json")
+    result_of("mixed_effects").save(place / "population.json")
     result_of("multistart").save(place / "multistart.json")
     result_of("profiles").save(place / "profiles.json")
     result_of("bootstrap").save(place / "bootstrap.json")
@@ -350,7 +351,9 @@ add_methods("PathResult", noisy, confidence_intervals={}, laplace_check={"draws"
             path={"name": "x"}, plot=P("p.png"), predict={"times": [1.0]}, report=P("p.html"), save=P("q.json"),
             load=P("path.json"), with_problem=lambda: {"problem": noisy().problem})  # fmt: skip
 add_methods("MixedEffectsResult", lambda: result_of("mixed_effects"), confidence_intervals={}, predict={"times": [1.0]},
-            plot=P("m.png"), with_problem=lambda: {"problem": crowd()})  # fmt: skip
+            plot=P("m.png"), with_problem=lambda: {"problem": crowd()}, to_frame={}, report=P("m.html"),
+            save=P("m.json"), load=lambda: {"path": folder() / "population.json", "problem": crowd(),
+                                            "population": cf.Population({"k": cf.Individual()})})  # fmt: skip
 add_methods("Plan", lambda: result_of("plan"), again={"initial": {"x": 0.5}}, bounds_of={"name": "u"}, plot=P("l.png"),
             report=P("l.html"), save=P("l.json"), load=P("plan.json"))  # fmt: skip
 add_methods("MultistartResult", lambda: result_of("multistart"), plot=P("w.png"), report=P("w.html"), save=P("w.json"),

@@ -203,7 +203,7 @@ _KIND_CHECKS: dict[str, Callable[[Any], bool]] = {
 
 def _has_kind(value: Any, annotation: Any, names: Mapping[str, Any]) -> bool | None:
     """Check a value against an annotation; None if the annotation has unknown names.  Entries are not checked."""
-    if annotation is Any or getattr(annotation, "_is_protocol", False):
+    if annotation in (Any, inspect.Parameter.empty) or getattr(annotation, "_is_protocol", False):
         return None
     if isinstance(annotation, type):
         return isinstance(value, annotation)

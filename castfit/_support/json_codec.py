@@ -20,7 +20,7 @@ from typing import Any, Union, cast, get_args, get_origin
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.arguments import shorten_repr
+from castfit._support.arguments import is_one_of, shorten_repr
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit._support.whole_files import read_bytes, write_atomically
 
@@ -113,9 +113,11 @@ def rebuild_value(kind: Any, entry: Any) -> Any:
     return entry
 
 
-def write_record(path: str | os.PathLike[str], marker: str, version: int, record: Any, *, without: Any = ()) -> None:
-    """Write the fields of a dataclass as JSON; the marker holds the version of the format."""
-    values = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in without}
+def write_record(
+    path: str | os.PathLike[str], marker: str, version: int, record: Any, *, without: Any = (), **entries: Any
+) -> None:
+    """Write the fields of a dataclass and further entries as JSON; the marker holds the version of the format."""
+    values = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in without} | entries
     write_atomically(path, [(json.dumps({marker: version, **to_jsonable(values)}, allow_nan=False) + "\n").encode()])
 
 
@@ -142,7 +144,7 @@ def load_record(kind: Any, path: Any, marker: str, version: int, **extra_fields:
     A method `use_all` of the record must work.
     """
     where, content = f"{kind.__name__}.load", read_json(f"{kind.__name__}.load", path)
-    if not isinstance(content, dict) or content.pop(marker, None) != version:
+    if not isinstance(content, dict) or not is_one_of(content.pop(marker, None), version):
         raise InputError(where, [f"'{path}' contains no {kind.__name__} of format {version}; choose another file"])
     content = {name: value for name, value in cast("dict[str, Any]", content).items() if name not in extra_fields}
     absent = [f.name for f in fields(kind) if f.default is MISSING and f.name not in {**content, **extra_fields}]

@@ -8,12 +8,13 @@ the sections of a page, then ``result_sections.py``.
 
 from castfit._support.arguments import CallGuard
 from castfit.report.cards import card
-from castfit.report.plan_page import plan_report
+from castfit.report.plan_page import plan_report, population_report
 from castfit.report.report import report
 
 plan_report = CallGuard(plan_report, "report")(
     plan_report
 )  # methods pass their options on: which there are is known here
+population_report = CallGuard(population_report, "report")(population_report)
 report = CallGuard(report, "report")(report)
 
-__all__ = ["card", "plan_report", "report"]
+__all__ = ["card", "plan_report", "population_report", "report"]

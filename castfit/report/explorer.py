@@ -7,23 +7,22 @@ hand, sees at once what a parameter does.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
 from scipy.special import fdtri
 
-from castfit._support.arguments import describe_rejected, shorten_repr
+from castfit._support.arguments import describe_rejected
 from castfit._support.status import CastfitError, raise_if_mistakes
-from castfit._support.whole_files import folder_mistakes, write_atomically
+from castfit._support.whole_files import write_atomically
 from castfit.integrate import IntegratorOptions
 from castfit.problem.parameter_map import MappedExpressions
 from castfit.problem.problem import Problem
 from castfit.report.javascript import script, unknown_operations
-from castfit.report.markup import Markup, joined, tag
-from castfit.report.page import asset, frame
+from castfit.report.markup import Markup, joined, json_block, tag
+from castfit.report.page import asset, frame, page_mistakes
 from castfit.result.result import Result
 from castfit.simulate.simulate import SimulationRequest, paths
 
@@ -69,17 +68,9 @@ def explore(found: Problem | Result, path: str | Path, *, title: str = "") -> Pa
     >>> cf.explore(problem, "model.html").name  # doctest: +SKIP
     'model.html'
     """
-    mistakes: list[str] = []
-    argument: Any = found
+    mistakes, argument = page_mistakes(path, title=title), cast("Any", found)
     if not isinstance(argument, (Problem, Result)):
         mistakes.append(f"the first argument is {describe_rejected(argument, 'pass a Problem or a Result')}")
-    path_argument: Any = path
-    if not isinstance(path_argument, (str, Path)) or Path(path_argument).suffix.lower() not in (".html", ".htm"):
-        mistakes.append(f"path is {shorten_repr(path_argument)}; expected a file name that ends in .html")
-    else:
-        mistakes += folder_mistakes(path_argument)
-    if not isinstance(title, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        mistakes.append(f"title is {shorten_repr(title)}; expected text")
     problem = found.problem if isinstance(found, Result) else found
     if problem is None:
         mistakes.append("the loaded result has no model; call result.with_problem(problem) first")
@@ -145,13 +136,14 @@ class _PageFunctions:
 
 def _page(compiled_problem: CompiledProblem, result: Result | None, title: str) -> str:
     functions = _PageFunctions()
-    spec = json.dumps(_specification(compiled_problem, result, functions), allow_nan=False, separators=(",", ":"))
+    spec = json_block(_specification(compiled_problem, result, functions))
     model = ",\n".join(f"{name}:{code}" for name, code in functions.code.items())
-    code = f"const SPEC={spec};\nconst MODEL={{\n{model}\n}};\n".replace("</", "<\\/")
+    code = f'const SPEC=JSON.parse(document.getElementById("spec").textContent);\nconst MODEL={{\n{model}\n}};\n'
     body = [
         tag("header", tag("h1", title), tag("p", "", id="told", class_="told", role="status")),
         tag("div", tag("form", "", id="sliders", autocomplete="off"), tag("div", "", id="curves"), id="work"),
         tag("footer", "Written by castfit. The model is integrated here, in the browser; nothing is sent anywhere."),
+        tag("script", spec, type="application/json", id="spec"),
         tag("script", Markup(f"{code}{asset('explorer.js')}{asset('explorer_view.js')}")),
     ]
     return frame(title, asset("explorer.css"), joined(*body))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Iterable
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
 Content: TypeAlias = Union["Markup", str, Iterable["Content"], None]
 
@@ -20,6 +21,14 @@ class Markup(str):
 def escaped(text: object) -> Markup:
     """Turn text into HTML."""
     return Markup(html.escape(str(text), quote=True))
+
+
+def json_block(content: Any) -> Markup:
+    """Return JSON for a script element; no name in it can end the element, or open a comment."""
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)
 
 
 def joined(*parts: Content) -> Markup:

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+from castfit._support.arguments import option_mistakes, shorten_repr
 from castfit._support.version import __version__
+from castfit._support.whole_files import folder_mistakes, write_atomically
 from castfit.report.markup import Content, Markup, joined, tag
 
 
@@ -65,10 +68,22 @@ def frame(title: str, style: str, body: Markup) -> str:
     return f'<!DOCTYPE html>\n<html lang="en">\n{document}\n</html>\n'
 
 
+def page_mistakes(path: Any, **texts: Any) -> list[str]:
+    """Return error messages for a path that is no place for a page, and for titles that are no text."""
+    mistakes = option_mistakes(
+        *((name, value, isinstance(value, str), "expected text") for name, value in texts.items())
+    )
+    if not isinstance(path, (str, Path)):
+        return [*mistakes, f"path is {shorten_repr(path)}; expected a file path"]
+    if Path(path).suffix.lower() not in (".html", ".htm"):
+        return [*mistakes, f"'{path}' is not a file name of a page; it must end in .html"]
+    return mistakes + folder_mistakes(path)
+
+
 def write(path: str | Path, lead: ReportHeader, sections: Sequence[Section]) -> Path:
     """Write a page to a file, and return where it is."""
     target = Path(path)
-    target.write_text(page(lead, sections), encoding="utf-8")
+    write_atomically(target, [page(lead, sections).encode()])
     return target
 
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from castfit._support.arguments import option_mistakes, read_mapping, shorten_repr
+from castfit._support.arguments import read_mapping, shorten_repr
 from castfit._support.status import raise_if_mistakes
-from castfit._support.whole_files import folder_mistakes
 from castfit.drive.model_comparison.selection_result import SelectionResult
 from castfit.drive.search.compare.result import ComparisonResult
 from castfit.drive.search.incremental.result import IncrementalResult
@@ -20,7 +19,7 @@ from castfit.drive.search.scatter.result import ScatterResult
 from castfit.report import path_sections, result_sections, run_sections
 from castfit.report.figures import is_picture
 from castfit.report.markup import joined, tag
-from castfit.report.page import ReportHeader, Section, write
+from castfit.report.page import ReportHeader, Section, page_mistakes, write
 from castfit.report.problem_sections import question
 from castfit.report.result_sections import Figures
 from castfit.result.interval_ends import with_interval_checks
@@ -76,19 +75,10 @@ def report(
         If there is nothing to report, or the path is no place for a page.
     """
     text_options = {"title": title, "notes": notes, "command": command, "source": source}
-    mistakes = option_mistakes(
-        *((name, value, _is_text(value), "expected text") for name, value in text_options.items())
-    )
+    mistakes = page_mistakes(path, **text_options)
     argument: Any = found
     if not isinstance(argument, Reportable):
         mistakes.append(f"the first argument is {shorten_repr(argument)}; expected the result of a fit or of a search")
-    path_argument: Any = path
-    if not isinstance(path_argument, (str, Path)):
-        mistakes.append(f"path is {shorten_repr(path_argument)}; expected a file path")
-    elif Path(path_argument).suffix.lower() not in (".html", ".htm"):
-        mistakes.append(f"'{path_argument}' is not a file name of a page; it must end in .html")
-    else:
-        mistakes += folder_mistakes(path_argument)
     further_content = read_mapping("further", further, mistakes)
     mistakes += [
         f"further['{name}'] is {shorten_repr(entry)}; expected text, a figure, or an object with summary() and plot()"

@@ -32,12 +32,13 @@ def run(code):
 
 def computed(page, points):
     """Return what a page computes at points: curves, objective, where an integration stopped."""
-    code = re.search(r"<script>(.*)</script>", page.read_text(encoding="utf-8"), re.DOTALL)[1]
+    code = re.search(r"<script>const SPEC=.*?;(.*)</script>", page.read_text(encoding="utf-8"), re.DOTALL)[1]
+    code = f"const SPEC={json.dumps(specification(page))};{code}"
     return run(f"{code}\nconsole.log(JSON.stringify({json.dumps(points)}.map(everything)))"), specification(page)
 
 
 def specification(page):
-    return json.loads(re.search(r"const SPEC=(.*?);\n", page.read_text(encoding="utf-8"))[1])
+    return json.loads(re.search(r'id="spec">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
 
 
 def natural(problem, theta):

@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from tests.bad_inputs import noisy, result, result_of
+from tests.bad_inputs import crowd, noisy, result, result_of
 
 JUNK = [None, 5, -1, 1.5, "x", "", [], {}, [1, 2], {"__float__": "nan"}, {"__array__": [1.0, 2.0], "__shape__": [2]},
         {"__array__": [], "__shape__": [0]}, True]  # fmt: skip
+
+
+def load_population(path: Path) -> cf.MixedEffectsResult:
+    return cf.MixedEffectsResult.load(path, crowd(), cf.Population({"k": cf.Individual()}))
+
+
+IS_ONE_DOCUMENT = ("Result", "Plan", "PathResult", "MixedEffectsResult")
 USES: dict[str, tuple[Callable[[], Any], Any, list[Callable[[Any], Any]]]] = {
     "Result": (result, cf.Result.load,
                [lambda r: r.summary(), repr, lambda r: r.confidence_intervals(), lambda r: r.to_frame()]),
@@ -23,6 +30,9 @@ USES: dict[str, tuple[Callable[[], Any], Any, list[Callable[[Any], Any]]]] = {
     "PathResult": (noisy, cf.PathResult.load,
                    [lambda r: r.summary(), repr, lambda r: r.path("x").values, lambda r: r.confidence_intervals(),
                     lambda r: r.predict()]),
+    "MixedEffectsResult": (lambda: result_of("mixed_effects"), load_population,
+                           [lambda r: r.summary(), repr, lambda r: r.predict([1.0]), lambda r: r.to_frame(),
+                            lambda r: r.table]),
     "Profiles": (lambda: result_of("profiles"), cf.Profiles.load,
                  [lambda p: p.summary(), repr, lambda p: p.limits(), lambda p: p.plot("profiles.png")]),
     "MultistartResult": (lambda: result_of("multistart"), cf.MultistartResult.load,
@@ -60,7 +70,7 @@ def faults(kind: str, folder: Path, count: int) -> list[str]:
     file, rng = folder / "file.json", np.random.default_rng(0)
     make().save(file)
     lines = file.read_text(encoding="utf-8").splitlines()
-    is_lines = kind not in ("Result", "Plan", "PathResult")
+    is_lines = kind not in IS_ONE_DOCUMENT
     documents = [json.loads(line) for line in lines] if is_lines else [json.loads("\n".join(lines))]
     for document in documents if is_lines else []:
         document.pop("crc32", None)  # a forger would drop it too
@@ -105,4 +115,4 @@ def test_files_that_were_cut_are_refused(kind: str, tmp_path: Path) -> None:
             load(tmp_path / "file.json").summary()  # a checkpoint is read as far as it goes
         except cf.InputError:
             continue
-        assert kind not in ("Result", "Plan", "PathResult")
+        assert kind not in IS_ONE_DOCUMENT

@@ -29,6 +29,7 @@ from castfit.drive.population.covariance import Covariance
 from castfit.drive.population.spec import Individual, Population
 from castfit.experiment.experiment import Experiment, Free
 from castfit.problem.compiled_problem import LOSS, NO_LIKELIHOOD, CompiledProblem
+from castfit.problem.fingerprint import digest, fingerprint
 from castfit.problem.parameter_map import natural_value
 from castfit.problem.parameters import Parameter, initial_values
 from castfit.problem.prior_rows import PriorRows, QuantityPrior, prior_rows
@@ -65,6 +66,12 @@ class CompiledPopulation:
     covariates: Array
     omega: Array
     problem_and_population: tuple[Problem, Population] | None = None
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Hashes of the population and of the problem, which tell a file from that of another question."""
+        parts = self.individual_parameters, self.typical.serialize(), self.covariates, self.guess
+        return {"population": digest(*parts), "problem": digest(fingerprint(self.problem))}
 
     @property
     def n(self) -> int:

@@ -39,7 +39,6 @@ from castfit.drive.run.loop import open_reporter
 from castfit.drive.run.options import RunOptions
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.distributed import lanes_divided
-from castfit.problem.fingerprint import digest, fingerprint
 from castfit.problem.problem import Problem
 
 _WHERE = "mixed_effects"
@@ -194,13 +193,7 @@ class _PopulationSearch:
         self, problem: Problem, population: Population, question: CompiledPopulation, initial_iterate: SearchIterate
     ) -> MixedEffectsResult:
         """Run the search and build the result."""
-        entries = {
-            "population": digest(
-                question.individual_parameters, question.typical.serialize(), question.covariates, question.guess
-            ),
-            "problem": digest(fingerprint(question.problem)),
-            "integrator": describe_method(self.integrator),
-        }
+        entries = {**question.digests, "integrator": describe_method(self.integrator)}
         header = {
             **run_header(_WHERE, question.problem.with_experiments([question.individuals[0]]), None, None),
             **entries,

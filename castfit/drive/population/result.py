@@ -12,15 +12,23 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from castfit._support.arguments import flag_mistakes, read_level, read_names
+from castfit._support.arguments import flag_mistakes, is_one_of, read_level, read_names
+from castfit._support.arrays import Array
+from castfit._support.json_codec import check_shapes, load_record, read_json, write_record
 from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names, with_old_names
 from castfit._support.reprs import join_limited, one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes, suggest, unknown_names
 from castfit._support.text_tables import TextTable, format_interval, format_to_error
 from castfit._support.views import views
+from castfit.drive.population.compiled import CompiledPopulation, compile_population
+from castfit.drive.population.errors import EstimateErrors
+from castfit.drive.population.spec import Population
 from castfit.drive.run.run_result import RunResult
+from castfit.integrate import IntegratorOptions
 from castfit.problem.parameter_map import natural_value
+from castfit.problem.problem import Problem
+from castfit.result.estimate import Estimate, frame_of
 from castfit.result.residuals import data_columns
 from castfit.simulate.predictions import Prediction
 from castfit.simulate.simulate import Times, simulate
@@ -28,12 +36,9 @@ from castfit.simulate.simulate import Times, simulate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from castfit._support.arrays import Array
-    from castfit.drive.population.compiled import CompiledPopulation
-    from castfit.drive.population.errors import EstimateErrors
-    from castfit.integrate import IntegratorOptions
 
-
+FORMAT = 1  # of saved results
+_MARKER = "castfit_mixed_effects"
 # Shrinkage above which plots and correlations of individual values mislead  [Savic, Karlsson 2009].
 _MAX_SHRINKAGE = 0.3
 
@@ -402,6 +407,84 @@ class MixedEffectsResult(RunResult):
         """Plot data with individual and population predictions, a panel for each individual (the first 12)."""
         return views().plots.individuals(self, path, individuals=individuals)
 
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write estimates, individuals and figures as one HTML file that needs no network.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to write the page; it ends in ``.html``.
+        **options
+            ``title=`` and ``notes=`` stand above the page.
+
+        Returns
+        -------
+        Path
+            Path of the file.
+        """
+        return views().reports.population_report(self, path, **options)
+
+    def to_frame(self) -> Any:
+        """Return the estimates as a pandas DataFrame, one row for each, as `Result.to_frame` does.
+
+        ``pandas.DataFrame(result.individual_table)`` has one row for each individual.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``estimate``, ``standard_error``, ``lower``, ``upper``, ``verdict`` and ``unit``.
+        """
+        return frame_of(
+            [
+                Estimate(
+                    e.value, name=e.name, standard_error=e.standard_error, interval=e.interval,
+                    confidence_level=self.confidence_level, verdict="at its bound" if e.at_bound else "",
+                )
+                for e in self
+            ]
+        )  # fmt: skip
+
+    # Files
+
+    def save(self, path: str | Path) -> None:
+        """Write everything but the problem and the population as JSON."""
+        digests = self.question.digests
+        write_record(path, _MARKER, FORMAT, self, without=("question",), question=digests)
+
+    @classmethod
+    def load(cls, path: str | Path, problem: Problem, population: Population) -> MixedEffectsResult:
+        """Read a saved result, together with the problem and the population that it answers.
+
+        Raises
+        ------
+        InputError
+            If the file is no saved result of a mixed-effects fit, is damaged, or answers another question.
+        """
+        content = read_json("MixedEffectsResult.load", path)
+        entries: dict[str, Any] = content if isinstance(content, dict) else {}
+        left_out, digests = (v if isinstance(v := entries.get(n), dict) else {} for n in ("left_out", "question"))
+        compile_population(problem, population)  # which finds mistakes in both
+        names = [e.name for e in problem.experiments]
+        kept = [i for i, name in enumerate(names) if name not in left_out]
+        question = compile_population(
+            problem.replace(experiments=[problem.experiments[i] for i in kept]), population.of_some(names, kept)
+        )
+        result: MixedEffectsResult = load_record(cls, path, _MARKER, FORMAT, question=question)
+        differences = [n for n, value in question.digests.items() if not is_one_of(digests.get(n), value)]
+        remedy = "differs from the saved one; pass the problem and the population that were fitted"
+        raise_if_mistakes("MixedEffectsResult.load", [f"the {n} {remedy}" for n in differences])
+        return result
+
+    def use_all(self) -> None:
+        """Compute all that the file determines; an error shows that its entries do not fit together."""
+        size, n, m = self.question.n_y, self.question.n, self.question.m
+        arrays = (self.y, (size,)), (self.phi, (n, m)), (self.spread, (n, m, m)), (self.parts, (n,))
+        arrays += tuple((part, (self.n_data,)) for part in (*self.data_evaluation, self.expected))
+        arrays += tuple((part, (size, size)) for part in (self.errors.covariance, self.errors.robust))
+        check_shapes(("an array", *pair) for pair in arrays)
+        self.summary()
+        self.individual_table  # noqa: B018
+
     # Text
 
     def __repr__(self) -> str:
@@ -412,12 +495,18 @@ class MixedEffectsResult(RunResult):
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
+        blocks = ([*part.lines, ""] if isinstance(part, TextTable) else [part] for part in self.text_parts)
+        return "\n".join(line for lines in blocks for line in lines)
+
+    @property
+    def text_parts(self) -> list[TextTable | str]:
+        """The tables and messages, in their order."""
         shrinks = {f"omega({n})": f"{100 * s:.0f} %" for n, s in self.shrinkage.items()}
 
         def show_if_finite(estimate: PopulationEstimate, cell: str) -> str:
             return cell if np.isfinite(estimate.standard_error) else ""
 
-        table = TextTable.from_items(
+        estimates = TextTable.from_items(
             self,
             ("", lambda e: e.name),
             (">estimate", lambda e: format_to_error(e.value, e.standard_error)),
@@ -430,13 +519,11 @@ class MixedEffectsResult(RunResult):
             (">shrinkage", lambda e: shrinks.get(e.name, "")),
             ("", lambda e: "at its bound" if e.at_bound else ""),
         )
-        lines = [
+        text_parts: list[TextTable | str] = [
             f"mixed effects, {self.n_individuals} individuals, {self.n_data} measurements: {self.status.value}, "
             f"{self.iterations} iterations, {self.time:.1f} s",
-            self.message,
-            "",
-            *table.lines,
-            "",
+            f"{self.message}\n",
+            estimates,
             f"-2 log L = {self.neg2loglik:.4f}   AIC {self.aic:.2f}   BIC {self.bic:.2f}   NONMEM objective "
             f"{self.objective_nonmem:.4f}",
             f"shrinkage of residuals {100 * self.residual_shrinkage:.0f} %",
@@ -445,9 +532,9 @@ class MixedEffectsResult(RunResult):
             n for n, s in self.shrinkage.items() if s > _MAX_SHRINKAGE and f"omega({n})" not in self.at_bounds
         ]
         if shrunken_names:
-            lines.append(
+            text_parts.append(
                 f"High shrinkage: the individual values of {', '.join(shrunken_names)} are close to the typical value, "
                 "because the data of an individual constrain them weakly. Plots of these values against covariates are "
                 "misleading."
             )
-        return "\n".join(lines)
+        return text_parts

@@ -20,6 +20,7 @@ from castfit._support.arguments import (
     symbol_or_text_name,
 )
 from castfit._support.arrays import Array
+from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes, suggest
@@ -32,7 +33,7 @@ DISTRIBUTIONS = ("lognormal", "normal")
 @public("castfit")
 @add_brief_repr
 @dataclass(frozen=True, eq=False)
-class Individual:
+class Individual(Picklable):
     """Distribution of one own parameter over the experiments of a population.
 
     With a typical value mu and eta from a normal distribution of mean 0, every experiment (a patient, an animal, a

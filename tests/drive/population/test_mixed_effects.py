@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
@@ -20,6 +21,7 @@ from castfit.drive.population.laplace import LaplaceApproximation
 from castfit.drive.population.likelihoods import SimulatedCohort
 from castfit.integrate.distributed import lanes_divided
 from castfit.integrate.esdirk_binding import missing_integrator_reason
+from tests.builders import refused
 
 
 def levels(values, **options):
@@ -473,3 +475,40 @@ def test_mixed_effects_with_workers_gives_the_same_numbers(method):
             local_cohort.evaluate_data(phi, s), worker_cohort.evaluate_data(phi, s), strict=True
         ):
             np.testing.assert_array_equal(actual, expected)
+
+
+def test_saved_and_pickled_results_are_equal(tmp_path):
+    """Also with a typical value that is an expression, with an individual that is left out, and after pickling."""
+    typical, weight, x, k = cf.symbols("typical weight x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
+    times = np.array([0.5, 1.0, 2.0, 4.0])
+    animals = [
+        cf.Experiment({"x": np.exp(-rate * times)}, times, sigma=0.05, name=f"animal {i}")
+        for i, rate in enumerate([0.3, 0.4, 0.55, 0.7])
+    ]
+    problem = cf.Problem(model, animals, parameters={"k": cf.Parameter(0.5, local=True)})
+    population = cf.Population(
+        {"k": cf.Individual(typical * weight**0.1)},
+        parameters={"typical": 0.5},
+        covariates={"weight": [1.0, 2.0, 3.0, 4.0]},
+    )
+    result = cf.mixed_effects(problem, population)
+    copy = pickle.loads(pickle.dumps(result))
+    result.save(tmp_path / "population.json")
+    copy.save(tmp_path / "copy.json")
+    assert (tmp_path / "copy.json").read_bytes() == (tmp_path / "population.json").read_bytes()
+    loaded = cf.MixedEffectsResult.load(tmp_path / "population.json", problem, population)
+    for other in (copy, loaded):
+        assert other.summary() == result.summary()
+        assert other.values == result.values
+        assert other.predict([1.0, 3.0])["animal 1"]["x"] == pytest.approx(result.predict([1.0, 3.0])["animal 1"]["x"])
+    frame = loaded.to_frame()
+    assert frame.loc["typical", "estimate"] == result.values["typical"]
+    assert tuple(frame.loc["typical", ["lower", "upper"]]) == result["typical"].interval
+    assert "animal 3" in loaded.report(tmp_path / "population.html").read_text(encoding="utf-8")
+    plain = cf.Population({"k": cf.Individual()})
+    other_data = problem.replace(experiments=[a.with_values({"x": 1.1 * a.data["x"][1]}) for a in animals])
+    with refused("the population differs from the saved one"):
+        cf.MixedEffectsResult.load(tmp_path / "population.json", problem, plain)
+    with refused("the problem differs from the saved one"):
+        cf.MixedEffectsResult.load(tmp_path / "population.json", other_data, population)
