@@ -27,8 +27,7 @@ from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.integrate import Integrator, IntegratorOptions, Lanes
 from castfit.model.model import Model, symbols
-from castfit.plots._canvas import new_figure, save_or_show, tidy
-from castfit.plots._colours import BEHIND, BLUE, INK, RED
+from castfit.plots._canvas import BEHIND, BLUE, INK, RED, new_figure, save_or_show, tidy
 
 from .table import Kind, Report, number_mistakes, record
 

@@ -25,8 +25,7 @@ from castfit.drive.search.compare.benchmarks import Progress
 from castfit.experiment.experiment import Experiment, free
 from castfit.fit.fit import fit
 from castfit.model.model import Model, symbols
-from castfit.plots._canvas import new_figure, save_or_show, tidy
-from castfit.plots._colours import BLUE, INK, RED
+from castfit.plots._canvas import BLUE, INK, RED, new_figure, save_or_show, tidy
 from castfit.problem.problem import Parameter, Problem
 
 from .process_usage import cpu_seconds, peak_memory

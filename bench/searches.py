@@ -21,8 +21,7 @@ from castfit._support.json_codec import replace_nonfinite
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit._support.text_tables import TextTable, format_or_never
 from castfit.drive.search.compare.benchmarks import Progress
-from castfit.plots._canvas import new_figure, save_or_show, tidy
-from castfit.plots._colours import BLUE, INK, SOFT
+from castfit.plots._canvas import BLUE, INK, SOFT, new_figure, save_or_show, tidy
 from castfit.plots.searches import curves
 from castfit.problem.problem import Problem
 from castfit.problems import Benchmark, PaperRow, load

@@ -35,8 +35,7 @@ from castfit._support.text_tables import Column, TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.integrate import IntegratorOptions, sundials
 from castfit.integrate.integrator import integrator_of
-from castfit.plots._canvas import new_figure, save_or_show, tidy
-from castfit.plots._colours import BLUE, INK, RED
+from castfit.plots._canvas import BLUE, INK, RED, new_figure, save_or_show, tidy
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problems import load, names
 from castfit.transcribe.shooting_problem import ShootingProblem

@@ -10,19 +10,13 @@ legends; ``_grid`` arranges panels of data and residuals.  Read ``_canvas.py`` f
 from castfit._support.public_names import assign_public_addresses as _publish
 from castfit.plots.convergence import animate, history, iterations
 from castfit.plots.designs import design
-from castfit.plots.diagnostics import residuals
+from castfit.plots.diagnostics import residuals, sensitivities, stiffness
 from castfit.plots.draws import histograms, pairs
-from castfit.plots.inputs import inputs
-from castfit.plots.paths import paths
-from castfit.plots.plans import plan
-from castfit.plots.populations import individuals
 from castfit.plots.profiles import contours, profiles
 from castfit.plots.relations import correlation, directions, ellipses
 from castfit.plots.results import comparison, fit, gallery
-from castfit.plots.searches import parameters, success, waterfall
-from castfit.plots.selections import selection
-from castfit.plots.sensitivities import sensitivities
-from castfit.plots.stiffness import stiffness
+from castfit.plots.searches import parameters, selection, success, waterfall
+from castfit.plots.time_courses import individuals, inputs, paths, plan
 
 __all__ = [
     "animate",

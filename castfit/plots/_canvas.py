@@ -1,4 +1,4 @@
-"""Common elements of all figures: figures that pyplot shows, axes without clutter, labels, legends and notes."""
+"""Common elements of all figures: colours, figures that pyplot shows, plain axes, labels, legends and notes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from castfit._support.arguments import shorten_repr
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit._support.whole_files import folder_mistakes
 from castfit.experiment.measurements import UNITS
-from castfit.plots._colours import FAINT, INK, SOFT
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -24,6 +23,16 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import CompiledProblem
+
+
+# Okabe and Ito's palette, which people with any colour vision can tell apart.
+BLUE, RED = "#0072B2", "#D55E00"
+BEHIND = ("#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#F0E442")
+INK, SOFT, FAINT = "0.25", "0.45", "0.92"
+# What tells series apart where there is no colour.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+
 
 # matplotlib's stubs leave keyword arguments unknown, so figures are drawn on without their types.
 Canvas = Axes = Any

@@ -13,6 +13,8 @@ import numpy as np
 
 from castfit._support.status import raise_if_mistakes
 from castfit.plots._canvas import (
+    BLUE,
+    RED,
     Canvas,
     add_note,
     add_title,
@@ -22,7 +24,6 @@ from castfit.plots._canvas import (
     save_or_show,
     tidy_panels,
 )
-from castfit.plots._colours import BLUE, RED
 from castfit.plots._course import ConvergenceCurves, OutputTrace, SolveHistory
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit.drive.design.interior_point import optimize_weights
-from castfit.plots._canvas import add_title, escape_text, labels, new_figure, save_or_show, tidy
-from castfit.plots._colours import BLUE, INK, RED, SOFT
+from castfit.plots._canvas import BLUE, INK, RED, SOFT, add_title, escape_text, labels, new_figure, save_or_show, tidy
 
 if TYPE_CHECKING:
     from pathlib import Path

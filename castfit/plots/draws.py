@@ -10,6 +10,10 @@ import numpy as np
 from castfit._support.arguments import read_names
 from castfit._support.status import InputError, raise_if_mistakes, unknown_names
 from castfit.plots._canvas import (
+    BEHIND,
+    BLUE,
+    INK,
+    RED,
     Axes,
     add_title,
     confidence_ellipse,
@@ -20,7 +24,6 @@ from castfit.plots._canvas import (
     tidy_panels,
     tile_panels,
 )
-from castfit.plots._colours import BEHIND, BLUE, INK, RED
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.status import InputError
-from castfit.plots._canvas import Axes, labels, legend, save_or_show, single, tile_panels
-from castfit.plots._colours import BEHIND, BLUE, INK, RED, SOFT
+from castfit.plots._canvas import BEHIND, BLUE, INK, RED, SOFT, Axes, labels, legend, save_or_show, single, tile_panels
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,6 +14,10 @@ from castfit._support.renamed import accept_old_names
 from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit._support.ties import stable_order
 from castfit.plots._canvas import (
+    BLUE,
+    INK,
+    RED,
+    SOFT,
     Axes,
     confidence_ellipse,
     escape_text,
@@ -24,7 +28,6 @@ from castfit.plots._canvas import (
     tidy,
     tidy_panels,
 )
-from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,6 +14,12 @@ from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import collect_mistakes, raise_if_mistakes
 from castfit.plots._canvas import (
+    BEHIND,
+    BLUE,
+    INK,
+    MARKERS,
+    RED,
+    SOFT,
     Canvas,
     add_note,
     escape_text,
@@ -22,10 +28,10 @@ from castfit.plots._canvas import (
     objective_symbol,
     save_or_show,
 )
-from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
-from castfit.plots._grid import Grid, PanelAxes, outputs_on_one_scale, panels
-from castfit.plots._scales import (
+from castfit.plots._grid import (
     CURVE_POINTS,
+    Grid,
+    PanelAxes,
     arrange_on_points,
     curve_times,
     curves,
@@ -33,11 +39,11 @@ from castfit.plots._scales import (
     intervals,
     limit,
     logarithmic,
+    outputs_on_one_scale,
     owner,
+    panels,
 )
-from castfit.plots.inputs import HEIGHT as INPUT_HEIGHT
-from castfit.plots.inputs import draw as draw_inputs
-from castfit.plots.inputs import rows as input_rows
+from castfit.plots.time_courses import INPUT_HEIGHT, count_input_rows, draw_inputs
 from castfit.result.path_result import PathResult
 from castfit.simulate.simulate import SimulationError
 
@@ -125,7 +131,7 @@ def fit(
     mistakes += collect_mistakes(lambda: result.predict({}, **band)) if banded else rng_mistakes(rng)
     raise_if_mistakes("plots.fit", mistakes)
     grid = Grid.from_problem(owner(result))
-    height, below = grid.rows * _ROW_HEIGHT + _HEADING_HEIGHT, input_rows(result) * INPUT_HEIGHT
+    height, below = grid.rows * _ROW_HEIGHT + _HEADING_HEIGHT, count_input_rows(result) * INPUT_HEIGHT
     figure = above = new_figure(grid.width, height + below)
     if below:
         above, beneath = figure.subfigures(2, 1, height_ratios=[height, below])

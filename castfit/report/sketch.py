@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._colours import BLUE, RED
+from castfit.plots._canvas import BLUE, RED
 from castfit.report.markup import Markup, tag
 
 if TYPE_CHECKING:

@@ -438,7 +438,7 @@ class PathResult(TabularReport):
         ----------
         path : str or Path, optional
         **options
-            Of `castfit.plots.paths`.
+            Of `castfit.plots.time_courses`.
         """
         self.owner("plot")
         return views().plots.paths(self, path, **options)

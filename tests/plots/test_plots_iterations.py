@@ -11,8 +11,8 @@ import pytest
 
 import castfit as cf
 from castfit import plots
-from castfit.plots._colours import BLUE, RED
-from castfit.plots._pieces import StageIntegrator
+from castfit.plots._canvas import BLUE, RED
+from castfit.plots._course import StageIntegrator
 from castfit.problems import load
 from castfit.solve.solution import infeasibility
 from castfit.solve.staged import gaps, weighted_squares
