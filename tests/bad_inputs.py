@@ -137,6 +137,7 @@ def folder() -> Path:
     result().save(place / "result.json")
     result_of("plan").save(place / "plan.json")
     noisy().save(place / "path.json")
+    cf.moving_horizon(noisy(), 3).save(place / "horizon.json")
     result_of("mixed_effects").save(place / "population.json")
     result_of("multistart").save(place / "multistart.json")
     result_of("profiles").save(place / "profiles.json")
@@ -381,7 +382,13 @@ add_methods("ConfidenceRegion", lambda: result_of("region"), intervals={}, conta
             pair={"first": "k", "second": "m"})  # fmt: skip
 add_methods("IdentifiabilityStudy", lambda: result_of("identifiability"), collinearity={"names": ["k", "m"]})
 add_methods("KalmanResult", lambda: result_of("kalman"), filtered={"state": "x"}, smoothed={"state": "x"})
-add_methods("MovingHorizon", lambda: cf.moving_horizon(noisy(), 3), step={"time": 1.0, "measured": {"x": 0.5}})
+add_methods(
+    "MovingHorizon",
+    lambda: cf.moving_horizon(noisy(), 3),
+    step={"time": 1.0, "measured": {"x": 0.5}},
+    save=P("h.json"),
+    load=lambda: {"path": folder() / "horizon.json", "result": noisy()},
+)
 add_methods("PriorInfluence", lambda: result_of("prior_influence"), summary={})
 add_methods("Stiffness", lambda: result_of("stiffness"), plot=P("i.png"))
 add_methods("Problem", problem, replace=lambda: {"experiments": experiment()}, theta_from={"values": {"k": 0.5}})

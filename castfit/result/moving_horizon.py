@@ -14,24 +14,25 @@ a part in 1e8 of a standard deviation: an active bound gets a large weight, as l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from castfit._support.arguments import is_one_of, is_within, read_mapping, read_real, read_reals, shorten_repr
+from castfit._support.arrays import Array
+from castfit._support.json_codec import check_shapes, load_record, write_record
 from castfit._support.reprs import one_line
-from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.time_limit import interruptible
 from castfit.densities.priors import Normal
 from castfit.result.path_result import PathResult
 from castfit.solve.riccati import RiccatiFactor, riccati
 from castfit.transcribe.path_likelihood import PathLikelihood, marginal, positive_part
 
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-
+FORMAT = 1  # of saved estimators
 _STEP_TOLERANCE_SD = 1e-3  # Step length, in deviations of the noise, at which Newton's method stops.
 _BOUND_WEIGHT_FACTOR = 1e8  # Weight of an active bound relative to the other information on a state.
 _MAX_ACTIVE_SET_CHANGES = 12  # Changes of the set of active bounds in one step at most.
@@ -73,7 +74,7 @@ class OnlineEstimate:
 
 
 @dataclass
-class _EstimationWindow:
+class EstimationWindow:
     """Nodes x (M, n) with their data, stages between them with modes c (M - 1, m), and the prior of the oldest node.
 
     steps : whether a node is at the time of a step, or inside an interval
@@ -90,6 +91,37 @@ class _EstimationWindow:
     c: list[Array]
     lam: list[Array]
     initial_deviations: Array
+
+
+@dataclass(frozen=True)
+class MovingHorizonState:
+    """All that an estimator needs besides the result that it was made from, as it is saved.
+
+    y, question : estimates and problem of that result, by which it is recognised
+    held : active bounds as (state or mode, node or stage, index, bound)
+    """
+
+    experiment: str
+    horizon: int
+    bounds: Mapping[str, tuple[float, float]]
+    iterations: int
+    y: Array
+    question: Mapping[str, str]
+    start: float
+    inputs: Array | None
+    z: Array
+    held: tuple[tuple[str, int, int, float], ...]
+    window: EstimationWindow
+    now: OnlineEstimate | None
+
+    def use_all(self) -> None:
+        """Check counts and numbers; `MovingHorizon.load` compares the window with the model."""
+        w = self.window
+        is_finite = all(
+            np.isfinite(part).all() for part in (w.mean, w.root, w.initial_deviations, self.start, *w.t, *w.x)
+        )
+        if min(self.horizon, self.iterations) < 1 or not is_finite or (np.diff(w.t) <= 0.0).any():
+            raise ValueError("horizon, iterations or nodes are impossible")
 
 
 class MovingHorizon:
@@ -117,12 +149,17 @@ class MovingHorizon:
     OnlineEstimate(time = 11: x = 4.016 ± 0.19)
     """
 
-    def __init__(
-        self, likelihood: PathLikelihood, y: Array, i: int, horizon: int, bounds: Any, iterations: int
-    ) -> None:
+    def __init__(self, result: PathResult, experiment: str, horizon: int, bounds: Any, iterations: int) -> None:
+        likelihood = PathLikelihood(*marginal(result.owner("moving_horizon").posed), result.longest)
+        i = [c.name for c in likelihood.problem.conditions].index(experiment)
         each = likelihood.chains[i]
-        self._chain, self._model = each.chain, likelihood.problem.model
-        theta, self._sigma = likelihood.split_variables(y)
+        self._chain, self._model, self._result, self._experiment = (
+            each.chain,
+            likelihood.problem.model,
+            result,
+            experiment,
+        )
+        theta, self._sigma = likelihood.split_variables(result.y)
         condition = each.chain.condition
         natural = condition.link.natural(theta[condition.theta])
         self.horizon, self._iterations, self._p = horizon, iterations, natural.p
@@ -130,10 +167,75 @@ class MovingHorizon:
         self._max_stage_length = likelihood.max_stage_lengths[i]
         self._start, self._inputs = condition.start, None if condition.inputs else np.empty(0)
         empty: Any = np.zeros(each.S.shape[1])
-        self._window = _EstimationWindow(natural.a, each.S, [], [], [], [], [], [], [], [], empty)
+        self._window = EstimationWindow(natural.a, each.S, [], [], [], [], [], [], [], [], empty)
         self._z = condition.z_guess
         self._held: dict[tuple[str, int, int], float] = {}  # (state or mode, node or stage, which): the bound
         self.now: OnlineEstimate | None = None
+
+    @property
+    def _state(self) -> MovingHorizonState:
+        held = tuple((*key, bound) for key, bound in self._held.items())
+        return MovingHorizonState(
+            self._experiment, self.horizon, self._bounds, self._iterations, self._result.y, self._result.question,
+            self._start, self._inputs, self._z, held, self._window, self.now,
+        )  # fmt: skip
+
+    @classmethod
+    def _continued(cls, result: PathResult, state: MovingHorizonState) -> MovingHorizon:
+        """Return an estimator in a saved state."""
+        estimator = cls(result, state.experiment, state.horizon, dict(state.bounds), state.iterations)
+        estimator._start, estimator._inputs, estimator._z = state.start, state.inputs, state.z
+        estimator._held = {(kind, k, j): bound for kind, k, j, bound in state.held}
+        estimator._window, estimator.now = state.window, state.now
+        return estimator
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MovingHorizon._continued, (self._result, self._state)
+
+    def save(self, path: str | Path) -> None:
+        """Write the window and the last estimate as JSON; the result is saved by itself."""
+        write_record(path, "castfit_moving_horizon", FORMAT, self._state)
+
+    @classmethod
+    def load(cls, path: str | Path, result: PathResult) -> MovingHorizon:
+        """Read a saved estimator, together with the result that it was made from; it goes on where it was.
+
+        Raises
+        ------
+        InputError
+            If the file is no saved estimator, is damaged, or was made from another result.
+        """
+        raise_if_mistakes("MovingHorizon.load", _result_mistakes(result))
+        result.owner("MovingHorizon.load")
+        state: MovingHorizonState = load_record(MovingHorizonState, path, "castfit_moving_horizon", FORMAT)
+        is_same = np.array_equal(state.y, result.y) and dict(state.question) == dict(result.question)
+        other = "the estimator was made from another result; pass that result"
+        raise_if_mistakes("MovingHorizon.load", [] if is_same else [other])
+        try:
+            estimator = cls._continued(result, state)
+            check_shapes(estimator._shapes())
+            return estimator
+        except (ValueError, TypeError, LookupError) as error:
+            raise InputError("MovingHorizon.load", [f"'{path}' is damaged: {error}"]) from None
+
+    def _shapes(self) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+        """Iterate over names, arrays and expected shapes of the window."""
+        w, n, m, nodes = self._window, len(self._model.states), self._chain.functions.m, len(self._window.t)
+        yield from (("mean", w.mean, (n,)), ("root", w.root, (n, w.initial_deviations.size)))
+        yield from (("covariance", self.covariance, (n, n)), ("steps", w.steps, (nodes,)))
+        yield "initial_deviations", w.initial_deviations, w.root.shape[1:]
+        if self._inputs is not None:
+            yield "inputs", self._inputs, (len(self._model.inputs),)
+        if self.now is not None:
+            moments = self.now.states, self.now.deviations
+            yield "now", [values[name] for values in moments for name in self._model.states], (2 * n,)
+        sizes = {"x": n, "lam": n, "u": len(self._model.inputs), "z": np.size(self._chain.condition.z_guess), "c": m}
+        for name, size in sizes.items():
+            parts = getattr(w, name)
+            yield f"number of {name}", np.empty(len(parts)), (max(nodes - 1, 0) if name == "c" else nodes,)
+            yield from ((name, part, (size,)) for part in parts)
+        yield "data", np.empty(len(w.data)), (nodes,)
+        yield from (("data", part, (len(self._outputs),)) for pair in w.data for part in pair)
 
     def begin(self, initial: Mapping[str, Normal | float], start: float | None) -> None:
         """Set the distribution of states before the first step, and the start time."""
@@ -488,11 +590,7 @@ def moving_horizon(
     >>> now.step(0.5, {"x": 0.7})
     OnlineEstimate(time = 0.5: x = 0.6948 ± 0.097)
     """
-    argument: Any = result
-    if not isinstance(argument, PathResult):
-        raise_if_mistakes(
-            "moving_horizon", [f"result is {shorten_repr(argument)}; pass the result of a model with process noise"]
-        )
+    raise_if_mistakes("moving_horizon", _result_mistakes(result))
     problem, mistakes = result.owner("moving_horizon").posed, list[str]()
     model = problem.model
     if not result.success:
@@ -537,10 +635,11 @@ def moving_horizon(
     if start is not None and (start_time is None or not np.isfinite(start_time)):
         mistakes.append(f"start is {shorten_repr(start)}; expected a finite time")
     raise_if_mistakes("moving_horizon", mistakes)
-    inner, spreads = marginal(problem)
-    likelihood = PathLikelihood(inner, spreads, result.longest)
-    estimator = MovingHorizon(
-        likelihood, result.y, experiment_names.index(experiment_name), int(horizon), limits, int(iterations)
-    )
+    estimator = MovingHorizon(result, experiment_name, int(horizon), limits, int(iterations))
     estimator.begin(initial_values, start_time)
     return estimator
+
+
+def _result_mistakes(result: Any) -> list[str]:
+    is_result = isinstance(result, PathResult)
+    return [] if is_result else [f"result is {shorten_repr(result)}; pass the result of a model with process noise"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tracemalloc
 from typing import Any
 
@@ -12,6 +13,7 @@ from scipy import optimize
 
 import castfit as cf
 from castfit.transcribe.path_likelihood import PathLikelihood, marginal
+from tests.builders import refused
 
 A = np.array([[-0.5, 0.3, 0.0], [-0.2, -0.4, 0.5], [0.1, -0.3, -0.2]])
 G = np.array([[0.5, 0.0], [0.0, 0.3], [0.0, 0.0]])  # the third equation has no noise
@@ -311,3 +313,25 @@ def test_moving_horizon_invalid_arguments_refused():
     )
     with pytest.raises(cf.InputError, match="events and estimated inputs are unsupported"):
         cf.moving_horizon(cf.fit(cf.Problem(model, experiment)), 5)
+
+
+@pytest.mark.parametrize("n_before", [0, 1, 5])
+def test_saved_and_pickled_estimators_go_on_in_the_same_way(n_before, tmp_path):
+    """Also before the first step, in a window that is not full, and with bounds that are active."""
+    x, w, s = cf.symbols("x w s")
+    values, times = [0.9, 0.6, 0.2, 0.1, 0.05, 0.3, 0.2], np.array([1.0, 2.0, 3.0, 9.0, 9.5, 10.0, 14.0])
+    experiment = cf.Experiment({"x": values}, times, sigma=0.1, start=0.0, initial={"x": cf.Normal(1.0, 0.2)})
+    model = cf.Model({x: -0.5 * x + s * w}, parameters=[s], noises=[w])
+    result = cf.fit(cf.Problem(model, experiment, parameters={"s": cf.Parameter(0.2, scale="log")}))
+    estimator = cf.moving_horizon(result, 3, bounds={"x": (0.15, 0.95)})
+    for time, value in zip(times[:n_before], values[:n_before], strict=True):
+        estimator.step(time, {"x": value})
+    estimator.save(tmp_path / "horizon.json")
+    copies = [pickle.loads(pickle.dumps(estimator)), cf.MovingHorizon.load(tmp_path / "horizon.json", result)]
+    for time, value in zip(times[n_before:], values[n_before:], strict=True):
+        estimates = [e.step(time, {"x": value}) for e in (estimator, *copies)]
+        assert all(e.states == estimates[0].states and e.held == estimates[0].held for e in estimates)
+        assert all(np.array_equal(e.covariance, estimates[0].covariance) for e in estimates)
+    other = cf.fit(result.problem.replace(experiments=experiment.with_values({"x": 0.9 * np.array(values)[:, None]})))
+    with refused("made from another result"):
+        cf.MovingHorizon.load(tmp_path / "horizon.json", other)

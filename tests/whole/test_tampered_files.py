@@ -21,7 +21,18 @@ def load_population(path: Path) -> cf.MixedEffectsResult:
     return cf.MixedEffectsResult.load(path, crowd(), cf.Population({"k": cf.Individual()}))
 
 
-IS_ONE_DOCUMENT = ("Result", "Plan", "PathResult", "MixedEffectsResult")
+def estimator() -> cf.MovingHorizon:
+    horizon = cf.moving_horizon(noisy(), 3, bounds={"x": (0.0, 0.45)})
+    for time in (1.0, 2.0, 3.0, 4.0):
+        horizon.step(time, {"x": 0.5})
+    return horizon
+
+
+def load_estimator(path: Path) -> cf.MovingHorizon:
+    return cf.MovingHorizon.load(path, noisy())
+
+
+IS_ONE_DOCUMENT = ("MovingHorizon", "Result", "Plan", "PathResult", "MixedEffectsResult")
 USES: dict[str, tuple[Callable[[], Any], Any, list[Callable[[Any], Any]]]] = {
     "Result": (result, cf.Result.load,
                [lambda r: r.summary(), repr, lambda r: r.confidence_intervals(), lambda r: r.to_frame()]),
@@ -33,6 +44,8 @@ USES: dict[str, tuple[Callable[[], Any], Any, list[Callable[[Any], Any]]]] = {
     "MixedEffectsResult": (lambda: result_of("mixed_effects"), load_population,
                            [lambda r: r.summary(), repr, lambda r: r.predict([1.0]), lambda r: r.to_frame(),
                             lambda r: r.table]),
+    "MovingHorizon": (estimator, load_estimator,
+                      [repr, lambda h: h.states, lambda h: h.step(6.0, {"x": 0.3}), lambda h: h.step(9.0, {"x": 0.3})]),
     "Profiles": (lambda: result_of("profiles"), cf.Profiles.load,
                  [lambda p: p.summary(), repr, lambda p: p.limits(), lambda p: p.plot("profiles.png")]),
     "MultistartResult": (lambda: result_of("multistart"), cf.MultistartResult.load,

@@ -465,9 +465,10 @@ class MixedEffectsResult(RunResult):
         left_out, digests = (v if isinstance(v := entries.get(n), dict) else {} for n in ("left_out", "question"))
         compile_population(problem, population)  # which finds mistakes in both
         names = [e.name for e in problem.experiments]
-        kept = [i for i, name in enumerate(names) if name not in left_out]
+        retained_indices = [i for i, name in enumerate(names) if name not in left_out]
         question = compile_population(
-            problem.replace(experiments=[problem.experiments[i] for i in kept]), population.of_some(names, kept)
+            problem.replace(experiments=[problem.experiments[i] for i in retained_indices]),
+            population.of_some(names, retained_indices),
         )
         result: MixedEffectsResult = load_record(cls, path, _MARKER, FORMAT, question=question)
         differences = [n for n, value in question.digests.items() if not is_one_of(digests.get(n), value)]
