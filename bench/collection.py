@@ -29,8 +29,7 @@ from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.formats.petab.likelihood import Objective, accurate
 from castfit.formats.petab.loading import LoadedProblem, load_tables
-from castfit.report.markup import joined, tag
-from castfit.report.page import ReportHeader, Section, page
+from castfit.report.page import ReportHeader, Section, joined, page, tag
 
 from .collected_courses import difference
 from .cpu_clock import cpu_clock, cpu_timed

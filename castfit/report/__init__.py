@@ -2,13 +2,12 @@
 
 Input: results of fits and drivers.  Output: one HTML file that needs no network, and the card that a notebook shows.
 All text is escaped; formulas are MathML, figures are SVG, and a short script sorts tables, switches curves and enlarges
-figures.  ``markup`` and ``tables`` build elements, ``page`` arranges sections.  Read ``report.py`` first, which lists
+figures.  ``page`` builds elements and arranges sections.  Read ``report.py`` first, which lists
 the sections of a page, then ``result_sections.py``.
 """
 
 from castfit._support.arguments import CallGuard
-from castfit.report.cards import card
-from castfit.report.plan_page import plan_report, population_report
+from castfit.report.cards import card, plan_report, population_report
 from castfit.report.report import report
 
 plan_report = CallGuard(plan_report, "report")(

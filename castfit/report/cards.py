@@ -1,9 +1,14 @@
-"""Cards of results, problems and models in notebooks: tables and formulas instead of a line of text."""
+"""Cards of results, problems and models in notebooks, and the pages of a plan and of a population."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from castfit import plots
+from castfit._support.status import raise_if_mistakes
 from castfit._support.text_tables import TabularReport, TextTable, format_to_error
 from castfit.drive.run.run_result import SearchResult
 from castfit.drive.search.compare.result import ComparisonResult
@@ -13,9 +18,16 @@ from castfit.plots._canvas import objective_symbol
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import Problem
 from castfit.report import problem_sections, result_sections, run_sections
-from castfit.report.markup import Content, Markup, joined, tag
-from castfit.report.tables import sheet, table
+from castfit.report.page import Content, Markup, ReportHeader, Section, joined, page_mistakes, sheet, table, tag, write
+from castfit.report.result_sections import Figures
 from castfit.result.result import Result
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from castfit.control.plan import Plan
+    from castfit.drive.population.result import MixedEffectsResult
+
 
 _STYLE = Markup(
     ".castfit{font-size:.92em;line-height:1.45}.castfit p{margin:.35em 0;max-width:60em}.castfit table{border-collapse:"
@@ -118,3 +130,42 @@ def _model(model: Model) -> Markup:
 
 def _problem(problem: Problem | CompiledProblem) -> Markup:
     return joined(_headline("Problem"), problem_sections.question(problem))
+
+
+def plan_report(plan: Plan, path: Any, *, title: str = "A plan", notes: str = "") -> Path:
+    """Write the page; see `Plan.report`."""
+    raise_if_mistakes("report", page_mistakes(path, title=title, notes=notes))
+    figures, mood = Figures(), "good" if plan.success else "bad"
+    numbers = (
+        ("objective", f"{plan.objective:.8g}"), ("integrated", f"{plan.integrated:.8g}"),
+        ("horizon", f"{plan.horizon:.6g}"), ("stages", f"{plan.stages}"), ("iterations", f"{plan.iterations}"),
+    )  # fmt: skip
+    picture = figures.add(lambda: plots.plan(plan), "States and chosen inputs over time; dotted lines are bounds.")
+    chapters = [
+        Section("plan", "The plan", picture),
+        Section("numbers", "In numbers", joined(sheet(part) for part in plan.parts if isinstance(part, TextTable))),
+        Section("question", "The question", tag("p", plan.question)),
+    ]
+    return write(path, ReportHeader(title, "Optimal control", mood, plan.message, numbers, notes), chapters)
+
+
+def population_report(result: MixedEffectsResult, path: Any, *, title: str = "A population", notes: str = "") -> Path:
+    """Write the page of a mixed-effects fit; see `MixedEffectsResult.report`."""
+    raise_if_mistakes("report", page_mistakes(path, title=title, notes=notes))
+    figures, mood = Figures(), "good" if result.success else "bad"
+    numbers = (
+        ("individuals", f"{result.n_individuals}"), ("measurements", f"{result.n_data}"),
+        ("-2 log L", f"{result.neg2loglik:.6g}"), ("AIC", f"{result.aic:.6g}"), ("BIC", f"{result.bic:.6g}"),
+    )  # fmt: skip
+    texts = joined(sheet(part) if isinstance(part, TextTable) else tag("p", part) for part in result.text_parts)
+    heads = tuple(result.individual_table)
+    columns = zip(*result.individual_table.values(), strict=True)
+    individuals = TextTable(
+        heads, tuple(tuple(c if isinstance(c, str) else f"{c:.5g}" for c in row) for row in columns)
+    )
+    picture = figures.add(lambda: plots.individuals(result), "Data of the first individuals, and their predictions.")
+    chapters = [
+        Section("estimates", "Estimates", texts),
+        Section("individuals", "Individuals", joined(picture, sheet(individuals))),
+    ]
+    return write(path, ReportHeader(title, "Mixed effects", mood, result.message, numbers, notes), chapters)

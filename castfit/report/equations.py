@@ -7,14 +7,89 @@ returned term by term, so that a page can break the line between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import casadi as ca
 
 from castfit.model.graph_rewriting import MIN_POWER_BASE
-from castfit.report.markup import Markup, joined, tag
-from castfit.report.mathml_names import Spelling, is_letter, name, number, visual_key
+from castfit.report.page import Markup, joined, tag
+
+_GREEK = {
+    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "zeta": "ζ", "eta": "η", "theta": "θ",
+    "iota": "ι", "kappa": "κ", "lambda": "λ", "lam": "λ", "mu": "μ", "nu": "ν", "xi": "ξ", "pi": "π", "rho": "ρ",
+    "sigma": "σ", "tau": "τ", "phi": "φ", "chi": "χ", "psi": "ψ", "omega": "ω", "Gamma": "Γ", "Delta": "Δ",
+    "Theta": "Θ", "Lambda": "Λ", "Xi": "Ξ", "Pi": "Π", "Sigma": "Σ", "Phi": "Φ", "Psi": "Ψ", "Omega": "Ω",
+}  # fmt: skip
+_NUMBERED = re.compile(rf"({'|'.join(sorted(_GREEK, key=len, reverse=True))}|[A-Za-z])(\d+)")
+
+
+Spelling = Callable[[str], Markup]
+"""How names are shown."""
+
+
+def spelling(names: Iterable[str]) -> Spelling:
+    """Return a function that typesets names: k_1 stays as it is written if there is a k1 as well."""
+    name_by_key: dict[str, str] = {}
+    upright_names: dict[str, Markup] = {}
+    for text in sorted(dict.fromkeys(names), key=lambda n: (n.count("_"), n)):
+        if name_by_key.setdefault(visual_key(render_name(text)), text) != text:
+            upright_names[text] = tag("mi", text, mathvariant="normal")
+    return lambda text: upright_names.get(text) or render_name(text)
+
+
+def visual_key(markup: Markup) -> str:
+    """Return a key that is equal for markup of equal appearance."""
+    return re.sub(r"</?mrow>", "", markup)
+
+
+def render_name(text: str) -> Markup:
+    """Typeset a name: ``k1`` and ``k_cat`` with a subscript, ``tau`` as a letter, words upright."""
+    numbered = _NUMBERED.fullmatch(text)
+    if numbered:
+        return tag("msub", _letters(numbered[1]), tag("mn", numbered[2]))
+    base, *below = [part for part in text.split("_") if part] or [text]
+    if below and not text.startswith("_") and re.fullmatch(r"\w+", text):
+        marks = [mark for part in below for mark in (tag("mo", ","), _upright(part))][1:]
+        return tag("msub", render_name(base), tag("mrow", marks))
+    return _letters(text)
+
+
+def is_letter(text: str) -> bool:
+    """Check whether a name is typeset as a letter, with or without an index, so that a product needs no dot."""
+    base = text.partition("_")[0]
+    return _NUMBERED.fullmatch(base) is not None or base in _GREEK or (len(base) == 1 and base.isalpha())
+
+
+def number(value: float) -> Markup:
+    """Typeset a number, with a power of ten where it is needed."""
+    if value in (math.pi, math.e):
+        return tag("mi", "π" if value == math.pi else "e")
+    sign = tag("mo", "−", form="prefix") if value < 0 else None
+    if math.isinf(value):
+        return joined(sign, tag("mi", "∞"))
+    mantissa, _, exponent = f"{abs(value):.12g}".partition("e")
+    if not exponent:
+        return joined(sign, tag("mn", mantissa))
+    power = int(exponent)
+    raised = tag("mrow", tag("mo", "−", form="prefix") if power < 0 else None, tag("mn", str(abs(power))))
+    front = [] if mantissa == "1" else [tag("mn", mantissa), tag("mo", "·")]
+    return joined(sign, *front, tag("msup", tag("mn", "10"), raised))
+
+
+def _letters(text: str) -> Markup:
+    if text in _GREEK:
+        return tag("mi", _GREEK[text])
+    if len(text) == 1 and text.isalpha():
+        return tag("mi", text)
+    return _upright(text) if re.fullmatch(r"\w+", text) else tag("mtext", text)
+
+
+def _upright(text: str) -> Markup:
+    return tag("mn", text) if text.isdigit() else tag("mi", _GREEK.get(text, text), mathvariant="normal")
+
 
 # How firmly the parts of a formula hold together; a weaker one gets brackets.
 _SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
@@ -56,7 +131,7 @@ def table(equations: Iterable[Equation]) -> Markup:
     return tag("table", (e.html for e in equations), class_="equations")
 
 
-def formula(graph: ca.SX, spell: Spelling = name) -> Markup:
+def formula(graph: ca.SX, spell: Spelling = render_name) -> Markup:
     """Typeset one expression as part of a sentence."""
     typeset = Typesetter([graph], spell=spell)
     where = [(", where ", tag("math", e.left, tag("mo", "="), e.terms)) for e in typeset.definitions]
@@ -87,7 +162,7 @@ class Typesetter:
     """
 
     def __init__(
-        self, expressions: Sequence[ca.SX], symbols: Mapping[int, Markup] | None = None, spell: Spelling = name
+        self, expressions: Sequence[ca.SX], symbols: Mapping[int, Markup] | None = None, spell: Spelling = render_name
     ) -> None:
         self.definitions: list[Equation] = []
         """Named subexpressions, in the order in which they are needed."""
@@ -103,11 +178,13 @@ class Typesetter:
             sizes[i] += sum(sizes[j] for j in node.arguments)
         used_symbols = {visual_key(node.symbol) for node in self._nodes if node.symbol is not None}
         numbers = range(1, len(self._nodes) + 1)
-        letter = next(a for a in _LETTERS if not any(visual_key(name(f"{a}{k}")) in used_symbols for k in numbers))
+        letter = next(
+            a for a in _LETTERS if not any(visual_key(render_name(f"{a}{k}")) in used_symbols for k in numbers)
+        )
         for i, node in enumerate(self._nodes):
             if uses[i] > 1 and sizes[i] >= _MIN_SHARED_OPERATIONS and node.op != ca.OP_IF_ELSE_ZERO:
                 terms = tuple(self._terms(i))
-                self._named[i] = name(f"{letter}{len(self.definitions) + 1}")
+                self._named[i] = render_name(f"{letter}{len(self.definitions) + 1}")
                 self.definitions.append(Equation(self._named[i], terms))
 
     def terms(self, k: int) -> tuple[Markup, ...]:

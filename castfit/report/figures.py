@@ -8,7 +8,7 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from castfit.report.markup import Content, Markup, tag
+from castfit.report.page import Content, Markup, tag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

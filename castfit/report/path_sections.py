@@ -8,10 +8,8 @@ import numpy as np
 
 from castfit import plots
 from castfit._support.text_tables import TextTable
-from castfit.report.markup import Markup, joined, tag
-from castfit.report.page import ReportHeader, Section
+from castfit.report.page import Markup, ReportHeader, Section, facts, joined, sheet, table, tag
 from castfit.report.problem_sections import question
-from castfit.report.tables import facts, sheet, table
 
 if TYPE_CHECKING:
     from castfit.report.result_sections import Figures

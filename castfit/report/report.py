@@ -18,8 +18,7 @@ from castfit.drive.search.portfolio.result import PortfolioResult
 from castfit.drive.search.scatter.result import ScatterResult
 from castfit.report import path_sections, result_sections, run_sections
 from castfit.report.figures import is_picture
-from castfit.report.markup import joined, tag
-from castfit.report.page import ReportHeader, Section, page_mistakes, write
+from castfit.report.page import ReportHeader, Section, joined, page_mistakes, tag, write
 from castfit.report.problem_sections import question
 from castfit.report.result_sections import Figures
 from castfit.result.interval_ends import with_interval_checks

@@ -12,10 +12,8 @@ from castfit.drive.search.compare.result import objective_tolerance
 from castfit.plots._canvas import objective_symbol
 from castfit.plots.searches import curves
 from castfit.problem.compiled_problem import CHI2
-from castfit.report.markup import Content, Markup, joined, tag
-from castfit.report.page import ReportHeader, Section
+from castfit.report.page import Content, Markup, ReportHeader, Section, facts, joined, sheet, table, tag
 from castfit.report.result_sections import Figures
-from castfit.report.tables import facts, sheet, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.plots._canvas import BLUE, RED
-from castfit.report.markup import Markup, tag
+from castfit.report.page import Markup, tag
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array

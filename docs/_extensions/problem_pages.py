@@ -16,7 +16,7 @@ import castfit as cf
 from castfit import plots, problems
 from castfit.problems import Benchmark
 from castfit.report.equations import table
-from castfit.report.system import system
+from castfit.report.problem_sections import system
 
 FOLDER = "problems"
 MEASURED = Path(__file__).parents[1] / "measured" / "library.json"  # of `castfit bench library --json FILE`

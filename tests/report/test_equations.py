@@ -10,10 +10,9 @@ import pytest
 
 import castfit as cf
 from castfit import problems
-from castfit.report.equations import Typesetter, formula
-from castfit.report.markup import Markup, escaped, joined, tag
-from castfit.report.mathml_names import name, number
-from castfit.report.system import system
+from castfit.report.equations import Typesetter, formula, number, render_name
+from castfit.report.page import Markup, escaped, joined, tag
+from castfit.report.problem_sections import system
 
 X, K1, K_CAT, TAU, T = (ca.SX.sym(n) for n in ("x", "k1", "k_cat", "tau", "t"))
 
@@ -108,11 +107,11 @@ def test_conditions_are_cases():
 
 
 def test_names_and_numbers():
-    assert read(name("k1")) == "k_1"
-    assert read(name("k_cat_max")) == "k_cat_max"
-    assert "<mi>α</mi>" in name("alpha")
-    assert name("STAT5") == '<mi mathvariant="normal">STAT5</mi>'
-    assert name("<b>") == "<mtext>&lt;b&gt;</mtext>"
+    assert read(render_name("k1")) == "k_1"
+    assert read(render_name("k_cat_max")) == "k_cat_max"
+    assert "<mi>α</mi>" in render_name("alpha")
+    assert render_name("STAT5") == '<mi mathvariant="normal">STAT5</mi>'
+    assert render_name("<b>") == "<mtext>&lt;b&gt;</mtext>"
     assert [read(number(v)) for v in (0.5, 1e-7, -2.5e9)] == ["0.5", "((10)**(-7))", "-2500000000"]
 
 

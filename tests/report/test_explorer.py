@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.report.javascript import script, unknown_operations
+from castfit.report.explorer import script, unknown_operations
 from castfit.report.page import asset
 from tests.report.chromium import asked
 

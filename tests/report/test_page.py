@@ -131,8 +131,7 @@ def test_report_suggests_measurements(page, result):
 
 
 def test_report_without_suggestion_gives_reason(result):
-    from castfit.report.next_section import measured_next
-    from castfit.report.result_sections import Figures
+    from castfit.report.result_sections import Figures, measured_next
 
     x, k, m = cf.symbols("x k m")
     model = cf.Model({x: -k * m * x}, parameters=[k, m], initial={x: 1})
