@@ -31,11 +31,12 @@ def rewrite_operations(columns: Sequence[ca.SX], operations: Collection[int], re
         else:
             arguments = [work[i] for i in inputs]
             replacement = replace(op, arguments) if op in operations else None
-            work[outputs[0]] = _operation(op, arguments) if replacement is None else replacement
+            work[outputs[0]] = apply_operation(op, arguments) if replacement is None else replacement
     return [ca.vertcat(*rows) if rows else ca.SX(0, 1) for rows in column_scalars]
 
 
-def _operation(op: int, arguments: Sequence[ca.SX]) -> ca.SX:
+def apply_operation(op: int, arguments: Sequence[ca.SX]) -> ca.SX:
+    """Return one of CasADi's operations of one or two arguments."""
     sx = cast("Any", ca.SX)
     return sx.binary(op, *arguments) if len(arguments) == 2 else sx.unary(op, *arguments)
 

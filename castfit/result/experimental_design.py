@@ -20,18 +20,20 @@ from castfit._support.renamed import with_old_names
 from castfit._support.reprs import add_brief_repr
 from castfit._support.ties import first_argmax
 from castfit.result.confidence_region import Axis, ConfidenceRegion, half_width
-from castfit.result.structural_identifiability import dense_times
 from castfit.simulate.output_sensitivities import OutputSensitivities, responses
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.integrate import IntegratorOptions
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import CompiledProblem
 
 # Assumed standard error of an undetermined combination, in relative changes or times the largest other error.
 _UNDETERMINED_SE_FACTOR = 1e3
 _DETERMINED_FRACTION = 0.1  # Fraction of the assumed standard error below which a combination is determined.
 _MAX_REMAINING_ERROR = 0.9  # Fraction of the error above which a further value is not suggested.
+_FIRST_TIME_FRACTION = 1e-6  # First dense time after the start, as a fraction of the duration of the experiment.
+_N_DENSE_TIMES = 30  # at which each experiment is evaluated, beside its measured times
 _DEFAULT_RELATIVE_ERROR = 0.05  # Assumed relative error of an output if no measured output has a known error.
 
 
@@ -99,7 +101,7 @@ def suggestions(
     current_variance = float(h @ Ch)
     best: dict[bool, _MeasurementCandidate] = {}
     for condition in compiled_problem.conditions:
-        condition_responses = responses(compiled_problem, condition, dense_times(condition), theta, options)
+        condition_responses = responses(compiled_problem, condition, _dense_times(condition), theta, options)
         if condition_responses is None:
             continue
         observed_names = {
@@ -209,3 +211,21 @@ def _suggestion(
 
 def _when(time: float) -> str:
     return "at rest" if np.isinf(time) else f"at t = {time:.3g}"
+
+
+def _dense_times(condition: Condition) -> Array:
+    """Return times (n,) from start to end: those measured, those between, evenly spaced ones, and many early ones."""
+    measured = np.unique(condition.points.times)
+    if condition.is_steady_state:
+        return measured
+    span = condition.end - condition.start
+    # Fast dynamics are visible at early times only.
+    early = condition.start + span * np.geomspace(_FIRST_TIME_FRACTION, 1.0, _N_DENSE_TIMES)
+    even = np.append(np.linspace(condition.start, condition.end, _N_DENSE_TIMES), early[:-1])
+    anchor_times = np.unique(np.append(condition.start, measured))
+    between = 0.5 * (anchor_times[1:] + anchor_times[:-1])
+    if anchor_times.size > 2 * _N_DENSE_TIMES:
+        anchor_times, between = anchor_times[:: anchor_times.size // _N_DENSE_TIMES], between[:0]
+    times = np.unique(np.concatenate([even, anchor_times, between]))
+    times = times[(times >= condition.start) & (times <= condition.end)]
+    return times[np.append(True, np.diff(times) > 1e-2 * _FIRST_TIME_FRACTION * span)]

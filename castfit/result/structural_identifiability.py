@@ -1,49 +1,51 @@
 """Structural identifiability: what the measured outputs could tell, however often and however well they were measured.
 
-At random values of all quantities the measured outputs are computed densely in time and without errors.  What leaves
-them alone there, at every draw, leaves them alone everywhere, but for chance: the rank of an analytic Jacobian is the
-largest possible almost everywhere (Jacquez and Greif 1985).
+The Taylor coefficients of the outputs, as functions of the quantities, determine what dense measurements without errors
+do, near almost any values.  Their Jacobian has entries that are rational functions of the quantities and of exponentials
+and the like, so its rank at random points of a finite field is the true one, but for chance (Sedoglavic 2002).  Nothing
+is integrated or rounded, and neither data nor estimates matter.  All of this is local: other values far away may give
+the same outputs.
 
 Notation
 --------
-J  (m, n)   derivative of the outputs, each divided by its largest value, at one draw;  d (n,) its column norms
-e  (m, n)   how much J changes if it is integrated ten times less accurately
+D  (d, n)   directions, in reduced echelon form, in which the quantities change without a change of the outputs
+U  (n,)     the drawn quantities;   p prime
 
-    rank of J diag(1/d):  singular values above  s |e diag(1/d)|;  a column with d_j < s |e_j| is zero
-
-with the safety factor s, so the rank tolerance follows from the measured integration error, not from a constant.
+A vector h with  D h = 0  is the gradient of a sum that is determined, one with  (D / U) h = 0  that of a product of powers,
+in logarithms.  They are named if all their entries are ratios of small integers, the same at all draws.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
 
+import casadi as ca
 import numpy as np
+import scipy.sparse.csgraph
 
-from castfit._support.reprs import add_brief_repr
-from castfit.integrate import IntegratorOptions
-from castfit.result.covariance import information
-from castfit.result.identifiability import ConfoundedQuantities, combinations_of
-from castfit.simulate.output_sensitivities import responses
+from castfit._support.arrays import Array, Index
+from castfit._support.reprs import add_brief_repr, join_limited, join_with_and
+from castfit.problem.compiled_problem import CompiledProblem
+from castfit.result.identifiability import ConfoundedQuantities
+from castfit.result.parameter_combinations import product, weighted_sum
+from castfit.result.structure.experiments import DrawnProblem, ModelGraphs
+from castfit.result.structure.finite_field import (
+    PRIMES,
+    RedrawError,
+    Residues,
+    inverse,
+    null_space,
+    reduce_rows,
+    to_ratio,
+)
+from castfit.result.structure.power_series import Draws, NotCoveredError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from castfit._support.arrays import Array, Mask
-    from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import CompiledProblem
-
-
-N_RANDOM_POINTS = 3  # points at which the rank is found
-_FIRST_TIME_FRACTION = 1e-6  # First dense time after the start, as a fraction of the duration of the experiment.
-N_DENSE_TIMES = 30  # at which each experiment is evaluated, beside its measured times
-_MAX_DRAWS = 8  # Random points that are tried at most, because integration may fail.
-_LOG_DRAW_WIDTH = 1.0  # of the logarithm of a draw: a factor of e to both sides, halved where integration fails
-_RANK_SAFETY_FACTOR = 30.0  # Factor between the measured error of the Jacobian and the rank tolerance.
-_MIN_SINGULAR_VALUE_FRACTION = 1e-10  # of the largest singular value
-_INTEGRATION_RTOL = 1e-9  # Relative tolerance of the integrations.
+_MAX_DRAWS = 30  # Draws for one prime at most; a zero denominator needs another draw.
+_MAX_WEIGHT = 6  # Largest integer weight or power in a combination that is named.
 
 
 @add_brief_repr
@@ -52,25 +54,23 @@ class StructuralRank:
     """Structural identifiability of a problem whose outputs are known densely and without errors.
 
     names : quantities that were examined: all but those that appear in the noise only
-    rank : number of directions that are determined; -1 if no draw could be integrated
+    rank : number of directions that are determined, near almost any values; -1 if that is not known
     combinations : what is not, and what remains of it, such as ``only k1*k2 enters``
-    margin : how many times the smallest singular value that counts exceeds the errors of the integration
-    draws : at how many random points
-    resolution : what is smaller than this part of the largest effect counts as none
-    sentence : all that in words
+    probability : that something is determined and was not recognised, approximately; 0 if everything is
+    orders : how many derivatives of the outputs were used
+    sentence : all that in words, with the assumptions
     """
 
     names: tuple[str, ...]
     rank: int
     combinations: tuple[ConfoundedQuantities, ...]
-    margin: float
-    draws: int
-    resolution: float
+    probability: float
+    orders: int
     sentence: str
 
     @property
     def identifiable(self) -> bool | None:
-        """Whether everything is determined, near almost any values; None if that is not known."""
+        """Whether everything is determined, locally and near almost any values; None if that is not known."""
         return None if self.rank < 0 else self.rank == len(self.names)
 
     def find_combination(self, name: str) -> ConfoundedQuantities | None:
@@ -78,181 +78,147 @@ class StructuralRank:
         return next((c for c in self.combinations if name in c.names), None)
 
     def __str__(self) -> str:
-        return "\n".join([self.sentence, *(f"  {c}" for c in self.combinations)])
+        return self.sentence
+
+
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    """Directions D at drawn quantities U, and what was not covered and might determine more."""
+
+    D: Residues
+    U: Residues
+    p: int
+    orders: int
+    obstacle: str
+
+    @property
+    def support(self) -> tuple[int, bytes]:
+        """The number of directions, and which quantities change along any."""
+        return len(self.D), self.D.any(axis=0).tobytes()
 
 
 def structure(
-    compiled_problem: CompiledProblem,
-    theta: Array,
-    rng: np.random.Generator,
-    options: IntegratorOptions,
-    *,
-    may_continue: Callable[[], bool] = lambda: True,
+    compiled_problem: CompiledProblem, rng: np.random.Generator, *, may_continue: Callable[[], bool] = lambda: True
 ) -> StructuralRank:
-    """Find the rank at random quantities around theta (n_theta,), within the bounds.
+    """Find the rank at two random points of two finite fields, and at more if these differ.
 
-    theta (n_theta,)
-    options : their method is used, with tolerances of this test
-    may_continue : asked before each further draw; False ends the test with what is known
+    may_continue : asked before each order of derivatives; if it returns False, the rank is not known
     """
-    is_examined = np.array(
-        [q.symbol_name not in compiled_problem.noise_parameters for q in compiled_problem.quantities], dtype=np.bool_
+    graphs = ModelGraphs(compiled_problem, may_continue)
+    examined = _examined_quantities(compiled_problem)
+    names = tuple(compiled_problem.names[j] for j in examined)
+    answers: list[_Answer] = []
+    try:
+        for p in PRIMES:
+            answers.append(_answer(graphs, p, rng, examined))
+            fewest = min(len(a.D) for a in answers)
+            best = [a for a in answers if len(a.D) == fewest]
+            if fewest == 0 or (len(best) > 1 and len({a.support for a in best}) == 1):
+                break
+        else:
+            raise NotCoveredError("the rank differs between random points")
+        obstacle = next((a.obstacle for a in best if a.obstacle), "")
+        if obstacle:
+            raise NotCoveredError(
+                f"{obstacle}; without it, {join_limited(_undetermined(best[0], names))} would not be determined"
+            )
+    except NotCoveredError as error:
+        sentence = f"Structural identifiability: not known, because exact arithmetic does not cover {error}."
+        return StructuralRank(names, -1, (), np.nan, 0, sentence)
+    orders, rank = max(a.orders for a in best), len(names) - fewest
+    chance = len(names) * (2 * orders + 1) * graphs.depth / PRIMES[-1]
+    probability = min(1.0, chance ** len(best)) if fewest else 0.0
+    combinations = tuple(_combination(names, best, group) for group in _groups(best[0].D))
+    details = [f"exact rank {rank} of {len(names)}", "locally, for almost all values", *graphs.assumptions]
+    if not combinations:
+        opening = (
+            "Structurally identifiable: dense, error-free measurements of these outputs would determine every quantity"
+        )
+        return StructuralRank(names, rank, (), 0.0, orders, f"{opening} ({'; '.join(details)}).")
+    details.append(f"{orders} derivatives; probability of error about {10.0 ** math.ceil(math.log10(probability)):.0e}")
+    text = "; ".join(c.sentence for c in combinations)
+    opening = f"Structurally not identifiable from these outputs, regardless of the amount of data: {text}"
+    return StructuralRank(names, rank, combinations, probability, orders, f"{opening} ({'; '.join(details)}).")
+
+
+def _examined_quantities(compiled_problem: CompiledProblem) -> Index:
+    """Return the quantities that appear elsewhere than in the noise of the data or in the noise of the process."""
+    model = compiled_problem.model
+    system, noise_names = model.system, compiled_problem.noise_parameters
+    if model.noises:
+        column = ca.vertcat(system.ode, system.alg, *(model.outputs[n] for n in compiled_problem.outputs))
+        noises = [s for s in ca.vertsplit(system.p) if s.name() in model.noises]
+        quiet = ca.substitute([column], noises, [ca.SX(0)] * len(noises))[0]
+        silent = {s.name() for s in ca.symvar(column)} - {s.name() for s in ca.symvar(ca.simplify(quiet))}
+        noise_names = noise_names | silent
+    return np.array(
+        [j for j, q in enumerate(compiled_problem.quantities) if q.symbol_name not in noise_names], dtype=np.intp
     )
-    names = tuple(q.name for q, keep in zip(compiled_problem.quantities, is_examined, strict=True) if keep)
-    fine_options = replace(options, relative_tolerance=_INTEGRATION_RTOL, absolute_tolerance=1e-2 * _INTEGRATION_RTOL)
-    rough_options = replace(
-        fine_options, relative_tolerance=10 * _INTEGRATION_RTOL, absolute_tolerance=1e-1 * _INTEGRATION_RTOL
-    )
-    magnitudes = magnitudes_of(compiled_problem, theta, rough_options)
-    draw_results: list[StructuralRank] = []
-    width = _LOG_DRAW_WIDTH
+
+
+def _answer(graphs: ModelGraphs, p: int, rng: np.random.Generator, examined: Index) -> _Answer:
+    """Compute the directions at one random point."""
     for _ in range(_MAX_DRAWS):
-        if len(draw_results) == N_RANDOM_POINTS or (draw_results and not may_continue()):
-            break
-        random_theta = random_values(compiled_problem, theta, magnitudes, rng, width)
-        J, other = (
-            _jacobian(compiled_problem, random_theta, tolerance_options)
-            for tolerance_options in (fine_options, rough_options)
-        )
-        if J is None or other is None:
-            width *= 0.5
+        try:
+            drawn = DrawnProblem(graphs, Draws(p, rng), examined)
+            obstacle = drawn.run()
+        except RedrawError:
             continue
-        draw_results.append(
-            _rank(
-                compiled_problem,
-                names,
-                random_theta,
-                J[:, is_examined],
-                other[:, is_examined] - J[:, is_examined],
-                is_examined,
-            )
+        D, _ = reduce_rows(drawn.basis[examined].T, p)
+        return _Answer(D, drawn.unknowns[examined], p, drawn.orders, obstacle)
+    raise NotCoveredError("a denominator, logarithm or root that is zero at the start")
+
+
+def _undetermined(answer: _Answer, names: Sequence[str]) -> list[str]:
+    return [names[j] for j in np.flatnonzero(answer.D.any(axis=0))]
+
+
+def _groups(D: Residues) -> list[Index]:
+    """Return the quantities that directions link, as groups."""
+    links = (D != 0).astype(int)
+    _, labels = scipy.sparse.csgraph.connected_components(links.T @ links, directed=False)
+    is_free = D.any(axis=0)
+    return [np.flatnonzero((labels == label) & is_free) for label in dict.fromkeys(labels[is_free].tolist())]
+
+
+def _combination(names: Sequence[str], answers: Sequence[_Answer], group: Index) -> ConfoundedQuantities:
+    """Name what remains determined of a group of quantities."""
+    members = tuple(names[j] for j in group)
+    direction_sets = [a.D[a.D[:, group].any(axis=1)][:, group] for a in answers]
+    relative_sets = [D * inverse(a.U[group], a.p) % a.p for D, a in zip(direction_sets, answers, strict=True)]
+    n_determined = group.size - len(direction_sets[0])
+    if not n_determined:
+        return ConfoundedQuantities(
+            members, tuple({n: 1.0} for n in members), f"the data do not depend on {join_with_and(members)}"
         )
-    if not draw_results:
-        sentence = (
-            "Structural identifiability: not tested, because the model could not be integrated at random parameter "
-            "values."
-        )
-        return StructuralRank(names, -1, (), np.nan, 0, np.nan, sentence)
-    rank = max(f.rank for f in draw_results)
-    best_draws = [f for f in draw_results if f.rank == rank]
-    most_frequent_sentences = Counter(tuple(c.sentence for c in f.combinations) for f in best_draws).most_common(1)[0][
-        0
-    ]
-    representative_result = next(
-        f for f in best_draws if tuple(c.sentence for c in f.combinations) == most_frequent_sentences
-    )
-    combined_result = replace(representative_result, margin=min(f.margin for f in best_draws), draws=len(draw_results))
-    return replace(combined_result, sentence=_sentence(combined_result))
+    primes = [a.p for a in answers]
+    products, sums = (_integer_rows(sets, primes) for sets in (relative_sets, direction_sets))
+    texts = [[product(members, row) for row in products], [weighted_sum(members, row) for row in sums]]
+    complete = [join_with_and(_few(t)) for t in texts if len(t) == n_determined]
+    if complete:
+        sentence = f"only {' or '.join(dict.fromkeys(complete))} enter{'s' if n_determined == 1 else ''}"
+    else:
+        sentence = f"{join_with_and(_few(members))} are identifiable only in combination"
+        parts = list(dict.fromkeys([*texts[0], *texts[1]]))
+        sentence += f" ({join_with_and(_few(parts))} {'is' if len(parts) == 1 else 'are'} determined)" if parts else ""
+    return ConfoundedQuantities(members, (), sentence)
 
 
-def _sentence(rank_result: StructuralRank) -> str:
-    points = f"{rank_result.draws} random point{'' if rank_result.draws == 1 else 's'}"
-    where = f"(rank {rank_result.rank} of {len(rank_result.names)} at {points}, tolerance {rank_result.resolution:.0e})"
-    if not rank_result.combinations:
-        return (
-            "Structurally identifiable: dense, error-free measurements of these outputs would determine every quantity "
-            f"{where}."
-        )
-    combination_texts = "; ".join(c.sentence for c in rank_result.combinations)
-    return (
-        "Structurally not identifiable from these outputs, regardless of the amount of data: "
-        f"{combination_texts} {where}."
-    )
+def _few(terms: Sequence[str]) -> Sequence[str]:
+    return terms if len(terms) <= 6 else (*terms[:5], f"{len(terms) - 5} others")
 
 
-def _rank(
-    compiled_problem: CompiledProblem, names: tuple[str, ...], theta: Array, J: Array, e: Array, is_examined: Mask
-) -> StructuralRank:
-    """Compute rank and undetermined combinations at one draw."""
-    d, noise = np.linalg.norm(J, axis=0), np.linalg.norm(e, axis=0)
-    has_no_effect = d <= _RANK_SAFETY_FACTOR * noise
-    scale = np.where(has_no_effect, 1.0, d)
-    effective_J = np.where(has_no_effect, 0.0, J)
-    largest = float(np.linalg.norm(effective_J / scale, 2)) if not has_no_effect.all() else 1.0
-    error = float(np.linalg.norm(np.where(has_no_effect, 0.0, e) / scale, 2))
-    tolerance = max(_RANK_SAFETY_FACTOR * error / largest, _MIN_SINGULAR_VALUE_FRACTION)
-    free = np.zeros(d.size, dtype=np.bool_)
-    fisher_information = information(effective_J, np.zeros((0, d.size)), free, scale=scale, rank_tolerance=tolerance)
-    values, slopes = compiled_problem.to_natural(theta)[is_examined], compiled_problem.natural_slope(theta)[is_examined]
-    smallest = (
-        float(fisher_information.singular_values[fisher_information.rank - 1]) if fisher_information.rank else np.nan
-    )
-    margin = smallest / max(error, np.finfo(float).eps * largest)
-    hidden = combinations_of(names, values, slopes, fisher_information.directions, fisher_information.scale)
-    return StructuralRank(names, fisher_information.rank, hidden, margin, 1, tolerance, "")
-
-
-def random_values(
-    compiled_problem: CompiledProblem, theta: Array, magnitudes: Array, rng: np.random.Generator, width: float
-) -> Array:
-    """Draw theta: values within a factor of exp(width), those at zero within their magnitude; between the bounds."""
-    lower, upper = compiled_problem.bounds
-    log_changes = width * rng.uniform(-1.0, 1.0, theta.size)
-    natural = compiled_problem.to_natural(theta)
-
-    def apply_change(change: Array) -> Array:
-        with np.errstate(invalid="ignore"):
-            return compiled_problem.to_search(
-                np.where(natural != 0.0, natural * np.exp(change), 0.5 * magnitudes * change)
-            )
-
-    shifted_values, mirrored_values = apply_change(log_changes), apply_change(-log_changes)
-    values = np.clip(
-        np.where((shifted_values < lower) | (shifted_values > upper), mirrored_values, shifted_values), lower, upper
-    )
-    # If both values are outside, use a value between the bounds.
-    stuck = ((values <= lower) | (values >= upper)) & np.isfinite(upper - lower)
-    part = 0.5 + 0.4 * np.clip(log_changes, -1.0, 1.0)
-    return np.where(stuck, (1 - part) * np.where(stuck, lower, 0.0) + part * np.where(stuck, upper, 0.0), values)
-
-
-def magnitudes_of(compiled_problem: CompiledProblem, theta: Array, options: IntegratorOptions) -> Array:
-    """Return the sizes of quantities, natural scale: those at zero by what they do to the outputs."""
-    natural, slope = compiled_problem.to_natural(theta), compiled_problem.natural_slope(theta)
-    size = np.abs(natural)
-    if (size > 0.0).all():
-        return size
-    J = _jacobian(compiled_problem, theta, options)
-    if J is None:
-        return np.where(size > 0.0, size, 1.0)
-    effect = np.linalg.norm(J / np.where(slope != 0.0, slope, 1.0), axis=0) / np.sqrt(max(J.shape[0], 1))
-    return np.where(size > 0.0, size, np.where(effect > 0.0, 1.0 / np.where(effect > 0.0, effect, 1.0), 1.0))
-
-
-def dense_times(condition: Condition) -> Array:
-    """Return times (n,) from start to end: those measured, those between, evenly spaced ones, and many early ones."""
-    measured = np.unique(condition.points.times)
-    if condition.is_steady_state:
-        return measured
-    span = condition.end - condition.start
-    # Fast dynamics are visible at early times only.
-    early = condition.start + span * np.geomspace(_FIRST_TIME_FRACTION, 1.0, N_DENSE_TIMES)
-    even = np.append(np.linspace(condition.start, condition.end, N_DENSE_TIMES), early[:-1])
-    anchor_times = np.unique(np.append(condition.start, measured))
-    between = 0.5 * (anchor_times[1:] + anchor_times[:-1])
-    if anchor_times.size > 2 * N_DENSE_TIMES:
-        anchor_times, between = anchor_times[:: anchor_times.size // N_DENSE_TIMES], between[:0]
-    times = np.unique(np.concatenate([even, anchor_times, between]))
-    times = times[(times >= condition.start) & (times <= condition.end)]
-    return times[np.append(True, np.diff(times) > 1e-2 * _FIRST_TIME_FRACTION * span)]
-
-
-def _jacobian(compiled_problem: CompiledProblem, theta: Array, options: IntegratorOptions) -> Array | None:
-    """Compute the derivative of the measured outputs, densely in time, each relative to its size, (m, n_theta)."""
+def _integer_rows(direction_sets: Sequence[Residues], primes: Sequence[int]) -> list[Array]:
+    """Return integer vectors that are orthogonal to the directions at all draws."""
+    bases = [reduce_rows(null_space(D, p).T, p)[0] for D, p in zip(direction_sets, primes, strict=True)]
     rows: list[Array] = []
-    for condition in compiled_problem.conditions:
-        names = [
-            n
-            for n, observable in zip(compiled_problem.outputs, condition.observed, strict=True)
-            if observable is not None
-        ]
-        condition_responses = responses(
-            compiled_problem, condition, dense_times(condition), theta, options, outputs=names
-        )
-        if condition_responses is None:
-            return None
-        size = np.abs(condition_responses.values).max(axis=0)
-        slopes = np.abs(condition_responses.slopes).max(axis=(0, 2))
-        unit = np.where(size > 0.0, size, np.where(slopes > 0.0, slopes, 1.0))
-        rows.append((condition_responses.slopes / unit[:, None]).reshape(-1, theta.size))
-    return np.concatenate(rows)
+    for candidates in zip(*bases, strict=True):
+        ratios = [[to_ratio(v, p) for v in row.tolist()] for row, p in zip(candidates, primes, strict=True)]
+        if any(r != ratios[0] or None in r for r in ratios):
+            continue
+        fractions = [Fraction(r or 0) for r in ratios[0]]
+        scale = reduce(math.lcm, (f.denominator for f in fractions))
+        weights = np.array([int(f * scale) for f in fractions], dtype=float)
+        if np.abs(weights).max() <= _MAX_WEIGHT and np.count_nonzero(weights) > 1:
+            rows.append(weights)
+    return rows

@@ -14,6 +14,7 @@ import numpy as np
 from castfit._support.arrays import Array
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError
+from castfit.drive.checkup.random_points import magnitudes_of, random_values
 from castfit.drive.checkup.stiffness import stiffness
 from castfit.fit.choice import CostFeatures, available_memory, choose, format_memory, predict_costs
 from castfit.fit.fit import plain_fit as fit
@@ -28,7 +29,7 @@ from castfit.result.identifiability import CORRELATED_WITH, NOT_IDENTIFIABLE, PO
 from castfit.result.interval_ends import APPROXIMATE, with_interval_checks
 from castfit.result.residuals import NO_FINDING
 from castfit.result.result import Result
-from castfit.result.structural_identifiability import magnitudes_of, random_values, structure
+from castfit.result.structural_identifiability import structure
 from castfit.simulate.output_sensitivities import OutputSensitivities, responses
 from castfit.simulate.simulate import SimulationError, predict
 from castfit.transcribe.multiple_shooting import MultipleShooting
@@ -311,13 +312,7 @@ def check_stiffness(context: CheckContext) -> Finding:
 
 def check_structural_identifiability(context: CheckContext) -> Finding:
     """Find parameter combinations that are structurally unidentifiable from these outputs."""
-    structural = structure(
-        context.compiled_problem,
-        context.theta,
-        context.rng,
-        context.options,
-        may_continue=lambda: context.seconds_left() > 0,
-    )
+    structural = structure(context.compiled_problem, context.rng, may_continue=lambda: context.seconds_left() > 0)
     if structural.rank < 0:
         return report_skipped(structural.sentence)
     if structural.combinations:
@@ -326,7 +321,7 @@ def check_structural_identifiability(context: CheckContext) -> Finding:
             "output."
         )
         return report_warning(structural.sentence, advice)
-    return report_ok(f"none (rank {structural.rank} of {len(structural.names)} at random parameter values).")
+    return report_ok(f"none (exact rank {structural.rank} of {len(structural.names)}).")
 
 
 def check_symmetry(context: CheckContext) -> Finding:

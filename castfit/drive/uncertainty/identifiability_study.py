@@ -239,12 +239,11 @@ def identifiability(
     try:
         with with_deadline(limit):
             structural_rank = structure(
-                compiled_problem, theta, generator, options,
-                may_continue=lambda: time.perf_counter() - start_time < 0.5 * limit,
-            )  # fmt: skip
+                compiled_problem, generator, may_continue=lambda: time.perf_counter() - start_time < 0.5 * limit
+            )
     except StopRequested as stop:
         sentence, cause = "Structural identifiability: not tested.", stop.status
-        structural_rank = StructuralRank(compiled_problem.names, -1, (), np.nan, 0, np.nan, sentence)
+        structural_rank = StructuralRank(compiled_problem.names, -1, (), np.nan, 0, sentence)
     with without_deadline():  # one evaluation, without which there is no result
         information = (
             np.asarray(fit_result.information) if fit_result is not None else _design(compiled_problem, theta, options)
@@ -309,7 +308,7 @@ def _kind(name: str, structural_rank: StructuralRank, fit_result: Result | None)
     structural_text = (
         "identifiable from dense, error-free data"
         if structural_rank.rank >= 0
-        else "structural identifiability not tested"
+        else "structural identifiability is not known"
     )
     if status.kind == NOT_IDENTIFIABLE:
         return PRACTICAL, f"{PRACTICAL}: {status.sentence.removeprefix('not identifiable: ')}, but {structural_text}"

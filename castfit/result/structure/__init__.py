@@ -1,0 +1,1 @@
+"""Structural identifiability by exact arithmetic."""
