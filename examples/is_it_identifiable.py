@@ -38,8 +38,9 @@ guesses = {"ka": 2.0, "ke": 0.3, "V": 10.0, "F": 0.5}
 all_parameters = {name: cf.Parameter(value, scale="log") for name, value in guesses.items()}
 
 # %%
-# Structure first, before any fit: at random values of the parameters, with dense data without errors, is there a
-# direction in which nothing happens?  Only the ratio of volume and fraction enters.  More data would not help.
+# Structure first, before any fit: would dense data without errors determine everything?  Exact arithmetic on the
+# equations answers that; the values of the data do not matter.  Only the ratio of volume and fraction enters.  More data
+# would not help.
 
 problem = cf.Problem(model, late, parameters=all_parameters)
 structural_analysis = cf.identifiability(problem, rng=0)

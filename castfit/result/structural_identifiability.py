@@ -1,18 +1,19 @@
 """Structural identifiability: what the measured outputs could tell, however often and however well they were measured.
 
-The Taylor coefficients of the outputs, as functions of the quantities, determine what dense measurements without errors
-do, near almost any values.  Their Jacobian has entries that are rational functions of the quantities and of exponentials
-and the like, so its rank at random points of a finite field is the true one, but for chance (Sedoglavic 2002).  Nothing
-is integrated or rounded, and neither data nor estimates matter.  All of this is local: other values far away may give
-the same outputs.
+The Taylor coefficients of the outputs, as functions of the quantities, determine the same quantities as dense
+measurements without errors, near almost any values.  The entries of their Jacobian are rational functions of the
+quantities, and of exponentials and the like.  So its rank at random points of a finite field is the true rank, but for
+chance (Sedoglavic 2002).  Nothing is integrated or rounded, and neither data nor estimates matter.  All of this is
+local: other values far away may give the same outputs.
 
 Notation
 --------
 D  (d, n)   directions, in reduced echelon form, in which the quantities change without a change of the outputs
 U  (n,)     the drawn quantities;   p prime
 
-A vector h with  D h = 0  is the gradient of a sum that is determined, one with  (D / U) h = 0  that of a product of powers,
-in logarithms.  They are named if all their entries are ratios of small integers, the same at all draws.
+A vector h with  D h = 0  is the gradient of a sum that is determined.  A vector h with  (D / U) h = 0  is the gradient
+of a product of powers that is determined, in logarithms.  Combinations are named if all entries of h are ratios of
+small integers, the same at all draws.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class StructuralRank:
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """Directions D at drawn quantities U, and what was not covered and might determine more."""
+    """Directions D at drawn quantities U; `obstacle` names a part of the problem that is not covered, if any."""
 
     D: Residues
     U: Residues
@@ -106,7 +107,7 @@ def structure(
     """
     graphs = ModelGraphs(compiled_problem, may_continue)
     examined = _examined_quantities(compiled_problem)
-    names = tuple(compiled_problem.names[j] for j in examined)
+    names = tuple(compiled_problem.names[int(j)] for j in examined)
     answers: list[_Answer] = []
     try:
         for p in PRIMES:
@@ -148,8 +149,8 @@ def _examined_quantities(compiled_problem: CompiledProblem) -> Index:
     if model.noises:
         column = ca.vertcat(system.ode, system.alg, *(model.outputs[n] for n in compiled_problem.outputs))
         noises = [s for s in ca.vertsplit(system.p) if s.name() in model.noises]
-        quiet = ca.substitute([column], noises, [ca.SX(0)] * len(noises))[0]
-        silent = {s.name() for s in ca.symvar(column)} - {s.name() for s in ca.symvar(ca.simplify(quiet))}
+        quiet_column = ca.substitute([column], noises, [ca.SX(0)] * len(noises))[0]
+        silent = {s.name() for s in ca.symvar(column)} - {s.name() for s in ca.symvar(ca.simplify(quiet_column))}
         noise_names = noise_names | silent
     return np.array(
         [j for j, q in enumerate(compiled_problem.quantities) if q.symbol_name not in noise_names], dtype=np.intp
@@ -160,17 +161,17 @@ def _answer(graphs: ModelGraphs, p: int, rng: np.random.Generator, examined: Ind
     """Compute the directions at one random point."""
     for _ in range(_MAX_DRAWS):
         try:
-            drawn = DrawnProblem(graphs, Draws(p, rng), examined)
-            obstacle = drawn.run()
+            drawn_problem = DrawnProblem(graphs, Draws(p, rng), examined)
+            obstacle = drawn_problem.run()
         except RedrawError:
             continue
-        D, _ = reduce_rows(drawn.basis[examined].T, p)
-        return _Answer(D, drawn.unknowns[examined], p, drawn.orders, obstacle)
+        D, _ = reduce_rows(drawn_problem.basis[examined].T, p)
+        return _Answer(D, drawn_problem.unknowns[examined], p, drawn_problem.orders, obstacle)
     raise NotCoveredError("a denominator, logarithm or root that is zero at the start")
 
 
 def _undetermined(answer: _Answer, names: Sequence[str]) -> list[str]:
-    return [names[j] for j in np.flatnonzero(answer.D.any(axis=0))]
+    return [names[int(j)] for j in np.flatnonzero(answer.D.any(axis=0))]
 
 
 def _groups(D: Residues) -> list[Index]:
@@ -183,7 +184,7 @@ def _groups(D: Residues) -> list[Index]:
 
 def _combination(names: Sequence[str], answers: Sequence[_Answer], group: Index) -> ConfoundedQuantities:
     """Name what remains determined of a group of quantities."""
-    members = tuple(names[j] for j in group)
+    members = tuple(names[int(j)] for j in group)
     direction_sets = [a.D[a.D[:, group].any(axis=1)][:, group] for a in answers]
     relative_sets = [D * inverse(a.U[group], a.p) % a.p for D, a in zip(direction_sets, answers, strict=True)]
     n_determined = group.size - len(direction_sets[0])

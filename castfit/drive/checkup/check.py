@@ -190,7 +190,7 @@ def doctor(
     >>> found.ok, found["residuals"].ok
     (False, False)
     >>> print(found["redundant parameters"])
-      ok  redundant parameters: none (rank 2 of 2 at random parameter values).
+      ok  redundant parameters: none (exact rank 2 of 2).
     """
     start_time, limit = time.perf_counter(), read_real(max_time)
     problem_or_result: Any = problem

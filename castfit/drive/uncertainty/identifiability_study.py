@@ -68,8 +68,8 @@ class IdentifiabilityStudy(TabularReport):
         the status of the fit, such as "well determined" or "at its bound".
     remarks : dict
         By name, a sentence.
-    structure : Structure
-        The quantities that dense data without errors would determine.
+    structure : StructuralRank
+        The quantities that dense data without errors would determine, from exact arithmetic.
     sensitivity : dict
         By name, the largest first: how many standard deviations a datum moves, in root mean square, if the quantity
         changes by its own size (delta^msqr of Brun et al. 2001).
@@ -195,9 +195,10 @@ def identifiability(
     ----------
     problem : Result, Problem or Posed
         With a fit, the information of the data at the estimate is used; with a problem, that of the design at the
-        guess, without the values of the data.
+        guess, without the values of the data.  Structural identifiability depends on neither.
     rng : int or numpy.random.Generator
-        Draws the points at which structural identifiability is tested.
+        Draws the points of finite fields at which the rank is computed; the answer does not depend on it, but for
+        chance.
     max_time : float
         Seconds, after which parts that have not ended are left out.
 

@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import Any
 
 import casadi as ca
+import numpy as np
+
 from castfit._support.arrays import Array
 from castfit._support.graphs import apply_operation, rewrite_operations
 
@@ -44,8 +46,8 @@ class Branches:
 
     def evaluate(self, *point: Any) -> Array:
         """Return the decisions at a point of the arguments."""
-        decisions: Any = self._function(*point)
-        return decisions.full()[:, 0]
+        function: Any = self._function
+        return np.asarray(function(*point), dtype=np.float64)[:, 0]
 
     def resolve(self, decisions: Array) -> list[ca.SX]:
         """Return the columns in the form that they have for these decisions."""

@@ -4,8 +4,8 @@ At an event at the time t_1, which may depend on quantities, the derivatives of 
 
     dx+ = h_x (dx- + f- dt_1) + h_c dc + h_t dt_1 - f+ dt_1,        x+ = h(t_1, x-, u, c)
 
-Notation: C conditions with the same pieces; n_s terms in s; r directions; jets (..., 1 + m) of values and derivatives by
-all unknowns, or (..., 1 + r) along directions; rows of a link: p, then x, then e.
+Notation: C conditions with the same pieces; n_s terms in s; r directions.  Rows of a link are p, then x, then e.
+Jets hold values and derivatives: (..., 1 + m) by all unknowns, or (..., 1 + r) along directions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A piece of a course: what happens at its beginning, and what holds in it.
+    """A piece of a course between two events.
 
     time : at the guess;  time_row : the row of e that it is, -1 for none;  is_instant : whether it ends as it begins
     is_moving : whether the time depends on quantities;  passed : positions of the instants that are past
@@ -57,10 +57,10 @@ class Course:
     pieces: list[Piece]
 
     @classmethod
-    def from_condition(cls, drawn: DrawnProblem, condition: Condition) -> Course:
+    def from_condition(cls, problem: DrawnProblem, condition: Condition) -> Course:
         """Divide an experiment into pieces, in the order of its events at the guess."""
         schedule, start, end, instants = condition.schedule, condition.start, condition.end, condition.schedule.instants
-        natural = condition.link.natural(drawn.graphs.problem.guess[condition.theta])
+        natural = condition.link.natural(problem.graphs.problem.guess[condition.theta])
         groups: dict[tuple[float, int], list[int]] = {(start, -1): []}
         for i in schedule.order(natural.e) if instants else []:
             time, is_moving = float(natural.e[instants[i].time]), instants[i].is_moving
@@ -81,11 +81,11 @@ class Course:
                     if instant.change is not None:
                         x = instant.change.values(time, x, u, natural.e[instant.parameters])
                 p = _with_levels(schedule.levels, natural.p, natural.e, passed)
-                graph = drawn.graphs.at(time, x, condition.z_guess, p, u, end - start)
+                graph = problem.graphs.model_graph(time, x, condition.z_guess, p, u, end - start)
                 row, is_instant = happening[0].time if members else -1, is_split and not members
                 pieces.append(Piece(graph, time, row, is_instant, moving_row >= 0, happening, passed, inputs))
-        rows = drawn.rows_of(condition.link, condition, drawn.unknowns[None])[0]
-        return cls(condition, rows, drawn.algebraic_states(condition), pieces)
+        rows = problem.rows_of(condition.link, condition, problem.unknowns[None])[0]
+        return cls(condition, rows, problem.algebraic_states(condition), pieces)
 
     @staticmethod
     def first_graph(graphs: ModelGraphs, condition: Condition) -> ModelGraph:
@@ -93,7 +93,7 @@ class Course:
         natural = condition.link.natural(graphs.problem.guess[condition.theta])
         u = np.array([float(v(condition.start)) for v in condition.inputs])
         duration = condition.end - condition.start
-        return graphs.at(condition.start, natural.a, condition.z_guess, natural.p, u, duration)
+        return graphs.model_graph(condition.start, natural.a, condition.z_guess, natural.p, u, duration)
 
     @cached_property
     def key(self) -> Any:
@@ -112,8 +112,8 @@ class Course:
     def parameters(self, piece: Piece) -> Residues:
         """Return the jets of p in a piece, (n_p, 1 + m)."""
         link = self.condition.link
-        rows, first = self.rows, len(self.rows) - link.n_e
-        return _with_levels(self.condition.schedule.levels, rows[: link.n_p], rows[first:], piece.passed)
+        rows, first_event_row = self.rows, len(self.rows) - link.n_e
+        return _with_levels(self.condition.schedule.levels, rows[: link.n_p], rows[first_event_row:], piece.passed)
 
     def event_rows(self, rows: Index) -> Residues:
         """Return the jets of rows of e."""
@@ -121,7 +121,7 @@ class Course:
 
 
 def _with_levels(levels: Sequence[Any], p: Any, e: Any, passed: frozenset[int]) -> Any:
-    """Return parameters p (n_p, ...) after instants that switch some of them to, or by, rows of e (n_e, ...)."""
+    """Return parameters p (n_p, ...) after instants that set them to rows of e (n_e, ...), or raise them by these."""
     changed = p.copy()
     for level in levels:
         if level.on_instant in passed and level.off_instant not in passed:
@@ -144,16 +144,16 @@ def polynomial(u: Input, start: float, end: float) -> Array | None:
 class PieceState:
     """Jets y (C, n_y, n_s, 1 + r) of the states of courses at the beginning of a piece; `rates` y' just before."""
 
-    drawn: DrawnProblem
+    problem: DrawnProblem
     courses: list[Course]
     y: Residues
     rates: Residues
 
     @classmethod
-    def begin(cls, drawn: DrawnProblem, courses: list[Course], n_s: int) -> PieceState:
+    def begin(cls, problem: DrawnProblem, courses: list[Course], n_s: int) -> PieceState:
         """Return the states at the start, along the directions that are not determined."""
-        empty = np.zeros((len(courses), 0, n_s, 1 + drawn.basis.shape[1]), dtype=np.int64)
-        state = cls(drawn, courses, empty, empty[..., 0])
+        empty = np.zeros((len(courses), 0, n_s, 1 + problem.basis.shape[1]), dtype=np.int64)
+        state = cls(problem, courses, empty, empty[..., 0])
         link = courses[0].condition.link
         x = slice(link.n_p, courses[0].rows.shape[0] - link.n_e)
         y = state.project([np.concatenate([c.rows[x], c.z]) for c in courses])
@@ -171,16 +171,18 @@ class PieceState:
 
     def project(self, jets: Sequence[Residues]) -> Residues:
         """Return jets (n, 1 + m) of each course as constants along the directions, (C, n, n_s, 1 + r)."""
-        stacked, basis = np.stack(jets), self.drawn.basis
+        stacked, basis = np.stack(jets), self.problem.basis
         projected = np.zeros((*stacked.shape[:2], self.y.shape[2], 1 + basis.shape[1]), dtype=np.int64)
-        slopes = multiply(stacked[..., 1:].reshape(-1, len(basis)), basis, self.drawn.p)
-        projected[:, :, 0] = np.concatenate([stacked[..., :1], slopes.reshape(*stacked.shape[:2], basis.shape[1])], axis=-1)
+        slopes = multiply(stacked[..., 1:].reshape(-1, len(basis)), basis, self.problem.p)
+        projected[:, :, 0] = np.concatenate(
+            [stacked[..., :1], slopes.reshape(*stacked.shape[:2], basis.shape[1])], axis=-1
+        )
         return projected
 
     def _time(self, course: Course, piece: Piece) -> Residues:
         if piece.time_row >= 0:
             return course.event_rows(np.array([piece.time_row]))
-        return np.array([[to_residue(piece.time, self.drawn.p), *[0] * (course.rows.shape[1] - 1)]], dtype=np.int64)
+        return np.array([[to_residue(piece.time, self.problem.p), *[0] * (course.rows.shape[1] - 1)]], dtype=np.int64)
 
     def _arguments(self, i: int) -> Residues:
         """Return the jets of (t, y, p) in piece i."""
@@ -192,37 +194,41 @@ class PieceState:
         series = np.zeros((len(self.courses), len(self.courses[0].condition.inputs), n, self.y.shape[2]), np.int64)
         for rows, course in zip(series, self.courses, strict=True):
             for row, coefficients, u in zip(rows, course.pieces[i].inputs, course.condition.inputs, strict=True):
-                known = None if coefficients is None else to_residues(coefficients[:n], self.drawn.p)
-                row[: n if known is None else known.size, 0] = self.drawn.signal(u, n) if known is None else known
+                signal = (
+                    self.problem.signal(u, n) if coefficients is None else to_residues(coefficients[:n], self.problem.p)
+                )
+                row[: signal.size, 0] = signal
         return series
 
     def enter(self, i: int) -> PieceState:
         """Apply the events at the beginning of piece i."""
-        piece, y, p, n_x = self.courses[0].pieces[i], self.y.copy(), self.drawn.p, self.n_x
+        piece, y, p, n_x = self.courses[0].pieces[i], self.y.copy(), self.problem.p, self.n_x
         arguments, u = self._arguments(i), self._inputs(i, 1)[:, :, 0, :, None]
         t, dt = arguments[:, :1], arguments[:, :1, :1, 1:] * piece.is_moving
         constants = np.concatenate([u, np.zeros((*u.shape[:3], dt.shape[-1]), dtype=np.int64)], axis=-1)
         y[..., 1:] = (y[..., 1:] + self.rates[..., None] * dt) % p
         for k, instant in enumerate(piece.instants):
             if instant.change is not None:
-                c = self.project([course.event_rows(course.pieces[i].instants[k].parameters) for course in self.courses])
-                graph = self.drawn.graphs.differentiated(instant.change.graph)
-                y[:, :n_x] = graph.apply(np.concatenate([t, y[:, :n_x], constants, c], axis=1), self.drawn.draws)
+                c = self.project(
+                    [course.event_rows(course.pieces[i].instants[k].parameters) for course in self.courses]
+                )
+                graph = self.problem.graphs.differentiated(instant.change.graph)
+                y[:, :n_x] = graph.apply(np.concatenate([t, y[:, :n_x], constants, c], axis=1), self.problem.draws)
         if piece.is_moving:
             arguments = np.concatenate([t, y, arguments[:, 1 + y.shape[1] :], constants], axis=1)
-            rates = piece.graph.apply(arguments, self.drawn.draws)[:, :n_x, :, :1]
+            rates = piece.graph.apply(arguments, self.problem.draws)[:, :n_x, :, :1]
             y[:, :n_x, :, 1:] = (y[:, :n_x, :, 1:] - rates * dt) % p
         return replace(self, y=y)
 
-    def time_rows(self, after: PieceState, i: int, previous: int) -> Residues:
+    def time_rows(self, changed_state: PieceState, i: int, previous: int) -> Residues:
         """Return the derivatives of the time at which piece i begins, if the outputs show it, (n, n_s, r).
 
-        They do if they differ from what they would be if the previous piece went on.
+        They show it if the previous piece would have led to other outputs.
         """
         dt = self._arguments(i)[:, 0, :, 1:]
         if not self.courses[0].pieces[i].is_moving:
             return dt[:0]
-        without, actual = self.series(previous, self.n_x + 1), after.series(i, self.n_x + 1)
+        without, actual = self.series(previous, self.n_x + 1), changed_state.series(i, self.n_x + 1)
         is_visible = np.zeros(len(dt), dtype=np.bool_)
         for k in range(self.n_x + 1):
             for series in (without, actual):
@@ -233,15 +239,13 @@ class PieceState:
 
     def series(self, i: int, n: int) -> OutputSeries:
         """Return the series of piece i, of at most n orders."""
-        return OutputSeries(
-            self.courses[0].pieces[i].graph, self.drawn.draws, self._arguments(i), self._inputs(i, n)
-        )
+        return OutputSeries(self.courses[0].pieces[i].graph, self.problem.draws, self._arguments(i), self._inputs(i, n))
 
-    def along(self, series: OutputSeries) -> PieceState:
-        """Return the same states, along the directions of a series."""
+    def with_directions(self, series: OutputSeries) -> PieceState:
+        """Return these states with the directions of a series."""
         return replace(self, y=np.concatenate([self.y[..., :1], series.slopes[0]], axis=-1))
 
-    def after(self, series: OutputSeries) -> PieceState:
-        """Return the states at the end of a piece, after c s, with c drawn."""
-        y, rates = series.after(int(self.drawn.draws.residues(1)[0]))
+    def end_of(self, series: OutputSeries) -> PieceState:
+        """Return the states at the end of a piece, after c s, with c random."""
+        y, rates = series.end(int(self.problem.draws.residues(1)[0]))
         return replace(self, y=y, rates=rates)

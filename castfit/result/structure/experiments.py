@@ -1,12 +1,12 @@
 """Experiments of a problem over a finite field: parameters and starts at drawn quantities, then the series of outputs.
 
 The unknowns U are the quantities, then the states that equations determine: steady states before an experiment,
-consistent starts, and algebraic states at the start.  U is drawn such that these equations hold, and the derivatives
-of the equations are rows of the Jacobian like those of the outputs.
+consistent starts, and algebraic states at the start.  U is drawn such that these equations hold.  The derivatives of
+the equations are rows of the Jacobian, as the derivatives of the outputs are.
 
-An experiment is a sequence of pieces between its events and the jumps of its inputs.  If the first that moves does not
-determine everything, all are computed with durations c s between the events, c drawn and s a symbol: a combination is
-determined if it is for almost all durations.
+An experiment is a sequence of pieces between its events and the jumps of its inputs.  If the first piece that moves
+does not determine everything, all pieces are computed with durations c s, where c is drawn and s is a symbol.  A
+combination is then determined if it is determined for almost all durations.
 
 Notation: p prime; U (m,); B draws of U, C conditions computed together; r directions; n_s terms in s; jets (..., 1 + m)
 of values and derivatives.
@@ -23,6 +23,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.reprs import join_limited
+from castfit._support.time_limit import check_deadline
 from castfit.problem.map_initial_states import ConsistentInitialRows, SteadyStateRows
 from castfit.problem.parameter_map import MappedExpressions
 from castfit.result.structure.branches import Branches
@@ -99,13 +100,15 @@ class ModelGraphs:
 
     @cached_property
     def is_singular(self) -> Mask:
-        """Mask of the states that begin at zero where their equations, or the derivatives of these, are not finite."""
+        """Return the mask of the states that begin at zero where the equations or their derivatives are not finite."""
         is_singular = np.zeros(self.system.x.numel(), dtype=np.bool_)
         for condition in self.problem.conditions:
             natural = condition.link.natural(self.problem.guess[condition.theta])
             p = np.where(np.isfinite(natural.p), natural.p, 1.0)
             z, u = condition.z_guess, np.array([float(v(condition.start)) for v in condition.inputs])
-            function: Any = self.at(condition.start, natural.a, z, p, u, condition.end - condition.start).function
+            function: Any = self.model_graph(
+                condition.start, natural.a, z, p, u, condition.end - condition.start
+            ).function
             x, t = np.where(is_singular, 1.0, natural.a), condition.start + _GENERIC_TIME
             zeros = np.flatnonzero(x == 0.0)
             if zeros.size and not np.isfinite(function(t, x, z, p, u).full()).all():
@@ -116,7 +119,7 @@ class ModelGraphs:
                     x[j] = float(is_singular[j])
         return is_singular
 
-    def at(self, t: float, x: Array, z: Array, p: Array, u: Array, duration: float) -> ModelGraph:
+    def model_graph(self, t: float, x: Array, z: Array, p: Array, u: Array, duration: float) -> ModelGraph:
         """Return the graph in the branches that hold just after a point."""
         decisions: Any = np.empty(0)
         if self._branches.operations:
@@ -208,9 +211,9 @@ class DrawnProblem:
 
     def _add_block(self, part: Any, condition: Condition, size: int) -> _Block:
         problem, n_x = self.graphs.problem, self.graphs.system.x.numel()
-        x, rows, first = condition.link.natural(problem.guess[condition.theta]).a, slice(None), 1
+        x, rows, first_input = condition.link.natural(problem.guess[condition.theta]).a, slice(None), 1
         if isinstance(part, ConsistentInitialRows):
-            graph, first = self.graphs.differentiated(part.equations), 0
+            graph, first_input = self.graphs.differentiated(part.equations), 0
         elif part is None:
             graph, rows = Course.first_graph(self.graphs, condition), slice(n_x, n_x + size)
         else:
@@ -219,7 +222,7 @@ class DrawnProblem:
         block = _Block(part, condition, self.unknowns.size + np.arange(size), graph, rows)
         self.unknowns = np.append(self.unknowns, self.draws.residues(size))
         arguments, initial = (jets[0, :, 0] for jets in self._arguments(block, self.unknowns[None]))
-        used = np.setdiff1d(graph.columns, first + np.arange(size))
+        used = np.setdiff1d(graph.columns, first_input + np.arange(size))
         key = condition.name if part is None else (id(graph), arguments[used].tobytes(), initial.tobytes())
         if self._blocks.setdefault(key, block) is not block:
             self.unknowns = self.unknowns[:-size]
@@ -255,7 +258,7 @@ class DrawnProblem:
         return self.graphs.differentiated(part.jacobian_function).apply(jets, self.draws)[:, :, 0]
 
     def _arguments(self, block: _Block, U: Residues) -> tuple[Residues, Residues]:
-        """Return the jets of the arguments of a block's equations (B, n_in, 1 + m), and those of a."""
+        """Return the jets of the arguments of a block's equations (B, n_in, 1 + m), and the jets of a."""
         part, condition = block.part, block.condition
         link = condition.link if part is None else part.inner
         y, w = self.rows_of(link, condition, U), _unit_jets(U, block.w)
@@ -265,10 +268,10 @@ class DrawnProblem:
         t, u = condition.start, [float(v(condition.start)) for v in condition.inputs]
         if part is not None:
             t, u = part.solver.time, part.solver.u.tolist()
-        known = np.zeros((len(U), 1 + len(u), y.shape[2]), dtype=np.int64)
-        known[..., 0] = to_residues(np.array([t, *u]), self.p)
+        numbers = np.zeros((len(U), 1 + len(u), y.shape[2]), dtype=np.int64)
+        numbers[..., 0] = to_residues(np.array([t, *u]), self.p)
         states = [w] if part is not None else [a, w]
-        return np.concatenate([known[:, :1], *states, y[:, : link.n_p], known[:, 1:]], axis=1), a
+        return np.concatenate([numbers[:, :1], *states, y[:, : link.n_p], numbers[:, 1:]], axis=1), a
 
     def _equations(self, U: Residues) -> Residues:
         """Return the jets of the residuals of all equations, (B, n, 1 + m)."""
@@ -316,7 +319,7 @@ class DrawnProblem:
     # Experiments
 
     def run(self) -> str:
-        """Add the rows of all experiments. Return what is not covered and might determine more; empty if nothing."""
+        """Add the rows of all experiments. Return a name of the part of the problem that is not covered, or ""."""
         groups: dict[Any, list[Course]] = {}
         for condition in self.graphs.problem.conditions:
             course = Course.from_condition(self, condition)
@@ -331,13 +334,14 @@ class DrawnProblem:
         """Compute the pieces up to the first that moves. Return whether later ones do not matter."""
         head, state, p = courses[0], PieceState.begin(self, courses, 1), self.p
         for i, piece in enumerate(head.pieces):
-            before, state = state, state.enter(i)
+            previous_state, state = state, state.enter(i)
             m, path, last_gain = self.basis.shape[1], piece.graph.longest_path, 0
             fewest = min(state.n_x + m, max(_MANY_ORDERS, 2 * path))
             patience = min(state.n_x, max(_MANY_ORDERS // 2, path))
             limit = 1 if piece.is_instant or head.condition.is_steady_state else 3 * (state.n_x + m) + 1
-            series, rows = state.series(i, limit), [before.time_rows(state, i, i - 1)[:, 0]]
+            series, rows = state.series(i, limit), [previous_state.time_rows(state, i, i - 1)[:, 0]]
             while self.basis.shape[1] and series.k < limit and (series.k <= fewest or series.k <= last_gain + patience):
+                check_deadline()
                 if not self.graphs.may_continue():
                     raise NotCoveredError("so large a problem in the available time")
                 rows.append(series.advance()[state.is_observed][:, 0])
@@ -349,7 +353,7 @@ class DrawnProblem:
             self.orders = max(self.orders, series.k)
             if not self.basis.shape[1]:
                 return True
-            state = state.along(series)
+            state = state.with_directions(series)
             if not piece.is_instant and not series.is_at_rest:
                 return i + 1 == len(head.pieces)
         return True
@@ -367,12 +371,12 @@ class DrawnProblem:
             repetitions = repetitions + 1 if is_repeated else 0
             if repetitions > r:  # Each of equal pieces determines something more, or none does.
                 continue
-            before, state = state, state.enter(i)
-            rows.append(before.time_rows(state, i, previous))
+            previous_state, state = state, state.enter(i)
+            rows.append(previous_state.time_rows(state, i, previous))
             series = state.series(i, 1 if piece.is_instant else n_s + 1)
             for _ in range(1 if piece.is_instant else n_s + 1):
                 rows.append(series.advance()[state.is_observed])
-            state, previous = state if piece.is_instant else state.after(series), i
+            state, previous = state if piece.is_instant else state.end_of(series), i
         matrix = np.concatenate(rows).swapaxes(1, 2)
         null = null_space(np.concatenate(rows).reshape(-1, r), p)
         if r - series_rank(matrix, p) != null.shape[1]:

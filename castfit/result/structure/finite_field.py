@@ -1,7 +1,7 @@
 """Linear algebra over the field of integers modulo a prime p, on arrays of 64-bit integers.
 
-The primes are just below 2^27, so that a sum of 512 products of two residues fits into 63 bits.  They are 3 modulo 4, so
-that a square root is a power.
+The primes are just below 2^27, so that a sum of 512 products of two residues fits into 63 bits.  They are 3 modulo 4,
+so that a square root is a power.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def square_root(values: Residues, p: int) -> Residues:
 
 
 def multiply(a: Residues, b: Residues, p: int) -> Residues:
-    """Return the matrix product a b modulo p, by two products of floating-point numbers, each of them exact."""
+    """Return the matrix product a b modulo p; it is computed by two exact products of floating-point numbers."""
     right = b.astype(np.float64)
     high, low = ((part.astype(np.float64) @ right) for part in (a >> _HALF_BITS, a & ((1 << _HALF_BITS) - 1)))
     return ((high.astype(np.int64) % p << _HALF_BITS) + low.astype(np.int64)) % p
@@ -78,9 +78,9 @@ def reduce_rows(matrix: Residues, p: int) -> tuple[Residues, list[int]]:
         r = len(pivots)
         rows[[r, r + candidates[0]]] = rows[[r + candidates[0], r]]
         rows[r] = rows[r] * pow(int(rows[r, column]), -1, p) % p
-        others = np.flatnonzero(rows[:, column])
-        others = others[others != r]
-        rows[others] = (rows[others] - rows[others, column, None] * rows[r]) % p
+        targets = np.flatnonzero(rows[:, column])
+        targets = targets[targets != r]
+        rows[targets] = (rows[targets] - rows[targets, column, None] * rows[r]) % p
         pivots.append(column)
         if len(pivots) == rows.shape[0]:
             break
@@ -90,7 +90,7 @@ def reduce_rows(matrix: Residues, p: int) -> tuple[Residues, list[int]]:
 def null_space(matrix: Residues, p: int) -> Residues:
     """Return a basis of the vectors v with matrix v = 0, as the columns of a matrix (n, n - rank)."""
     rows, pivots = reduce_rows(matrix, p)
-    free = np.setdiff1d(np.arange(matrix.shape[1]), pivots)
+    free = np.array([j for j in range(matrix.shape[1]) if j not in pivots], dtype=np.intp)
     basis = np.zeros((matrix.shape[1], free.size), dtype=np.int64)
     basis[free, np.arange(free.size)] = 1
     basis[pivots] = -rows[:, free] % p

@@ -6,7 +6,7 @@ With y = (x, z), rows F = (x', 0, outputs) of the model, and coefficients of ord
 
 where z_k, which enters g_k linearly with the matrix g_z at order 0, follows from the residual of g_k at z_k = 0.
 
-Notation: C conditions, n orders, n_s terms in s (see `power_series`), r directions.  A *jet* is an array (..., 1 + r) of
+Notation: C conditions, n orders, n_s terms in s (see `power_series`), r directions.  Jets are arrays (..., 1 + r) of
 values and of their derivatives along the directions.
 """
 
@@ -29,7 +29,7 @@ _FIRST_ORDERS = 16  # number of orders for which there is room at first
 
 
 class DifferentiatedGraph:
-    """A column of expressions of some inputs, and its Jacobian by all of them, as one graph.
+    """Graph of a column of expressions of some inputs, and of its Jacobian.
 
     rows, columns (n_nonzeros,) : the structural nonzeros of the Jacobian, of a `shape`
     """
@@ -62,10 +62,10 @@ def sparse_product(
     """Return  sum_i A_(n-1-i) dy_i  for the nonzeros of A (n_nonzeros, C, n, n_s) and slopes (n, C, n_in, n_s, r)."""
     (n, C, n_in, n_s, r), m = slopes.shape, shape[0]
     total = np.zeros((C * m, n_s, r), dtype=np.int64)
-    chunk = max(1, MAX_TERMS // int(np.bincount(rows, minlength=1).max()))
-    c = np.arange(C)[:, None]
+    chunk = max(1, MAX_TERMS // max(1, int(np.bincount(rows, minlength=1).max())))
+    c: Index = np.arange(C, dtype=np.intp)[:, None]
     for start in range(0, n if rows.size else 0, chunk):
-        orders = np.arange(start, min(start + chunk, n))
+        orders: Index = np.arange(start, min(start + chunk, n), dtype=np.intp)
         targets: Any = np.broadcast_to(c * m + rows[:, None, None], (rows.size, C, orders.size)).ravel()
         sources: Any = (((orders - start) * C + c) * n_in + columns[:, None, None]).ravel()
         block = slopes[orders].reshape(-1, n_s, r)
@@ -152,10 +152,10 @@ class OutputSeries:
     def _row_slopes(self, k: int) -> Residues:
         graph, values, p = self.graph, self.series.values, self.draws.p
         nodes, total = graph.graph.outputs[graph.shape[0] :], 0
-        for first, slopes in ((1, self.slopes[: k + 1]), (1 + graph.n_y, self.dp[None])):
-            entries = graph.entries(first, slopes.shape[2])
+        for first_input, slopes in ((1, self.slopes[: k + 1]), (1 + graph.n_y, self.dp[None])):
+            entries = graph.entries(first_input, slopes.shape[2])
             nonzeros = values[nodes[entries], :, k + 1 - len(slopes) : k + 1]
-            columns = graph.columns[entries] - first
+            columns = graph.columns[entries] - first_input
             total = total + sparse_product(nonzeros, graph.rows[entries], columns, graph.shape, slopes, p)
         return np.asarray(total) % p
 
@@ -189,7 +189,7 @@ class OutputSeries:
         values = self.series.values[1 : 1 + self.graph.n_y, :, 1 : self.k]
         return not values.any() and not self.slopes[1 : self.k].any()
 
-    def after(self, c: int) -> tuple[Residues, Residues]:
+    def end(self, c: int) -> tuple[Residues, Residues]:
         """Return the jets of y (C, n_y, n_s, 1 + r), and y', after a time c s."""
         n_s, p = self.dp.shape[2], self.draws.p
         values = self.series.values[1 : 1 + self.graph.n_y].transpose(2, 1, 0, 3)[..., None]

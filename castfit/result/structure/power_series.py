@@ -1,12 +1,15 @@
 """Power series over a finite field, computed through the graph of an expression.
 
-Every node of a graph holds the coefficients of a series in t.  A coefficient is itself a polynomial in a second variable
-s, cut off after n_s terms: s stands for the durations between events, which are not small numbers here but symbols; with
-n_s = 1 a coefficient is a residue.  Coefficients of order k follow from those of lower orders (Taylor's method):
+Every node of a graph holds the coefficients of a series in t.  A coefficient is itself a polynomial in a second
+variable s, of n_s terms.  The durations between events are multiples of s; with n_s = 1 a coefficient is a residue.
+Coefficients of order k follow from coefficients of lower orders (Taylor's method):
 
-    c = a b       c_k = sum a_i b_(k-i)                       c = a / b     c_k b_0 = a_k - sum_(i<k) c_i b_(k-i)
-    w = exp g     k w_k = sum_(i>0) i g_i w_(k-i)             w = log g     k w_k g_0 = k g_k - sum_(0<i<k) i w_i g_(k-i)
-    w = sqrt g    2 w_0 w_k = g_k - sum_(0<i<k) w_i w_(k-i)   sin, cos      k s_k = sum i g_i c_(k-i),  k c_k = -sum i g_i s_(k-i)
+    c = a b       c_k = sum a_i b_(k-i)
+    c = a / b     c_k b_0 = a_k - sum_(i<k) c_i b_(k-i)
+    w = exp g     k w_k = sum_(i>0) i g_i w_(k-i)
+    w = log g     k w_k g_0 = k g_k - sum_(0<i<k) i w_i g_(k-i)
+    w = sqrt g    2 w_0 w_k = g_k - sum_(0<i<k) w_i w_(k-i)
+    sin, cos      k s_k = sum i g_i c_(k-i),   k c_k = -sum i g_i s_(k-i)
 
 The values exp g_0, log g_0, sin g_0 are drawn, once for every g_0: over the rational functions of g_0 they are
 independent variables.  The relations of exp, log and powers with products and sums are used before (`to_rational`).
@@ -28,9 +31,10 @@ from castfit.result.structure.finite_field import MAX_TERMS, RedrawError, Residu
 
 _MAX_INTEGER_POWER = 64  # larger powers are computed by exp and log
 _EXPANDED = (
-    ca.OP_EXP, ca.OP_LOG, ca.OP_POW, ca.OP_CONSTPOW, ca.OP_TAN, ca.OP_SINH, ca.OP_COSH, ca.OP_TANH, ca.OP_EXPM1, ca.OP_LOG1P,
+    ca.OP_EXP, ca.OP_LOG, ca.OP_POW, ca.OP_CONSTPOW, ca.OP_TAN, ca.OP_SINH, ca.OP_COSH, ca.OP_TANH, ca.OP_EXPM1,
+    ca.OP_LOG1P,
 )  # fmt: skip
-_DIGITS = 12  # digits to which products of constant factors are rounded
+_FACTOR_DIGITS = 12  # decimal digits to which products of constant factors are rounded
 _KINDS = (ca.OP_ADD, ca.OP_SUB, ca.OP_MUL, ca.OP_DIV, ca.OP_EXP, ca.OP_LOG, ca.OP_SQRT, ca.OP_SIN)
 _SAME_KIND = {
     ca.OP_SQ: ca.OP_MUL, ca.OP_TWICE: ca.OP_ADD, ca.OP_NEG: ca.OP_SUB, ca.OP_INV: ca.OP_DIV, ca.OP_COS: ca.OP_SIN,
@@ -47,13 +51,13 @@ def to_rational(columns: Sequence[ca.SX]) -> list[ca.SX]:
 
 
 def _expand(op: int, arguments: Sequence[ca.SX]) -> ca.SX:
-    a, *others = arguments
+    a, *exponents = arguments
     if op == ca.OP_LOG:
         return _log(a)
     if op == ca.OP_LOG1P:
         return _log(1 + a)
-    if others:
-        return _power(a, others[0])
+    if exponents:
+        return _power(a, exponents[0])
     if op == ca.OP_TAN:
         return ca.sin(a) / ca.cos(a)
     e = _exp(a)
@@ -88,7 +92,7 @@ def _log(a: ca.SX) -> ca.SX:
 
 
 def _exp(a: ca.SX, factor: float = 1.0) -> ca.SX:
-    """Return exp(factor a): of a sum as a product, of a logarithm as a power."""
+    """Return exp(factor a), where that of a sum is a product and that of a logarithm is a power."""
     op, operands = (a.op(), [a.dep(i) for i in range(a.n_dep())]) if a.n_dep() else (None, [])
     if op in (ca.OP_NEG, ca.OP_TWICE):
         return _exp(operands[0], (-1.0 if op == ca.OP_NEG else 2.0) * factor)
@@ -108,7 +112,7 @@ def _exp(a: ca.SX, factor: float = 1.0) -> ca.SX:
                 for i in range(c.n_dep())
             ]
             return terms[0] if len(terms) == 1 else terms[0] * terms[1]
-    factor = float(np.round(factor, _DIGITS))
+    factor = float(np.round(factor, _FACTOR_DIGITS))
     if op == ca.OP_LOG and _is_simple_power(factor):
         return _power(operands[0], ca.SX(factor))
     return _power(ca.exp(a), ca.SX(factor)) if factor.is_integer() and _is_simple_power(factor) else ca.exp(factor * a)
@@ -172,7 +176,7 @@ def reciprocal(x: Residues, p: int) -> Residues:
 
 
 class SeriesGraph:
-    """The graph of a column of expressions of an input vector; nodes of equal operation and depth are computed together.
+    """Graph of a column of expressions of an input vector; equal operations at equal depth are computed together.
 
     outputs (m,) : the node of each row;  depths : of all nodes, of which the inputs are the first
     constants : values by node;  groups : operations, and the nodes (n,) of their results and arguments
@@ -208,7 +212,7 @@ class SeriesGraph:
         return self._nodes[key]
 
     def _operation(self, op: int, arguments: list[int]) -> int:
-        """Return the node of an operation; equal operations of equal nodes share one, sin and cos stand side by side."""
+        """Return the node of an operation. Equal operations of equal nodes share a node; cos follows its sin."""
         a, b = arguments[0], arguments[-1]
         if op == ca.OP_ASSIGN:
             return a
@@ -240,11 +244,10 @@ class Draws:
         return self.rng.integers(1, self.p, shape)
 
     def evaluate(self, op: int, arguments: Residues) -> list[Residues]:
-        """Return values of exp, log or sqrt, or of sin = 2 r / (1 + r^2) and cos = (1 - r^2) / (1 + r^2) with r drawn."""
+        """Return values of exp, log or sqrt, or sin = 2 r / (1 + r^2) and cos = (1 - r^2) / (1 + r^2) with r drawn."""
         if op == ca.OP_SQRT:
             return [square_root(arguments, self.p)]
-        drawn = np.array([self._value(op, v) for v in arguments.ravel().tolist()], dtype=np.int64)
-        r = drawn.reshape(arguments.shape)
+        r = np.array([self._value(op, v) for v in arguments.ravel().tolist()], dtype=np.int64).reshape(arguments.shape)
         if op != ca.OP_SIN:
             return [r]
         scale = inverse((1 + r * r) % self.p, self.p)
@@ -277,7 +280,7 @@ class GraphSeries:
         self.values = np.pad(self.values, [(0, 0), (0, 0), (0, n - self.values.shape[2]), (0, 0)])
 
     def advance(self, k: int) -> None:
-        """Compute the coefficients of order k from those of the inputs and of lower orders."""
+        """Compute the coefficients of order k from lower orders and from the inputs."""
         values, p = self.values, self.p
         for node, value in self.graph.constants.items() if k == 0 else ():
             values[node, :, 0, 0] = to_residue(value, p)
@@ -289,8 +292,8 @@ class GraphSeries:
             elif op == ca.OP_DIV:
                 if k == 0:
                     self._inverses[index] = reciprocal(values[b, :, 0], p)
-                rest = values[a, :, k] - convolve(values[node, :, :k], values[b, :, k:0:-1], p)
-                values[node, :, k] = product(rest % p, self._inverses[index], p)
+                numerator = values[a, :, k] - convolve(values[node, :, :k], values[b, :, k:0:-1], p)
+                values[node, :, k] = product(numerator % p, self._inverses[index], p)
             else:
                 g, nodes = values[a, :, : k + 1], [node, node + 1] if op == ca.OP_SIN else [node]
                 if k:
@@ -320,12 +323,12 @@ def _step(op: int, g: Residues, series: list[Residues], inverted: Residues | Non
     inverted : 1 / g_0 for log, 1 / (2 w_0) for sqrt
     """
     w, k = series[0], g.shape[-2] - 1
-    weight = np.arange(k + 1)[:, None] * pow(k, -1, p) % p
+    weight: Residues = np.arange(k + 1, dtype=np.int64)[:, None] * pow(k, -1, p) % p
     if inverted is None:
         slopes = (weight * g % p)[..., 1:, :]
         if op == ca.OP_EXP:
             return [convolve(slopes, w[..., ::-1, :], p)]
         return [convolve(slopes, series[1][..., ::-1, :], p), -convolve(slopes, w[..., ::-1, :], p) % p]
     left, right = (weight[:-1] * w % p, g[..., :-1, :]) if op == ca.OP_LOG else (w, w)
-    rest = g[..., k, :] - convolve(left[..., 1:, :], right[..., :0:-1, :], p)
-    return [product(rest % p, inverted, p)]
+    remainder = g[..., k, :] - convolve(left[..., 1:, :], right[..., :0:-1, :], p)
+    return [product(remainder % p, inverted, p)]
