@@ -39,8 +39,8 @@ all_parameters = {name: cf.Parameter(value, scale="log") for name, value in gues
 
 # %%
 # Structure first, before any fit: would dense data without errors determine everything?  Exact arithmetic on the
-# equations answers that; the values of the data do not matter.  Only the ratio of volume and fraction enters.  More data
-# would not help.
+# equations answers that; the values of the data do not matter.  Only the ratio of volume and fraction enters.  More
+# data would not help.
 
 problem = cf.Problem(model, late, parameters=all_parameters)
 structural_analysis = cf.identifiability(problem, rng=0)

@@ -4,11 +4,11 @@ Every node of a graph holds the coefficients of a series in t.  A coefficient is
 variable s, of n_s terms.  The durations between events are multiples of s; with n_s = 1 a coefficient is a residue.
 Coefficients of order k follow from coefficients of lower orders (Taylor's method):
 
-    c = a b       c_k = sum a_i b_(k-i)
-    c = a / b     c_k b_0 = a_k - sum_(i<k) c_i b_(k-i)
-    w = exp g     k w_k = sum_(i>0) i g_i w_(k-i)
-    w = log g     k w_k g_0 = k g_k - sum_(0<i<k) i w_i g_(k-i)
-    w = sqrt g    2 w_0 w_k = g_k - sum_(0<i<k) w_i w_(k-i)
+    c = a b       c_k = sum a_i b_(k-i).
+    c = a / b     c_k b_0 = a_k - sum_(i<k) c_i b_(k-i).
+    w = exp g     k w_k = sum_(i>0) i g_i w_(k-i).
+    w = log g     k w_k g_0 = k g_k - sum_(0<i<k) i w_i g_(k-i).
+    w = sqrt g    2 w_0 w_k = g_k - sum_(0<i<k) w_i w_(k-i).
     sin, cos      k s_k = sum i g_i c_(k-i),   k c_k = -sum i g_i s_(k-i)
 
 The values exp g_0, log g_0, sin g_0 are drawn, once for every g_0: over the rational functions of g_0 they are
