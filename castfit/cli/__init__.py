@@ -15,39 +15,25 @@ from collections.abc import Sequence
 
 import castfit
 from castfit._support.status import CastfitError
-from castfit.cli import (
-    bench,
-    bootstrap,
-    compare,
-    demo,
-    design,
-    doctor,
-    explore,
-    fit,
-    new,
-    profile,
-    report,
-    search,
-    select,
-)
+from castfit.cli import bench, design, examples, fit, report, search, uncertainty
 from castfit.cli.command import INTERRUPTED, MISUSE, check_outputs, print_line
 
 COMMANDS = (
-    demo.LIST,
+    examples.LIST,
     fit.COMMAND,
     search.ESTIMATE,
     search.MULTISTART,
-    profile.COMMAND,
-    bootstrap.COMMAND,
-    compare.COMMAND,
-    select.COMMAND,
+    uncertainty.PROFILE,
+    uncertainty.BOOTSTRAP,
+    search.COMPARE,
+    search.SELECT,
     design.COMMAND,
-    doctor.COMMAND,
-    report.COMMAND,
-    explore.COMMAND,
+    uncertainty.DOCTOR,
+    report.REPORT,
+    report.EXPLORE,
     bench.COMMAND,
-    new.COMMAND,
-    demo.DEMO,
+    examples.NEW,
+    examples.DEMO,
 )
 
 

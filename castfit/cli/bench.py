@@ -6,20 +6,12 @@ import argparse
 
 from castfit._support.status import Status, raise_if_mistakes, suggest
 from castfit._support.text_tables import TextTable
-from castfit.cli.command import INTERRUPTED, Command, format_option, write_json
+from castfit.cli.command import INTERRUPTED, Command, argument, format_option, write_json
 
 _OPTIONS = (
     "starts", "seed", "workers", "methods", "max_time", "tolerance", "data", "plot",
     "problems", "against", "folder", "pypesto", "pyomo", "jax", "rockit", "html", "species", "nominal",
 )  # fmt: skip
-
-
-def _configure_bench(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit bench TABLE [options]"
-    parser.add_argument("table", metavar="TABLE", nargs="?", help="a table of castfit bench --list")
-    parser.add_argument("--list", action="store_true", help="list the tables")
-    words = "of PEtab problems: loading, objective and gradient at the nominal parameters only"
-    parser.add_argument("--nominal", action="store_true", default=None, help=words)
 
 
 def _bench(arguments: argparse.Namespace) -> int:
@@ -56,7 +48,16 @@ COMMAND = Command(
     "rerun a published table and print it next to the published values",
     _bench,
     dict.fromkeys(("json", *(o for o in _OPTIONS if o != "nominal"))),
-    _configure_bench,
+    (
+        argument("table", metavar="TABLE", nargs="?", help="a table of castfit bench --list"),
+        argument("--list", action="store_true", help="list the tables"),
+        argument(
+            "--nominal",
+            action="store_true",
+            default=None,
+            help="of PEtab problems: loading, objective and gradient at the nominal parameters only",
+        ),
+    ),
     (
         "castfit bench --list",
         "castfit bench iss-table2 --methods incremental,multiple --starts 20",
@@ -66,4 +67,5 @@ COMMAND = Command(
         "castfit bench petab --folder collection --problems Boehm --starts 10 --pypesto ~/amici/bin/python",
     ),
     problem=False,
+    usage="castfit bench TABLE [options]",
 )

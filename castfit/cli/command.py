@@ -18,30 +18,40 @@ from castfit._support.whole_files import write_atomically
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 
 Progress = Callable[[str], object]  # called with a line about the current task
+Argument = tuple[tuple[str, ...], Mapping[str, Any]]  # of a parser: its names and settings
+
+
+def argument(*names: str, **settings: Any) -> Argument:
+    """Return an argument of a command; see `argparse.ArgumentParser.add_argument`."""
+    return names, settings
 
 
 @dataclass(frozen=True)
 class Command:
     """A subcommand: `run` takes the arguments and returns the exit status; the help ends with the examples.
 
-    Its arguments are the name of a problem, where it works on one, what `configure` adds to a parser, and some of
-    `OPTIONS` with their defaults; None is none.
+    Its arguments are the name of a problem, where it works on one, `arguments` of its own, those of the `method` of a
+    fit, and some of `OPTIONS` with their defaults; None is none.
     """
 
     name: str
     summary: str
     run: Callable[[argparse.Namespace], int]
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    configure: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    arguments: tuple[Argument, ...] = ()
     examples: tuple[str, ...] = ()
     problem: bool = True
+    method: tuple[Argument, ...] = ()
+    usage: str | None = None
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Add all arguments to a parser."""
-        if self.problem:
-            parser.usage = f"castfit {self.name} NAME|FILE.py|FILE.yaml [options]"
-            _add_problem(parser)
-        self.configure(parser)
+        parser.usage = f"castfit {self.name} NAME|FILE.py|FILE.yaml [options]" if self.problem else self.usage
+        group = parser.add_argument_group("method") if self.method else parser
+        own_arguments = (*_PROBLEM, *self.arguments) if self.problem else self.arguments
+        for target, arguments in ((parser, own_arguments), (group, self.method)):
+            for names, settings in arguments:
+                target.add_argument(*names, **settings)
         for name, default in self.options.items():
             reader, metavar, help_text = OPTIONS[name]
             default_text = "" if default is None else " (default: %(default)s)"
@@ -79,14 +89,17 @@ def collect_keywords(arguments: argparse.Namespace, *names: str) -> dict[str, An
     return {"rng" if name == "seed" else name: getattr(arguments, name) for name in names}
 
 
-def write_results(arguments: argparse.Namespace, record: Any, result: Any) -> None:
-    """Write the files requested by ``--json``, ``--plot``, ``--save`` and ``--petab``."""
+def write_results(arguments: argparse.Namespace, record: Any, result: Any, *, has_plot: bool = True) -> None:
+    """Write the files requested by ``--json``, ``--csv``, ``--plot``, ``--save`` and ``--petab``."""
     write_json(record, arguments.json)
-    if arguments.plot:
+    options = vars(arguments)
+    if options.get("csv"):
+        result.to_csv(Path(arguments.csv))
+    if options.get("plot") and has_plot:
         result.plot(arguments.plot)
-    if arguments.save:
+    if options.get("save"):
         result.save(arguments.save)
-    if getattr(arguments, "petab", None):
+    if options.get("petab"):
         from castfit.formats import petab
 
         folder = Path(arguments.petab)
@@ -95,22 +108,14 @@ def write_results(arguments: argparse.Namespace, record: Any, result: Any) -> No
         petab.save_simulations(folder / "simulations.tsv", arguments.name, result)
 
 
-def add_verbose(parser: argparse.ArgumentParser, subject: str) -> None:
-    """Add -v, which may be given twice."""
-    parser.add_argument("-v", "--verbose", action="count", default=0, help=f"report {subject}")
+def verbose_argument(subject: str) -> Argument:
+    """Return -v, which may be given twice."""
+    return argument("-v", "--verbose", action="count", default=0, help=f"report {subject}")
 
 
 def format_option(name: str) -> str:
     """Return an option as it is written on the command line."""
     return "--rng" if name == "seed" else f"--{name.replace('_', '-')}"
-
-
-def _add_problem(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that name a problem, for `castfit.cli.source.load`."""
-    words = "library problem (see castfit list), Python file that defines `problem`, FILE.py:name, or PEtab YAML file"
-    parser.add_argument("name", metavar="NAME|FILE.py|FILE.yaml", help=words)
-    words = "problem options, such as mu=20"
-    parser.add_argument("--option", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help=words)
 
 
 def check_outputs(arguments: argparse.Namespace) -> None:
@@ -163,6 +168,23 @@ def parse_literal(text: str) -> Any:
 
 
 PETAB_FILES = (".yaml", ".yml")
+
+# The arguments that name a problem, for `castfit.cli.source.load`.
+_PROBLEM = (
+    argument(
+        "name",
+        metavar="NAME|FILE.py|FILE.yaml",
+        help="library problem (see castfit list), Python file that defines `problem`, FILE.py:name, or PEtab YAML file",
+    ),
+    argument(
+        "--option",
+        metavar="KEY=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="problem options, such as mu=20",
+    ),
+)
 
 # What commands may take: how it is read, what it is called in the help, and what it is for.
 OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {

@@ -11,31 +11,10 @@ import numpy as np
 
 import castfit
 from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
-from castfit.cli.command import Command, print_line
-from castfit.cli.fit import FitCall, add_fit
+from castfit.cli.command import Command, argument, print_line, split_commas
+from castfit.cli.fit import METHOD, FitCall
 
 _N_GRID_TIMES = 101  # number of times of the default grid of candidates
-
-
-def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--budget", metavar="B", type=float, help="number of measurements, if each costs 1")
-    parser.add_argument("--price", metavar="P", type=float, help="price of a measurement, in units of the criterion")
-    parser.add_argument("--times", metavar="A:B:N", help="N times from A to B (default: 101 over the experiment)")
-    parser.add_argument("--outputs", metavar="Y,Y", help="outputs to measure (default: the measured ones)")
-    parser.add_argument("--experiment", metavar="NAME", default="", help="experiment to repeat (default: the first)")
-    parser.add_argument("--criterion", choices=("D", "A", "E"), default="D", help="(default: %(default)s)")
-    parser.add_argument("--over", metavar="Q,Q", help="quantities of interest (default: all)")
-    parser.add_argument("--spacing", metavar="T", type=float, default=0.0, help="minimum time between measurements")
-    parser.add_argument(
-        "--sigma", metavar="S", type=float, help="standard deviation of new measurements (default: as existing ones)"
-    )
-    parser.add_argument(
-        "--choose", metavar="NAME=A:B[:N]", action="append", default=[],
-        help="optimise an input (N pieces), a parameter or an initial state between A and B",
-    )  # fmt: skip
-    parser.add_argument("--guess", action="store_true", help="do not fit; design at the guesses")
-    parser.add_argument("--petab", metavar="FOLDER", help="write the next problem, with predictions as data, as PEtab")
-    add_fit(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -43,7 +22,7 @@ def _run(arguments: argparse.Namespace) -> int:
     fit_call = FitCall.from_arguments(arguments)
     problem, mistakes = fit_call.source.problem, list[str]()
     candidate = _read_candidates(arguments, problem, mistakes)
-    quantity_names, estimated = _split_names(arguments.over), problem.names
+    quantity_names, estimated = arguments.over, problem.names
     mistakes += [
         f"--over: '{n}' is not estimated: {suggest(n, estimated)}" for n in quantity_names or () if n not in estimated
     ]
@@ -70,14 +49,10 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _split_names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
-
-
 def _read_candidates(arguments: argparse.Namespace, problem: castfit.Problem, mistakes: list[str]) -> Any:
     """Read the candidate measurements. Return None if they are invalid."""
     conditions = {c.name: c for c in problem.conditions}
-    name, outputs = arguments.experiment or next(iter(conditions)), _split_names(arguments.outputs)
+    name, outputs = arguments.experiment or next(iter(conditions)), arguments.outputs
     if name not in conditions:
         mistakes.append(f"--experiment: '{name}' is none: {suggest(name, conditions)}")
     model = problem.original_model
@@ -134,6 +109,31 @@ COMMAND = Command(
     "propose the next measurements, with an optimality bound",
     _run,
     {"plot": None, "max_time": math.inf, "seed": 0},
-    _configure,
+    (
+        argument("--budget", metavar="B", type=float, help="number of measurements, if each costs 1"),
+        argument("--price", metavar="P", type=float, help="price of a measurement, in units of the criterion"),
+        argument("--times", metavar="A:B:N", help="N times from A to B (default: 101 over the experiment)"),
+        argument("--outputs", metavar="Y,Y", type=split_commas, help="outputs to measure (default: the measured ones)"),
+        argument("--experiment", metavar="NAME", default="", help="experiment to repeat (default: the first)"),
+        argument("--criterion", choices=("D", "A", "E"), default="D", help="(default: %(default)s)"),
+        argument("--over", metavar="Q,Q", type=split_commas, help="quantities of interest (default: all)"),
+        argument("--spacing", metavar="T", type=float, default=0.0, help="minimum time between measurements"),
+        argument(
+            "--sigma",
+            metavar="S",
+            type=float,
+            help="standard deviation of new measurements (default: as existing ones)",
+        ),
+        argument(
+            "--choose",
+            metavar="NAME=A:B[:N]",
+            action="append",
+            default=[],
+            help="optimise an input (N pieces), a parameter or an initial state between A and B",
+        ),
+        argument("--guess", action="store_true", help="do not fit; design at the guesses"),
+        argument("--petab", metavar="FOLDER", help="write the next problem, with predictions as data, as PEtab"),
+    ),
     ("castfit design bellman --budget 3", "castfit design decay.py --budget 6 --times 0:10:101 --plot design.png"),
+    method=METHOD,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +18,98 @@ from castfit.cli.command import (
     FAILED,
     INTERRUPTED,
     Command,
-    add_verbose,
+    argument,
     parse_literal,
     split_assignments,
+    verbose_argument,
     write_results,
 )  # fmt: skip
-from castfit.cli.method import SETTINGS, add_parts, add_settings, choose_solver_name, make_solver, make_transcription
 from castfit.cli.source import ProblemSource, load
+from castfit.fit.methods import SOLVERS, TRANSCRIPTIONS, Solver, Transcription
 
 if TYPE_CHECKING:
     from castfit.fit.methods import Transcription
     from castfit.result.result import Result
     from castfit.solve.solution import Iteration
+
+
+SETTINGS = ("intervals", "elements", "degree", "states", "derivatives", "matching")  # of transcriptions
+_SOLVERS: Mapping[str, Callable[[], Solver]] = {name.replace("_", "-"): make for name, make in SOLVERS.items()}
+
+
+PARTS = (
+    argument(
+        "--transcription",
+        choices=TRANSCRIPTIONS,
+        help="(default: single or collocation, by predicted time; for a PEtab file single, from its nominal values)",
+    ),
+    argument(
+        "--solver",
+        choices=_SOLVERS,
+        help="box is gauss-newton with a trust region, for parameters known only to an order of magnitude (default: "
+        "gauss-newton; box for a PEtab file with single shooting)",
+    ),
+)
+METHOD = (  # the method and the start of a fit
+    *PARTS,
+    argument("--intervals", type=parse_literal, metavar="N|data", help="number of multiple-shooting intervals"),
+    argument("--elements", type=parse_literal, metavar="N|auto|data", help="elements of collocation"),
+    argument("--degree", type=int, metavar="D", help="collocation points per element"),
+    argument(
+        "--states",
+        choices=("data", "smoothed", "simulation"),
+        help="initial states of multiple shooting and collocation (default: as the problem recommends)",
+    ),
+    argument(
+        "--derivatives",
+        choices=("auto", "forward", "adjoint"),
+        help="derivative method of shooting (default: the faster one)",
+    ),
+    argument(
+        "--matching",
+        choices=("vector", "scalar"),
+        help="matching conditions of --intervals data --derivatives adjoint (default: vector)",
+    ),
+    argument(
+        "--start",
+        metavar="START",
+        help="named starting point such as reference; random; or name=value,... (default: the problem's own for the "
+        "transcription, else reference)",
+    ),
+)
+
+
+def make_transcription(source: ProblemSource, kind: str, options: Mapping[str, Any]) -> Transcription:
+    """Make a transcription from what the user gave, what the library recommends, and defaults, in this order."""
+    settings = {name: options[name] for name in SETTINGS if options.get(name) is not None}
+    accepted = [name for name in SETTINGS if name in inspect.signature(TRANSCRIPTIONS[kind]).parameters]
+    remedy = f"it takes {', '.join(f'--{o}' for o in accepted)}" if accepted else "it has no such options"
+    raise_if_mistakes(
+        "options", [f"--transcription {kind} does not take --{o}; {remedy}" for o in settings if o not in accepted]
+    )
+    return TRANSCRIPTIONS[kind](**{**source.recommended.get(kind, {}), **settings})
+
+
+def choose_solver_name(source: ProblemSource, kind: str, requested_name: str | None) -> str:
+    """Return a solver's name: the given one, else what suits the problem by this transcription."""
+    return requested_name or (source.solver if kind == source.transcription else "gauss-newton")
+
+
+def make_solver(name: str) -> Solver:
+    """Make a solver."""
+    return _SOLVERS[name]()
+
+
+def find_default_methods(source: ProblemSource) -> tuple[Transcription | None, Solver | None]:
+    """Return the default transcription and solver of a problem, each None for castfit's own default."""
+    transcription = make_transcription(source, source.transcription, {})
+    has_own_transcription = (
+        source.transcription in source.recommended or source.transcription != ProblemSource.transcription
+    )
+    return (
+        transcription if has_own_transcription else None,
+        None if source.solver == ProblemSource.solver else make_solver(source.solver),
+    )
 
 
 @dataclass(frozen=True)
@@ -87,23 +168,6 @@ class FitCall:
                 callback=lambda iteration: show(format_progress(iteration)),
                 verbose=verbose,
             )
-
-
-def add_fit(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for the method and the start of a fit."""
-    method = parser.add_argument_group("method")
-    add_parts(method)
-    add_settings(method)
-    words = (
-        "named starting point such as reference; random; or name=value,... (default: the problem's own for the "
-        "transcription, else reference)"
-    )
-    method.add_argument("--start", metavar="START", help=words)
-
-
-def _configure(parser: argparse.ArgumentParser) -> None:
-    add_fit(parser)
-    add_verbose(parser, "each solve; twice: each iteration")
 
 
 def _fit(arguments: argparse.Namespace) -> int:
@@ -205,7 +269,7 @@ COMMAND = Command(
     "fit one problem and compare it with its reference optimum, if known",
     _fit,
     {"json": None, "plot": None, "save": None, "petab": None, "max_time": math.inf, "seed": 0},
-    _configure,
+    (verbose_argument("each solve; twice: each iteration"),),
     (
         "castfit fit stat5 --plot stat5.png",
         "castfit fit calcium --transcription multiple --intervals 25 --start random --rng 3",
@@ -213,4 +277,5 @@ COMMAND = Command(
         "castfit fit problem.yaml --petab found",
         "castfit fit notorious --option mu=20 --start p=100 --transcription collocation",
     ),
+    method=METHOD,
 )
