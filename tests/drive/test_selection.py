@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 import castfit as cf
-from castfit.drive.model_comparison.averaging import WeightedValues
-from castfit.drive.model_comparison.forecast import QuadraticForecast, full_problem
+from castfit.drive.model_comparison.evidence import WeightedValues
+from castfit.drive.model_comparison.search import QuadraticForecast, full_problem
 from castfit.drive.model_comparison.select import read
 from castfit.drive.model_comparison.selection_log import rank_by_criterion
 from tests.builders import refused

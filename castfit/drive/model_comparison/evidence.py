@@ -1,4 +1,6 @@
-"""The evidence of a model: the probability density of the data, integrated over the priors of its quantities.
+"""Evidences of models, and averages of their values.
+
+The evidence is the probability density of the data, integrated over the priors of the quantities of a model.
 
 Notation, search scale:  theta, p(theta) prior, L likelihood, n quantities, I information at the optimum
 
@@ -11,16 +13,24 @@ theta: a share of the peak near a bound is beyond it.  mean_1 is over draws of t
 normal proposal g, which is fitted to other draws; s1 and s2 are their shares, by the effective number of draws (Gronau
 et al. 2017).  The relative mean square error of r follows Fruehwirth-Schnatter (2004).  An eliminated unknown sigma is
 integrated over, with the improper prior 1 / sigma, which cancels in ratios, because all candidates have it.
+
+Averages of estimates and predictions, with the weight w of a model, its value x, and the standard error s of the value:
+
+    mean  sum w x,   standard error  sum w sqrt(s^2 + (x - mean)^2)        [Burnham and Anderson 2002, equation 4.9]
+    intervals and bands  quantiles of the mixture  P(y) = sum w P_model(y)          [Turek and Fletcher 2012]
+
+An average of limits would not be a limit of the mixture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import lgamma
 from typing import Any
 
 import numpy as np
+import scipy
 
 from castfit._support.arrays import Array, Mask
 from castfit._support.public_names import public
@@ -30,6 +40,7 @@ from castfit._support.ties import stable_order
 from castfit.drive.uncertainty.sample.posterior import jacobian_signs, posterior
 from castfit.drive.uncertainty.sample.sample import sample
 from castfit.problem.compiled_problem import CompiledProblem
+from castfit.result.covariance import quantile
 from castfit.result.residuals import groups
 from castfit.result.result import Result
 
@@ -287,3 +298,63 @@ def evidences(results: Mapping[str, Result], *, sampling: bool, draws: int, rng:
         n: bridge(r, draws, generator, workers) if sampling else laplace(r) for n, r in results.items()
     }
     return EvidenceTable(evidence_by_model, "bridge" if sampling else "laplace")
+
+
+_QUANTILE_BISECTIONS = 80  # halvings of an interval that contains a quantile
+
+
+@dataclass(frozen=True)
+class WeightedValues:
+    """Values of models (k,) or (k, n) and their standard errors, weights (k,), degrees of freedom (k,) of the noise."""
+
+    values: Array
+    errors: Array
+    weights: Array
+    dofs: Array
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[tuple[Array | float, Array | float, float, float]]) -> WeightedValues:
+        """Collect value, error, weight and degrees of freedom of each model; weights are normalised to sum to 1."""
+        values, errors, weights, dofs = zip(*rows, strict=True)
+        w = np.array(weights, dtype=float)
+        return cls(np.array(values, float), np.array(errors, float), w / w.sum(), np.array(dofs, float))
+
+    @property
+    def mean(self) -> Array:
+        """Weighted mean of the values."""
+        return self._summed(self.values)
+
+    @property
+    def error(self) -> Array:
+        """Averaged standard error, including differences between models."""
+        return self._summed(np.hypot(self.errors, self.values - self.mean))
+
+    def _summed(self, component_values: Array) -> Array:
+        return np.asarray(np.tensordot(self.weights, component_values, axes=1), dtype=float)
+
+    def quantiles(self, p: float) -> Array:
+        """Return the quantile p (n,) of the mixture, by bisection."""
+        finite = np.isfinite(self.errors)
+        unbounded_weight = self._summed((~finite).astype(float))
+        size: Array = np.where(finite, self.errors, 0.0).max(axis=0)
+        tails = np.array([quantile(1.0 - 2e-9, dof) for dof in self.dofs])
+        low: Array = (self.values.T - tails * size[:, None]).min(axis=1) - size
+        high: Array = (self.values.T + tails * size[:, None]).max(axis=1) + size
+        if np.any(unbounded_weight):
+            low, high = low - 1.0, high + 1.0
+        for _ in range(_QUANTILE_BISECTIONS):
+            middle: Array = 0.5 * (low + high)
+            below = self.distribution(middle) < p
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        quantiles = 0.5 * (low + high)
+        quantiles = np.where(unbounded_weight / 2 >= p, -np.inf, quantiles)
+        return np.where(1.0 - unbounded_weight / 2 <= p, np.inf, quantiles)
+
+    def distribution(self, y: Array) -> Array:
+        """Return P(y) of the mixture; a model that does not determine the value contributes 1/2."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            scaled = np.where(np.isinf(self.errors), 0.0, (y - self.values) / self.errors)
+        scaled = np.where(np.isnan(scaled), 0.0, scaled)
+        component_distributions: list[Any] = [scipy.special.ndtr(u) if np.isinf(dof) else scipy.special.stdtr(dof, u)
+                           for u, dof in zip(scaled, self.dofs, strict=True)]  # fmt: skip
+        return self._summed(np.array(component_distributions, dtype=float))

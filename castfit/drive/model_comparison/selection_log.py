@@ -16,13 +16,14 @@ from castfit._support.json_codec import rebuild_value
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import join_limited
 from castfit._support.status import Status
-from castfit.drive.model_comparison.candidate_fit import (
+from castfit.drive.model_comparison.candidates import (
     CandidateFit,
+    CandidateModel,
+    Candidates,
     CandidateStart,
     Job,
     fit_candidate,
 )
-from castfit.drive.model_comparison.candidates import CandidateModel, Candidates
 from castfit.drive.model_comparison.likelihood_ratio import find_nested_point
 from castfit.drive.model_comparison.search import CandidateProposal
 from castfit.drive.run.checkpoint import Checkpoint

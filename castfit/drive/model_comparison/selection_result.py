@@ -25,10 +25,8 @@ from castfit._support.reprs import join_limited
 from castfit._support.status import raise_if_mistakes, suggest, unknown_names
 from castfit._support.text_tables import TextTable
 from castfit._support.views import views
-from castfit.drive.model_comparison.averaging import WeightedValues
-from castfit.drive.model_comparison.candidate_fit import CandidateFit
-from castfit.drive.model_comparison.candidates import CandidateModel
-from castfit.drive.model_comparison.evidence import EvidenceTable, evidences
+from castfit.drive.model_comparison.candidates import CandidateFit, CandidateModel
+from castfit.drive.model_comparison.evidence import EvidenceTable, WeightedValues, evidences
 from castfit.drive.model_comparison.selection_log import SelectionLog, rank_by_criterion
 from castfit.drive.run.run_result import SearchResult
 from castfit.drive.run.run_result import build_columns as as_columns
