@@ -1,8 +1,9 @@
 """Fit of models with process noise: the quantities maximise the likelihood of the data over all paths.
 
 A quasi-Newton method with the exact gradient starts with a finite-difference curvature.  It ends with steps that use
-the finite-difference curvature at the optimum, which also gives the standard errors.  The stages are halved, and the
-search is repeated from its end, until the likelihood no longer changes.
+the finite-difference curvature at the optimum, which also gives the standard errors.  At each point that the search
+accepts, halved stages may change log L by a tenth of the decrease that the next step promises; if they change it by
+more, the stages are halved there, and values are compared on equal stages only.
 
 The likelihood may have several maxima in which different noises are 0, since noises explain the same deviations.  If
 one may be 0 at the end of the search, a second search begins where it is not, and where the others are small.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
 
-# Accepted change of log L per experiment: expected in further refinements, and of the last one if halving the stages
-# gains little.
-_MAX_REMAINING_CHANGE_LOG_L, _MAX_SLOW_CHANGE_LOG_L = 1e-4, 5e-3
-# Ratio of changes of log L in successive halvings: smallest one that justifies an extrapolation; that of linear
-# models (order 4).
-_MIN_HALVING_GAIN, _MAX_HALVING_GAIN = 6.0, 16.0
+# Limits on the change of log L when stages are halved: during the search, and per experiment at its end. The remaining
+# change is a third for stages of order 2, and a fifteenth for linear models (order 4).
+_MAX_STAGE_ERROR_LOG_L, _MAX_FINAL_ERROR, _MAX_FINAL_ERROR_LINEAR = 1.0, 3e-4, 1.5e-3
+_STAGE_ERROR_FRACTION = 0.1  # The same, relative to the predicted decrease of log L.
+_STAGE_ERROR_GROWTH = 4.0  # Assumed growth of the change: as this power of a quantity.
+_MAX_UNRESOLVED_ERROR = 5e-3  # Change of log L per experiment above which the message mentions it.
+_MIN_DIVISOR = 1e-300
 _MAX_REFINEMENTS = 10  # Limit on the refinements of the stages.
-_MAX_STAGE_ERROR_LOG_L = 1.0  # Change of log L above which the stages are refined before the estimation starts.
 # Limits on the iterations of a search, the halvings of a step and the final Newton steps.
 _MAX_ITERATIONS, _MAX_STEP_HALVINGS, _MAX_NEWTON_STEPS = 200, 15, 6
 _MIN_PREDICTED_GAIN_LOG_L = 1e-7  # Predicted gain of log L below which a search ends.
@@ -67,14 +68,31 @@ _MAX_LOSS_WITHOUT_NOISE, _MIN_SECOND_GAIN = 1.92, 0.01
 _LEFT_OUT_FACTOR, _EXCHANGE_FACTOR, _GUESS_FACTORS = 1e-3, 0.03, np.logspace(-2.0, 2.0, 9)
 
 
+@dataclass(frozen=True)
+class _SearchEnd:
+    """End of a search: the point, the likelihood on its stages, the Hessian, NaN if the search failed, the status.
+
+    stage_change : by which the last halving of stages changed log L
+    """
+
+    evaluation: PathEvaluation
+    likelihood: PathLikelihood
+    hessian: Array
+    status: Status
+    stage_change: float
+
+
 @dataclass
 class _LikelihoodSearch:
     """Search for the most likely quantities, on stages that become finer.
 
+    likelihood : on the present stages; `finer` is on halved ones, with the last point that was evaluated there
+    stage_change : by which halved stages changed log L at that point
     lower, upper, guess : bounds and guesses of y
     intensities : mask of the parameters that only multiply noises
     """
 
+    likelihood: PathLikelihood
     lower: Array
     upper: Array
     guess: Array
@@ -89,10 +107,50 @@ class _LikelihoodSearch:
     history: list[float] = field(default_factory=list[float])
     evaluations: int = 0
     stop_status: Status | None = None
+    stage_change: float = np.nan
+    finer: tuple[PathLikelihood, PathEvaluation] | None = None
 
-    def evaluate(self, likelihood: PathLikelihood, y: Array, starts: list[PathStart] | None) -> PathEvaluation:
+    def evaluate(self, y: Array, starts: list[PathStart] | None, *, slopes: bool = True) -> PathEvaluation:
         self.evaluations += 1
-        return likelihood.evaluate(y, starts)
+        return self.likelihood.evaluate(y, starts, slopes=slopes)
+
+    def final_error(self) -> float:
+        """Return the accepted change of log L by halved stages at the end.
+
+        The accepted change of n experiments grows with sqrt(n), because standard errors shrink with sqrt(n).
+        """
+        error = _MAX_FINAL_ERROR_LINEAR if self.likelihood.is_linear else _MAX_FINAL_ERROR
+        return float(error * np.sqrt(len(self.likelihood.chains)))
+
+    def refine(self, evaluation: PathEvaluation, max_error: float, *, exactly: bool = False) -> PathEvaluation:
+        """Halve stages until further halving changes log L by at most max_error; return the point on the new stages.
+
+        Near a point where the change is known it is estimated, except if `exactly`.
+        """
+        for _ in range(_MAX_REFINEMENTS):
+            if self.finer and self.finer[1].modes:
+                checked_y = self.finer[1].y
+                unit = np.where(self.log, 1.0, np.maximum(np.abs(checked_y), _MIN_DIVISOR))
+                distance = float(np.max(np.abs(evaluation.y - checked_y) / unit, initial=0.0))
+                change = abs(self.stage_change) * np.exp(_STAGE_ERROR_GROWTH * distance)
+                if change <= max_error and (distance == 0.0 or not exactly):
+                    break
+            if self.must_stop():
+                break
+            finer = self.likelihood.with_shorter_stages(2.0)
+            starts = finer.starts_from(self.likelihood, evaluation) if evaluation.modes else None
+            self.evaluations += 1
+            finer_evaluation = finer.evaluate(evaluation.y, starts, slopes=False)
+            self.finer, self.stage_change = (finer, finer_evaluation), finer_evaluation.value - evaluation.value
+            if not abs(self.stage_change) <= max_error:
+                evaluation = self.move_to_finer()
+        return evaluation
+
+    def move_to_finer(self) -> PathEvaluation:
+        """Replace the stages by the halved ones, and return the point that was evaluated there."""
+        assert self.finer is not None
+        (self.likelihood, evaluation), self.finer = self.finer, None
+        return self.likelihood.with_gradient(evaluation)
 
     def report_progress(self, evaluation: PathEvaluation) -> bool:
         """Report the current point, and return whether the search must stop."""
@@ -124,7 +182,7 @@ class _LikelihoodSearch:
         )
         return ~is_at_bound
 
-    def curvature(self, likelihood: PathLikelihood, evaluation: PathEvaluation, widths: Array) -> Array:
+    def curvature(self, evaluation: PathEvaluation, widths: Array) -> Array:
         """Return the second derivatives as finite differences of gradients.
 
         The differences are central except at bounds, and NaN if a gradient could not be computed.
@@ -137,7 +195,7 @@ class _LikelihoodSearch:
             for sign in (1.0, -1.0):
                 y = evaluation.y.copy()
                 y[j] = np.clip(y[j] + sign * width, self.lower[j], self.upper[j])
-                shifted = self.evaluate(likelihood, y, starts) if y[j] != evaluation.y[j] else evaluation
+                shifted = self.evaluate(y, starts) if y[j] != evaluation.y[j] else evaluation
                 ends.append(
                     (y[j], shifted.gradient) if np.isfinite(shifted.value) else (evaluation.y[j], evaluation.gradient)
                 )
@@ -153,9 +211,7 @@ class _LikelihoodSearch:
         values = np.maximum(np.abs(values), 1e-3)
         return (vectors * values) @ vectors.T * np.outer(unit, unit)
 
-    def climb(
-        self, likelihood: PathLikelihood, evaluation: PathEvaluation, curvature: Array
-    ) -> tuple[PathEvaluation, Array, Status]:
+    def climb(self, evaluation: PathEvaluation, curvature: Array) -> tuple[PathEvaluation, Array, Status]:
         """Search from a point with a curvature; return the end, the updated curvature and the status."""
         is_rebuilt = False
         for _ in range(_MAX_ITERATIONS):
@@ -165,39 +221,28 @@ class _LikelihoodSearch:
             step = np.zeros(evaluation.y.size)
             step[free] = -np.linalg.solve(curvature[np.ix_(free, free)], evaluation.gradient[free])
             predicted_decrease = -0.5 * float(step @ evaluation.gradient)
-            if predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L:
+            is_end, final_error = predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L, self.final_error()
+            max_error = max(min(_STAGE_ERROR_FRACTION * predicted_decrease, _MAX_STAGE_ERROR_LOG_L), final_error)
+            refined = self.refine(evaluation, final_error if is_end else max_error, exactly=is_end)
+            if refined is not evaluation and refined.modes:
+                evaluation = refined
+                continue
+            if is_end or not refined.modes:
                 return evaluation, curvature, Status.CONVERGED
-            new_evaluation, starts, longest = (
-                None,
-                [mode.start for mode in evaluation.modes],
-                np.abs(step[self.log]).max(initial=0.0),
-            )
-            length = min(1.0, _MAX_LOG_STEP / longest) if longest > 0.0 else 1.0
-            for _ in range(_MAX_STEP_HALVINGS):
-                y = np.clip(evaluation.y + length * step, self.lower, self.upper)
-                trial = self.evaluate(likelihood, y, starts)
-                if trial.value <= evaluation.value + 1e-4 * float(evaluation.gradient @ (y - evaluation.y)):
-                    new_evaluation = trial
-                    break
-                length *= 0.5 if np.isfinite(trial.value) else 0.25
+            evaluation, new_evaluation = self._search_line(evaluation, step, max_error)
             if new_evaluation is None:
                 if is_rebuilt:
-                    return (
-                        evaluation,
-                        curvature,
-                        Status.CONVERGED if predicted_decrease < _ACCEPTABLE_GAIN_LOG_L else Status.STEP_TOO_SMALL,
-                    )
-                curvature, is_rebuilt = (
-                    self.make_convex(self.curvature(likelihood, evaluation, self.first_widths(evaluation.y))),
-                    True,
-                )
+                    is_acceptable = predicted_decrease < _ACCEPTABLE_GAIN_LOG_L
+                    return evaluation, curvature, Status.CONVERGED if is_acceptable else Status.STEP_TOO_SMALL
+                curvature = self.make_convex(self.curvature(evaluation, self.first_widths(evaluation.y)))
+                is_rebuilt = True
                 continue
             s, change = new_evaluation.y - evaluation.y, new_evaluation.gradient - evaluation.gradient
             curvature_s = curvature @ s
             s_curvature_s, sy = float(s @ curvature_s), float(s @ change)
             share = 1.0 if sy >= 0.2 * s_curvature_s else 0.8 * s_curvature_s / (s_curvature_s - sy)  # Powell's damping
             r = share * change + (1.0 - share) * curvature_s
-            if s_curvature_s > 0.0:
+            if s_curvature_s > 0.0 and np.isfinite(sy):
                 curvature = (
                     curvature - np.outer(curvature_s, curvature_s) / s_curvature_s + np.outer(r, r) / float(s @ r)
                 )
@@ -205,9 +250,35 @@ class _LikelihoodSearch:
             self.report_progress(evaluation)
         return evaluation, curvature, Status.MAX_ITERATIONS
 
-    def polish(
-        self, likelihood: PathLikelihood, evaluation: PathEvaluation, curvature: Array
-    ) -> tuple[PathEvaluation, Array, Status]:
+    def _search_line(
+        self, evaluation: PathEvaluation, step: Array, max_error: float
+    ) -> tuple[PathEvaluation, PathEvaluation | None]:
+        """Return the point, and a better one along a step or None, both on the same stages."""
+        length = self._limited_length(step)
+        for _ in range(_MAX_STEP_HALVINGS):
+            y, likelihood = np.clip(evaluation.y + length * step, self.lower, self.upper), self.likelihood
+            trial = self.evaluate(y, [mode.start for mode in evaluation.modes], slopes=False)
+            if self._is_decrease(evaluation, trial):
+                trial = self.refine(trial, max_error)
+                if self.likelihood is not likelihood:
+                    starts = self.likelihood.starts_from(likelihood, evaluation)
+                    evaluation = self.evaluate(evaluation.y, starts)
+                if self._is_decrease(evaluation, trial):
+                    return evaluation, self.likelihood.with_gradient(trial)
+            length *= 0.5 if np.isfinite(trial.value) else 0.25
+        return evaluation, None
+
+    def _is_decrease(self, evaluation: PathEvaluation, trial: PathEvaluation) -> bool:
+        """Check whether a trial decreases -log L enough (Armijo), or is the only point with a path."""
+        limit = evaluation.value + 1e-4 * float(evaluation.gradient @ (trial.y - evaluation.y))
+        return trial.value <= limit if evaluation.modes else bool(trial.modes)
+
+    def _limited_length(self, step: Array) -> float:
+        """Return the part of a step, at most 1, that changes no logarithm by more than the limit."""
+        longest = float(np.abs(step[self.log]).max(initial=0.0))
+        return min(1.0, _MAX_LOG_STEP / longest) if longest > 0.0 else 1.0
+
+    def polish(self, evaluation: PathEvaluation, curvature: Array) -> tuple[PathEvaluation, Array, Status]:
         """Take steps with the finite-difference curvature; continue the search if the point is not an optimum."""
         hessian, predicted_decrease = curvature, np.inf
         for _ in range(_MAX_NEWTON_STEPS):
@@ -217,7 +288,7 @@ class _LikelihoodSearch:
             if predicted_decrease > _MIN_PREDICTED_GAIN_LOG_L:  # else the point is where it was, in standard errors
                 widths = _DIFFERENCE_STEP_SE / np.sqrt(np.maximum(np.diag(curvature), 1e-300))
                 hessian = self.curvature(
-                    likelihood, evaluation, np.where(self.log, np.minimum(widths, _MAX_LOG_DIFFERENCE_STEP), widths)
+                    evaluation, np.where(self.log, np.minimum(widths, _MAX_LOG_DIFFERENCE_STEP), widths)
                 )
             free_hessian = hessian[np.ix_(free, free)]
             if not definite(free_hessian):
@@ -228,13 +299,8 @@ class _LikelihoodSearch:
             predicted_decrease = -0.5 * float(step @ evaluation.gradient)
             if predicted_decrease < _MIN_PREDICTED_GAIN_NEWTON or self.stop_status is not None:
                 return evaluation, hessian, self.stop_status or Status.CONVERGED
-            longest = np.abs(step[self.log]).max(initial=0.0)
-            y = np.clip(
-                evaluation.y + (min(1.0, _MAX_LOG_STEP / longest) if longest > 0.0 else 1.0) * step,
-                self.lower,
-                self.upper,
-            )
-            new_evaluation = self.evaluate(likelihood, y, [mode.start for mode in evaluation.modes])
+            y = np.clip(evaluation.y + self._limited_length(step) * step, self.lower, self.upper)
+            new_evaluation = self.evaluate(y, [mode.start for mode in evaluation.modes])
             if not new_evaluation.value < evaluation.value:
                 return (
                     evaluation,
@@ -249,45 +315,31 @@ class _LikelihoodSearch:
             Status.CONVERGED if predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L else Status.ACCEPTABLE,
         )
 
-    def maximize(
-        self, likelihood: PathLikelihood, evaluation: PathEvaluation, refinement_change: float
-    ) -> tuple[PathEvaluation, PathLikelihood, Array, Status, float]:
-        """Search from a point, and from each end on finer stages.
-
-        Return the end, its likelihood, the Hessian, the status and the change of log L in the last refinement.
-        """
+    def maximize(self, evaluation: PathEvaluation) -> _SearchEnd:
+        """Search from a point on the present stages, and end on stages half as long as those that are short enough."""
         self.report_progress(evaluation)
-        curvature = self.make_convex(self.curvature(likelihood, evaluation, self.first_widths(evaluation.y)))
-        hessian, status = np.full(curvature.shape, np.nan), Status.MAX_ITERATIONS
-        for _ in range(_MAX_REFINEMENTS):
-            evaluation, curvature, status = self.climb(likelihood, evaluation, curvature)
-            if not status.success:
-                break
-            finer_likelihood = likelihood.with_shorter_stages(2.0)
-            finer_evaluation = self.evaluate(
-                finer_likelihood, evaluation.y, finer_likelihood.starts_from(likelihood, evaluation)
-            )
-            previous_change, refinement_change = refinement_change, finer_evaluation.value - evaluation.value
-            if not np.isfinite(refinement_change):
-                break
-            evaluation, likelihood = finer_evaluation, finer_likelihood
-            if self.is_fine_enough(previous_change, refinement_change, len(likelihood.chains)):
-                break
+        curvature = self.make_convex(self.curvature(evaluation, self.first_widths(evaluation.y)))
+        evaluation, hessian, status = self.climb(evaluation, curvature)
         if status.success:
-            evaluation, hessian, status = self.polish(likelihood, evaluation, curvature)
-        return evaluation, likelihood, hessian, status, refinement_change
+            if self.finer and self.finer[1].modes and np.array_equal(self.finer[1].y, evaluation.y):
+                evaluation = self.move_to_finer()
+            evaluation, hessian, status = self.polish(evaluation, hessian)
+        hessian = hessian if status.success else np.full(hessian.shape, np.nan)
+        return _SearchEnd(evaluation, self.likelihood, hessian, status, self.stage_change)
 
-    def exchange_noises(
-        self, likelihood: PathLikelihood, evaluation: PathEvaluation, finer_likelihood: PathLikelihood
-    ) -> PathEvaluation | None:
-        """Return a start in which noises that may be 0 at an end are not, and others are small; None without any."""
-        y, starts = evaluation.y, likelihood.starts_from(finer_likelihood, evaluation)
-        sigmas = np.arange(y.size) >= len(likelihood.problem.names)
-        noises, value = self.intensities | sigmas, self.evaluate(likelihood, y, starts).value
+    def exchange_noises(self, end: _SearchEnd) -> PathEvaluation | None:
+        """Return a start in which noises that may be 0 at an end are not, and others are small; None without any.
+
+        The start is on stages twice as long, which replace the present ones.
+        """
+        self.likelihood, self.finer = end.likelihood.with_shorter_stages(0.5), None
+        y, starts = end.evaluation.y, self.likelihood.starts_from(end.likelihood, end.evaluation)
+        sigmas = np.arange(y.size) >= len(self.likelihood.problem.names)
+        noises, value = self.intensities | sigmas, self.evaluate(y, starts, slopes=False).value
         may_vanish = np.zeros(y.size, dtype=np.bool_)
         for j in np.flatnonzero(noises) if np.sum(noises) > 1 else ():
             without = self._scaled(y, np.arange(y.size) == j, _LEFT_OUT_FACTOR)
-            may_vanish[j] = self.evaluate(likelihood, without, starts).value < value + _MAX_LOSS_WITHOUT_NOISE
+            may_vanish[j] = self.evaluate(without, starts, slopes=False).value < value + _MAX_LOSS_WITHOUT_NOISE
         needed_noises = noises & ~may_vanish
         if not may_vanish.any() or not needed_noises.any() or self.must_stop():
             return None
@@ -295,7 +347,7 @@ class _LikelihoodSearch:
             y, needed_noises & ~sigmas if (needed_noises & ~sigmas).any() else needed_noises, _EXCHANGE_FACTOR
         )
         y = np.where(may_vanish, self.guess, y)
-        trials = [self.evaluate(likelihood, self._scaled(y, may_vanish, factor), None) for factor in _GUESS_FACTORS]
+        trials = [self.evaluate(self._scaled(y, may_vanish, factor), None) for factor in _GUESS_FACTORS]
         best = trials[first_argmin([trial.value for trial in trials])]
         return best if best.modes else None
 
@@ -321,25 +373,15 @@ class _LikelihoodSearch:
             return np.zeros(free.size, dtype=np.bool_)
         return free & self.log & (np.abs(np.diag(hessian)) < _UNINFORMATIVE_CURVATURE)
 
-    def is_fine_enough(self, previous_change: float, change: float, experiments: int) -> bool:
-        """Check whether the stages are fine enough, from the changes of log L in the last two refinements.
-
-        The accepted change of n experiments grows with sqrt(n), because standard errors shrink with sqrt(n).
-        """
-        ratio = abs(previous_change) / abs(change) if change else np.inf
-        if ratio <= _MIN_HALVING_GAIN:
-            return abs(change) < _MAX_SLOW_CHANGE_LOG_L * np.sqrt(experiments)
-        return abs(change) < _MAX_REMAINING_CHANGE_LOG_L * np.sqrt(experiments) * (min(ratio, _MAX_HALVING_GAIN) - 1.0)
-
-    def bands(self, likelihood: PathLikelihood, evaluation: PathEvaluation) -> PathBands:
+    def bands(self, end: _SearchEnd) -> PathBands:
         """Build the quadrature that computes the bands of the path."""
-        starts = [mode.start for mode in evaluation.modes]
+        starts = [mode.start for mode in end.evaluation.modes]
 
         def evaluate(y: Array) -> PathEvaluation | None:
             self.evaluations += 1
-            return None if self.must_stop() else likelihood.evaluate(y, starts, slopes=False)
+            return None if self.must_stop() else end.likelihood.evaluate(y, starts, slopes=False)
 
-        return PathBands(likelihood.chains, evaluate, evaluation, self.log, (self.lower, self.upper))
+        return PathBands(end.likelihood.chains, evaluate, end.evaluation, self.log, (self.lower, self.upper))
 
     def first_widths(self, y: Array) -> Array:
         """Return the step sizes of finite differences used before any curvature is known."""
@@ -385,7 +427,9 @@ def fit_noisy(
     guess_sigmas = np.log(_INITIAL_SIGMA_FRACTION * np.array(sizes))
 
     with Interrupt() as interrupt, np.errstate(all="ignore"):
+        max_lengths = [_gap(c.times, c.start) for c in marginal_problem.conditions]
         search = _LikelihoodSearch(
+            PathLikelihood(marginal_problem, spreads, max_lengths),
             lower,
             upper,
             np.clip(np.concatenate([marginal_problem.guess, guess_sigmas]), lower, upper),
@@ -398,21 +442,18 @@ def fit_noisy(
             verbose == 2,
             start_time,
         )
-        likelihood = PathLikelihood(
-            marginal_problem, spreads, [_gap(c.times, c.start) for c in marginal_problem.conditions]
-        )
-        evaluation, likelihood, refinement_change = _refine_start(search, likelihood, y)
-        status, hessian, remark = Status.START_FAILED, np.full((y.size, y.size), np.nan), ""
+        evaluation = search.refine(search.evaluate(y, None), _MAX_STAGE_ERROR_LOG_L)
+        hessian, remark = np.full((y.size, y.size), np.nan), ""
+        end = _SearchEnd(evaluation, search.likelihood, hessian, Status.START_FAILED, search.stage_change)
         if evaluation.modes:
-            end = search.maximize(likelihood, evaluation, refinement_change)
-            remark, n_iterations = _unbounded_remark(end[0], marginal_problem, labels), len(search.history)
-            end = (*end[:3], Status.DIVERGING, end[4]) if remark and end[3].success else end
-            coarser_likelihood = end[1].with_shorter_stages(0.5)
-            second_start = None if not end[3].success else search.exchange_noises(coarser_likelihood, *end[:2])
+            end = search.maximize(evaluation)
+            remark, n_iterations = _unbounded_remark(end.evaluation, marginal_problem, labels), len(search.history)
+            end = replace(end, status=Status.DIVERGING) if remark and end.status.success else end
+            second_start = search.exchange_noises(end) if end.status.success else None
             if second_start is not None:
-                second = search.maximize(coarser_likelihood, second_start, end[4])
-                gain, is_success = end[0].value - second[0].value, second[3].success
-                remark = _unbounded_remark(second[0], marginal_problem, labels) if is_success else ""
+                second = search.maximize(second_start)
+                gain, is_success = end.evaluation.value - second.evaluation.value, second.status.success
+                remark = _unbounded_remark(second.evaluation, marginal_problem, labels) if is_success else ""
                 remark = remark and f"{remark} The result is a local maximum."
                 if is_success and not remark and gain > _MIN_SECOND_GAIN:
                     remark = (
@@ -420,19 +461,16 @@ def fit_noisy(
                     )
                     end, n_iterations = second, len(search.history)
                 del search.history[n_iterations:]
-            evaluation, likelihood, hessian, status, refinement_change = end
-        variances = None
+        variances, status, evaluation = None, end.status, end.evaluation
         if status.success:
-            variances = search.bands(likelihood, evaluation).variances(search.covariance(evaluation, hessian))
-            status = status if variances else search.stop_status or status
+            variances = search.bands(end).variances(search.covariance(evaluation, end.hessian))
+            end = end if variances else replace(end, status=search.stop_status or status)
     failure_note = evaluation.failure and f" No most probable path was found in '{evaluation.failure}' from there."
-    message = "" if status is Status.DIVERGING else status.message + (failure_note if not evaluation.modes else "")
-    sentences = [*filter(None, (message, remark)),
-             *_remarks(search, evaluation, hessian, status, refinement_change, likelihood)]  # fmt: skip
+    message = "" if status is Status.DIVERGING else end.status.message + ("" if evaluation.modes else failure_note)
+    sentences = [*filter(None, (message, remark)), *_remarks(search, end)]
     if not evaluation.modes:
         sentences.append("Try another starting point, narrower initial-state priors, or a larger initial sigma.")
-    return _result(problem, likelihood, evaluation, hessian, search, variances, names=names, status=status,
-                   refinement_change=refinement_change, message=" ".join(sentences), start_time=start_time,
+    return _result(problem, end, search, variances, names=names, message=" ".join(sentences), start_time=start_time,
                    confidence_level=confidence_level)  # fmt: skip
 
 
@@ -460,43 +498,18 @@ def _unbounded_remark(evaluation: PathEvaluation, problem: CompiledProblem, labe
     )
 
 
-def _refine_start(
-    search: _LikelihoodSearch, likelihood: PathLikelihood, y: Array
-) -> tuple[PathEvaluation, PathLikelihood, float]:
-    """Refine the stages at the start until they are good enough to estimate anything."""
-    evaluation = search.evaluate(likelihood, y, None)
-    refinement_change = np.nan
-    for _ in range(_MAX_REFINEMENTS):
-        if search.must_stop():
-            break
-        finer_likelihood = likelihood.with_shorter_stages(2.0)
-        starts = finer_likelihood.starts_from(likelihood, evaluation) if evaluation.modes else None
-        finer_evaluation = search.evaluate(finer_likelihood, y, starts)
-        refinement_change = abs(finer_evaluation.value - evaluation.value)
-        if refinement_change < _MAX_STAGE_ERROR_LOG_L:
-            break
-        evaluation, likelihood = finer_evaluation, finer_likelihood
-    return evaluation, likelihood, refinement_change
-
-
-def _remarks(
-    search: _LikelihoodSearch,
-    evaluation: PathEvaluation,
-    hessian: Array,
-    status: Status,
-    refinement_change: float,
-    likelihood: PathLikelihood,
-) -> list[str]:
+def _remarks(search: _LikelihoodSearch, end: _SearchEnd) -> list[str]:
     """List the remarks for the user about a successful search."""
+    evaluation, hessian, likelihood = end.evaluation, end.hessian, end.likelihood
     remarks: list[str] = []
-    if not evaluation.modes or not status.success:
+    if not evaluation.modes or not end.status.success:
         return remarks
     is_determined = search.free_mask(evaluation) & ~search.flat_mask(evaluation, hessian)
     if is_determined.any() and not definite(hessian[np.ix_(is_determined, is_determined)]):
         remarks.append(
             "The likelihood is flat in some direction, so standard errors are not available. Fix a quantity."
         )
-    if not abs(refinement_change) < _MAX_SLOW_CHANGE_LOG_L * np.sqrt(len(likelihood.chains)):
+    if not abs(end.stage_change) < _MAX_UNRESOLVED_ERROR * np.sqrt(len(likelihood.chains)):
         remarks.append("The stages were still too long when refinement ended; use closer times or a shorter horizon.")
     if not all(chain_likelihood.chain.quadratic for chain_likelihood in likelihood.chains):
         remarks.append(
@@ -506,11 +519,10 @@ def _remarks(
 
 
 def _result(
-    problem: Posable, likelihood: PathLikelihood, evaluation: PathEvaluation, hessian: Array, search: _LikelihoodSearch,
-    variances: list[Array] | None, *,
-    names: tuple[str, ...], status: Status, refinement_change: float, message: str, start_time: float,
-    confidence_level: float,
+    problem: Posable, end: _SearchEnd, search: _LikelihoodSearch, variances: list[Array] | None, *,
+    names: tuple[str, ...], message: str, start_time: float, confidence_level: float,
 ) -> PathResult:  # fmt: skip
+    evaluation, likelihood, status = end.evaluation, end.likelihood, end.status
     compiled_problem, n = likelihood.problem, len(names)
     covariance, bound_sides = np.full((n, n), np.nan), dict[str, str]()
     free = search.free_mask(evaluation) if evaluation.modes else np.zeros(n, dtype=np.bool_)
@@ -520,8 +532,8 @@ def _result(
         }
     if status.success:
         slope = np.where(search.log, np.exp(np.where(search.log, evaluation.y, 0.0)), 1.0)
-        covariance = search.covariance(evaluation, hessian) * np.outer(slope, slope)
-        np.fill_diagonal(covariance, np.where(search.flat_mask(evaluation, hessian), np.inf, np.diag(covariance)))
+        covariance = search.covariance(evaluation, end.hessian) * np.outer(slope, slope)
+        np.fill_diagonal(covariance, np.where(search.flat_mask(evaluation, end.hessian), np.inf, np.diag(covariance)))
     tracks, innovations = dict[str, PathTrack](), dict[str, Innovations]()
     for i, (chain_likelihood, mode) in enumerate(zip(likelihood.chains, evaluation.modes, strict=False)):
         condition, values = chain_likelihood.chain.condition, chain_likelihood.chain.condition.points.values
@@ -543,7 +555,7 @@ def _result(
         covariance=covariance,
         log_likelihood=evaluation.prior - evaluation.value if evaluation.modes else np.nan,
         neg2logprior=2.0 * evaluation.prior if compiled_problem.every_prior else 0.0,
-        refined=float(refinement_change),
+        refined=float(end.stage_change),
         stages=likelihood.stages,
         longest=likelihood.max_stage_lengths,
         tracks=tracks,

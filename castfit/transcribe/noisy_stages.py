@@ -4,21 +4,24 @@ White noise w over a stage of length h is the sum of its first modes (Karhunen a
 
     w(tau) = h^(-1/2) sum_j (2 j + 1)^(1/2) P_j(2 tau - 1) c_j,     c_j ~ N(0, I) independent,   0 <= tau <= 1
 
-so that  x_{k+1} = f_k(x_k, c_k, p)  is the model driven by a smooth function, over which one step of the classical
-Runge-Kutta method goes.  For linear models the covariance of x_{k+1} that J modes give is off by O(h^(2 J)), and one of
-any rank is as good as a regular one.  If noise multiplies states, smooth functions imply Stratonovich's integral
-(Wong and Zakai 1965).  Everything that differs between stages is an argument, so that one graph serves all.
+so that  x_{k+1} = f_k(x_k, c_k, p)  is the model driven by a smooth function, over which one step of the method of
+Dormand and Prince (1980) of order 5 goes.  For linear models the covariance of x_{k+1} that J modes give is off by
+O(h^(2 J)), and one of any rank is as good as a regular one.  If noise multiplies states, smooth functions imply
+Stratonovich's integral (Wong and Zakai 1965).  Everything that differs between stages is an argument, so that one graph
+serves all.
 
 The modes from J on, which are left out, have a curvature of 1 + lam . d2x/dc2 each, so that half its logarithm shifts
 -log L at first order in h.  Let f be the rate of the driven model, b_w its derivative by noise w, and [b_w, b_w'] =
-b_w',x b_w - b_w,x b_w'.  A Runge-Kutta method with weights b_i, points tau_i and integrals W_j(tau_i) = sum_l a_il
-phi_j(tau_l) of the modes phi_j leaves out
+b_w',x b_w - b_w,x b_w'.  A Runge-Kutta method with slopes k_i at points tau_i, and with integrals W_j(tau_i) =
+sum_l a_il phi_j(tau_l) of the modes phi_j, leaves out
 
     rest_i = h^2 v_i sum_w (1/2 f_xx[b_w, b_w] - b_w,x (f_x b_w - b_w,x f)) + h g_i sum_w b_w,x b_w
     v_i = tau_i - sum_j W_j(tau_i)^2,     g_i = 1/2 - sum_j phi_j(tau_i) W_j(tau_i)
-    omitted = lam . sum_i b_i rest_i - 1/2 sum_{w < w'} (lam . [b_w, b_w'])^2 h^2 / (4 (2 J - 1))
+    omitted = lam . sum_i (dx_{k+1}/dk_i) rest_i / h - 1/2 sum_{w < w'} (lam . [b_w, b_w'])^2 h^2 / (4 (2 J - 1))
 
-which is zero for linear models, and whose last term is the variance of the areas between two Brownian motions.
+which is zero for linear models, and whose last term is the variance of the areas between two Brownian motions.  All
+points with a weight integrate two modes exactly, and dx_{k+1}/dk_i contains what k_i does to later slopes.  Without
+one of both, L converges at first order if a noise multiplies the state that it drives.
 
 Nodes are at the start, at every measured time, where an input or its derivative jumps and where something happens; a
 state change is a stage of its own, of length zero, so that data are read before or after it.  Data are read at nodes.
@@ -52,10 +55,19 @@ from castfit.problem.observables import ObservedOutput
 from castfit.problem.parameter_map import NaturalValues
 from castfit.transcribe.experiment_trajectories import as_measured, input_cubics
 
-# Modes of noise in a stage: their error in linear models is of the order of that of the Runge-Kutta method.
+# Modes of noise in a stage: points with a weight integrate two exactly.
 NOISE_MODES = 2
 
-_INITIAL_ITERATIONS, _REPEATED_ITERATIONS = 4, 2  # Newton iterations for algebraic states, from z0 and once more
+_NEWTON_ITERATIONS = 4  # for algebraic states
+# The method of order 5 of Dormand and Prince (1980).
+_STEP_POINTS = (0.0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0)
+_STEP_ROWS = (
+    (), (1 / 5,), (3 / 40, 9 / 40), (44 / 45, -56 / 15, 32 / 9),
+    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+)  # fmt: skip
+_STEP_WEIGHTS = (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84)
+_AREA_POINT = 2  # index of the point at which [b_w, b_w'] is evaluated
 
 
 class NoisyStageFunctions:
@@ -91,7 +103,7 @@ class NoisyStageFunctions:
         self.ends_by_p = BatchedFunction("ends_by_p", [*arguments, lam], ca.gradient(ca.dot(lam, end), p))
         node_arguments = [system.t, system.x, system.p, system.u, z0]
         outputs = ca.densify(ca.vertcat(*(model.outputs[name] for name in model.output_names)))
-        z = self.algebraic_states(system.t, system.x, system.p, system.u, z0, _INITIAL_ITERATIONS)
+        z = self.algebraic_states(system.t, system.x, system.p, system.u, z0)
         explicit_outputs = ca.SX(ca.substitute(outputs, system.z, z)) if system.z.numel() else outputs
         self.outputs = BatchedFunction(
             "outputs", node_arguments, ca.horzcat(explicit_outputs, ca.jacobian(explicit_outputs, system.x))
@@ -101,32 +113,32 @@ class NoisyStageFunctions:
     def _step(
         self, x: ca.SX, c: ca.SX, p: ca.SX, cubics: ca.SX, t: ca.SX, h: ca.SX, z0: ca.SX
     ) -> tuple[ca.SX, ca.SX, ca.SX]:
-        """Return the end of a step of the classical Runge-Kutta method, sum_i b_i rest_i, and [b_w, b_w']."""
-        n, n_w, z, slope, omitted_terms = x.numel(), len(self.noises), ca.SX(z0), x, self._build_omitted_terms()
-        end, change, areas, phi = x, ca.SX(n, 1), ca.SX(n, 0), np.zeros(NOISE_MODES)
-        for tau, fraction, weight, iterations in (
-            (0.0, 0.0, 1 / 6, _INITIAL_ITERATIONS), (0.5, 0.5, 1 / 3, _INITIAL_ITERATIONS),
-            (0.5, 0.5, 1 / 3, _REPEATED_ITERATIONS), (1.0, 1.0, 1 / 6, _INITIAL_ITERATIONS),
-        ):  # fmt: skip
-            state, s, integrals = x + h * fraction * slope, tau * h, fraction * phi
-            phi = np.array([np.sqrt(2 * j + 1.0) * np.polynomial.legendre.Legendre.basis(j)(2.0 * tau - 1.0)
-                            for j in range(NOISE_MODES)])  # fmt: skip
+        """Return the end of a step, its change by rest_i, and [b_w, b_w']."""
+        n, n_w, z, omitted_terms = x.numel(), len(self.noises), ca.SX(z0), self._build_omitted_terms()
+        slopes, phi, end, areas = ca.SX(n, 0), np.empty((0, NOISE_MODES)), x, ca.SX(n, 0)
+        epsilon = ca.SX.sym("epsilon")
+        for i, (row, tau, weight) in enumerate(zip(_STEP_ROWS, _STEP_POINTS, _STEP_WEIGHTS, strict=True)):
+            state, s = x + h * ca.mtimes(slopes, ca.DM(row)), tau * h
+            integrals = np.array(row) @ phi
+            basis = [np.polynomial.legendre.Legendre.basis(j)(2.0 * tau - 1.0) for j in range(NOISE_MODES)]
+            phi = np.vstack([phi, np.sqrt(2.0 * np.arange(NOISE_MODES) + 1.0) * basis])
             driven = ca.SX(p)
-            for i, place in enumerate(self._places):
-                driven[place] = ca.dot(c[i::n_w], phi) / ca.sqrt(h)
+            for j, place in enumerate(self._places):
+                driven[place] = ca.dot(c[j::n_w], phi[i]) / ca.sqrt(h)
             u = (cubics[0, :] + s * (cubics[1, :] + s * (cubics[2, :] + s * cubics[3, :]))).T
-            z = self.algebraic_states(t + s, state, driven, u, z, iterations)
-            slope = self._rates(t + s, state, z, driven, u)[0]
+            z = self.algebraic_states(t + s, state, driven, u, z)
             bend, push, areas_at_point = omitted_terms(t + s, state, z, driven, u)
-            areas = areas_at_point if tau == 0.5 else areas
-            change += weight * (h**2 * (tau - integrals @ integrals) * bend + h * (0.5 - integrals @ phi) * push)
-            end += h * weight * slope
-        return ca.densify(end), ca.densify(change), areas
+            areas = areas_at_point if i == _AREA_POINT else areas
+            omitted = h * (tau - integrals @ integrals) * bend + (0.5 - integrals @ phi[i]) * push
+            slope = self._rates(t + s, state, z, driven, u)[0] + epsilon * omitted
+            slopes, end = ca.horzcat(slopes, slope), end + h * weight * slope
+        values = ca.substitute([end, ca.jacobian(end, epsilon), areas], [epsilon], [ca.SX(0)])
+        return ca.densify(values[0]), ca.densify(values[1]), values[2]
 
     def _build_omitted_terms(self) -> ca.Function:
         """Return a function of both sums over noises in rest_i, (n,), and of [b_w, b_w'] for all pairs, (n, pairs)."""
         system, x = self._system, self._system.x
-        z = self.algebraic_states(system.t, x, system.p, system.u, system.z, _INITIAL_ITERATIONS)
+        z = self.algebraic_states(system.t, x, system.p, system.u, system.z)
         f = ca.densify(self._rates(system.t, x, z, system.p, system.u)[0])
         bend, push, areas = ca.SX(x.numel(), 1), ca.SX(x.numel(), 1), [ca.SX(x.numel(), 0)]
         columns = [ca.densify(ca.jacobian(f, system.p[place])) for place in self._places]
@@ -139,14 +151,14 @@ class NoisyStageFunctions:
             areas += [ca.jtimes(other, x, b) - ca.jtimes(b, x, other) for other in columns[i + 1 :]]
         return ca.Function("omitted", system.arguments, [bend, push, ca.horzcat(*areas)])
 
-    def algebraic_states(self, t: ca.SX, x: ca.SX, p: ca.SX, u: ca.SX, z: ca.SX, iterations: int) -> ca.SX:
+    def algebraic_states(self, t: ca.SX, x: ca.SX, p: ca.SX, u: ca.SX, z: ca.SX) -> ca.SX:
         """Return the algebraic states after some iterations of Newton's method, one where they appear linearly."""
         system = self._system
         if not z.numel():
             return z
         by_z = ca.jacobian(system.alg, system.z)
         equations = ca.Function("known", system.arguments, [system.alg, by_z])
-        for _ in range(iterations if ca.depends_on(by_z, system.z) else 1):
+        for _ in range(_NEWTON_ITERATIONS if ca.depends_on(by_z, system.z) else 1):
             residual, matrix = equations(t, x, z, p, u)
             z = z - ca.solve(matrix, residual)
         return z
@@ -166,7 +178,7 @@ class NodeCost:
         sigma, z0 = ca.SX.sym("sigma", len(problem.groups)), ca.SX.sym("z0", system.z.numel())
         value, is_known, spread = (ca.SX.sym(name, n_o) for name in ("value", "known", "spread"))
         C, mu = ca.SX.sym("C", system.x.numel(), system.x.numel()), ca.SX.sym("mu", system.x.numel())
-        z = stages.algebraic_states(system.t, system.x, system.p, system.u, z0, _INITIAL_ITERATIONS)
+        z = stages.algebraic_states(system.t, system.x, system.p, system.u, z0)
         observed_names = (*problem.outputs, *problem.spreads)
         graph = ca.Function(
             "seen", system.arguments, [ca.densify(ca.vertcat(*(model.outputs[s] for s in observed_names)))]
@@ -338,9 +350,10 @@ class NoisyChain:
         for k in self.jumps:  # inputs there are those of what follows
             self.node_inputs[k] = self.node_inputs[k + 1]
         # Stages of the same length, up to rounding, and with the same parameters have equal derivatives.
+        lengths: Any = np.round(length / length.max(), 11)
         keys: Any = np.arange(self.h.size)[:, None]
         if self.functions.time_invariant:
-            keys = np.column_stack([self.interval, np.round(length / length.max(), 11)])
+            keys = np.stack([self.interval, lengths], axis=1)
         _, self.distinct_stages, self.slope_index = np.unique(keys, axis=0, return_index=True, return_inverse=True)
 
     @property

@@ -7,8 +7,8 @@ With everything that is free, u = (u_0, c_0, ..., c_{K-1}): how initial states d
 
 at the most probable path u^, exact where the model is linear and errors are normal (Tierney and Kadane 1986).  The
 omitted modes of the noise add a term in closed form, `omitted` of `castfit.transcribe.noisy_stages`.  L then converges
-at second order in the stages' length if no noise multiplies the state that it drives.  The path
-is searched with its nodes as variables of their own (Bock's multiple shooting) by Newton's method on the Lagrangian
+at second order in the stages' length, or faster.  The path is searched with its nodes as variables of their own (Bock's
+multiple shooting) by Newton's method on the Lagrangian
 
     F + sum_k lam_{k+1} . (f_k - x_{k+1}) + lam_0 . (a + S u_0 - x_0)
 
@@ -378,6 +378,11 @@ class PathLikelihood:
         self.chains = [ChainLikelihood(NoisyChain(problem, i, length), S) for i, S, length in pairs]
         self.evaluations = 0
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether the model is linear in states and noises, so that the covariance alone depends on the stages."""
+        return all(likelihood.chain.functions.linear for likelihood in self.chains)
+
     def with_shorter_stages(self, factor: float) -> PathLikelihood:
         """Return the likelihood on stages that are shorter by the factor `factor`."""
         return PathLikelihood(self.problem, self.spreads, [length / factor for length in self.max_stage_lengths])
@@ -393,39 +398,39 @@ class PathLikelihood:
         return y[:n], np.exp(y[n:])
 
     def evaluate(self, y: Array, starts: list[PathStart] | None, *, slopes: bool = True) -> PathEvaluation:
-        """Return L with its gradient, begun at the given paths or at filtered ones."""
+        """Return L, with its gradient if `slopes`, from the given paths or from filtered ones."""
         self.evaluations += 1
         theta, sigma = self.split_variables(y)
         prior_rows = self.problem.priors(theta)
         prior = prior_rows.cost + self.problem.prior_constant
-        gradient = np.zeros(y.size)
-        if prior_rows.rows.size:
-            gradient[: theta.size] += prior_rows.jacobian.T @ prior_rows.rows
-        value, modes = prior, list[PathMode]()
-        undefined = np.full(y.size, np.nan)
+        modes, undefined, failure = list[PathMode](), np.full(y.size, np.nan), prior_rows.failure
         if not np.isfinite(prior):
-            return PathEvaluation(y, np.inf, undefined, (), np.inf, prior_rows.failure)
+            return PathEvaluation(y, np.inf, undefined, (), np.inf, failure)
         for i, likelihood in enumerate(self.chains):
             q = theta[likelihood.chain.condition.theta]
             mode = None if starts is None else likelihood.find_mode(q, sigma, starts[i])
-            is_quadratic = likelihood.chain.quadratic
-            for begin in (
-                (likelihood.interpolate_path,)
-                if is_quadratic
-                else (likelihood.filter_path, likelihood.interpolate_path)
-            ):
+            for begin in (likelihood.filter_path, likelihood.interpolate_path)[likelihood.chain.quadratic :]:
                 if mode is None:
                     start = begin(q, sigma)
                     mode = None if start is None else likelihood.find_mode(q, sigma, start)
             if mode is None or not np.isfinite(mode.value):
                 return PathEvaluation(y, np.inf, undefined, (), prior, likelihood.chain.condition.name)
-            value += mode.value
-            if slopes:
-                by_q, by_sigma = likelihood.gradient(mode)
-                gradient[likelihood.chain.condition.theta] += by_q
-                gradient[theta.size :] += by_sigma * sigma
             modes.append(mode)
-        return PathEvaluation(y, value, gradient, tuple(modes), prior)
+        value = prior + sum(mode.value for mode in modes)
+        evaluation = PathEvaluation(y, value, undefined, tuple(modes), prior)
+        return self.with_gradient(evaluation) if slopes else evaluation
+
+    def with_gradient(self, evaluation: PathEvaluation) -> PathEvaluation:
+        """Return an evaluation with the gradient of L, NaN where no path was found."""
+        theta, sigma = self.split_variables(evaluation.y)
+        prior_rows, gradient = self.problem.priors(theta), np.zeros(evaluation.y.size)
+        if prior_rows.rows.size:
+            gradient[: theta.size] += prior_rows.jacobian.T @ prior_rows.rows
+        for likelihood, mode in zip(self.chains, evaluation.modes, strict=False):
+            by_q, by_sigma = likelihood.gradient(mode)
+            gradient[likelihood.chain.condition.theta] += by_q
+            gradient[theta.size :] += by_sigma * sigma
+        return replace(evaluation, gradient=gradient) if evaluation.modes else evaluation
 
     def starts_from(self, other: PathLikelihood, evaluation: PathEvaluation) -> list[PathStart]:
         """Return paths found on other stages as starts."""

@@ -19,6 +19,7 @@ from castfit._bench.process_noise import (
     simulated_fits,
     van_der_pol,
 )
+from castfit.transcribe.path_likelihood import PathLikelihood, marginal
 
 
 def walk(**options: Any) -> cf.Problem:
@@ -313,8 +314,6 @@ def test_stage_refinement_converges_and_reports_the_last_change():
     result = cf.fit(case.problem(times[:41], values[:41]))
     assert abs(result.refined) < 5e-3
     assert f"changed log L by {abs(result.refined):.2g}" in result.summary()
-    from castfit.transcribe.path_likelihood import PathLikelihood, marginal
-
     finer = PathLikelihood(*marginal(result.problem.posed), [length / 4 for length in result.longest])
     assert -finer.evaluate(result.y, None).value == pytest.approx(result.log_likelihood, abs=1e-2)
 
@@ -502,3 +501,47 @@ def test_message_warns_of_an_untested_laplace_approximation():
     for result in (fitted(x, cf.StudentT(df=3, sigma=0.2)), fitted(x**3, cf.Gaussian(sigma=0.2))):
         assert "the Laplace approximation over paths, which was not tested" in result.message
         assert abs(result.laplace_check(20, rng=0).correction) > 1e-3
+
+
+@pytest.mark.parametrize(("r_guess", "s_guess"), [(0.3, 0.2), (1.0, 0.4), (2.0, 1.0)])
+def test_counts_of_a_growing_population_have_one_optimum_from_all_starts(r_guess, s_guess):
+    x, w, r, s = cf.symbols("x w r s")
+    model = cf.Model({x: r * (1 - cf.exp(x) / 8) + s * w}, parameters=[r, s], noises=[w], outputs={"N": cf.exp(x)})
+    counts = [3, 9, 3, 6, 4, 5, 10, 4, 5, 8, 9, 3, 6, 3, 12, 5, 9, 16, 7, 5]
+    initial = {"x": cf.Normal(np.log(2), 0.2)}
+    experiment = cf.Experiment({"N": counts}, np.arange(1, 21), start=0, noise=cf.Poisson(), initial=initial)
+    parameters = {"r": cf.Parameter(r_guess, lower=0.01), "s": cf.Parameter(s_guess, scale="log")}
+    result = cf.fit(cf.Problem(model, experiment, parameters=parameters))
+    assert result.success
+    assert result.log_likelihood == pytest.approx(-51.3983, abs=2e-4)
+    assert result.values["r"] == pytest.approx(1.3207, abs=2e-3)
+    assert result.values["s"] == pytest.approx(0.4706, abs=2e-3)
+
+
+def test_a_change_of_variables_changes_no_estimate_of_a_noise_that_multiplies_its_state():
+    x, w, r, s = cf.symbols("x w r s")
+    counts = [3, 9, 3, 6, 4, 5, 10, 4, 5, 8, 9, 3, 6, 3, 12, 5, 9, 16, 7, 5]
+    results = []
+    for right, output, start in (
+        (r * (1 - cf.exp(x) / 8) + s * w, cf.exp(x), np.log(2)), (r * x * (1 - x / 8) + s * x * w, x, 2.0)
+    ):  # fmt: skip
+        model = cf.Model({x: right}, parameters=[r, s], noises=[w], outputs={"N": output})
+        experiment = cf.Experiment({"N": counts}, np.arange(1, 21), start=0, noise=cf.Poisson(), initial={"x": start})
+        parameters = {"r": cf.Parameter(0.5, scale="log"), "s": cf.Parameter(0.3, scale="log")}
+        results.append(cf.fit(cf.Problem(model, experiment, parameters=parameters)))
+    assert all(result.success for result in results)
+    assert results[0].log_likelihood == pytest.approx(results[1].log_likelihood, abs=1e-4)
+    np.testing.assert_allclose(list(results[0].values.values()), list(results[1].values.values()), rtol=1e-3)
+
+
+def test_stages_are_refined_where_the_search_needs_them_and_the_change_is_that_of_the_last_halving():
+    case = van_der_pol()
+    times, _, values = case.simulated(np.random.default_rng(3))
+    result = cf.fit(case.problem(times[:41], values[:41]))
+    coarser, finer = (
+        PathLikelihood(*marginal(result.problem.posed), [factor * length for length in result.longest])
+        for factor in (2.0, 0.5)
+    )
+    log_l = [-likelihood.evaluate(result.y, None).value for likelihood in (coarser, finer)]
+    assert result.log_likelihood - log_l[0] == pytest.approx(-result.refined, rel=0.01)
+    assert abs(log_l[1] - result.log_likelihood) < 0.5 * abs(result.refined) < 3e-4
