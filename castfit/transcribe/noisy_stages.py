@@ -350,7 +350,7 @@ class NoisyChain:
         for k in self.jumps:  # inputs there are those of what follows
             self.node_inputs[k] = self.node_inputs[k + 1]
         # Stages of the same length, up to rounding, and with the same parameters have equal derivatives.
-        lengths: Any = np.round(length / length.max(), 11)
+        lengths: Array = (length / length.max()).round(11)
         keys: Any = np.arange(self.h.size)[:, None]
         if self.functions.time_invariant:
             keys = np.stack([self.interval, lengths], axis=1)
