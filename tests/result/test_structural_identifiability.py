@@ -290,6 +290,12 @@ CASES: dict[str, tuple[tuple[Any, ...], str]] = {
     "root": (({X: -V * ca.sqrt(X) - A * B * X**2.5}, ["x"], {}, ONE), "only a*b enters"),
     "tanh": (({X: -V * ca.tanh(X / K)}, ["x"], {}, ONE), ""),
     "sine": (({X: -V * ca.sin(A * B * X) + N * ca.cos(A * B * X)}, ["x"], {}, ONE), "only a*b enters"),
+    "inverse tangent": (({X: -A * ca.atan(B * X)}, ["x"], {}, ONE), ""),
+    "inverse sine and cosine of one product": (
+        ({X: -ca.asin(A * B * X) - V * ca.acos(A * B * X)}, ["x"], {}, ONE),
+        "only a*b enters",
+    ),
+    "error function": (({X: -A * ca.erf(B * K * X)}, ["x"], {}, ONE), "only b*k enters"),
     "explicit time": (({X: -A * X * ca.exp(-B * TIME)}, ["x"], {}, ONE, {"time": TIME}), ""),
     "kink that is not reached": (
         ({X: -A * ca.fabs(X) - B * ca.fmax(X - 5, 0)}, ["x"], {}, ONE),
@@ -381,6 +387,11 @@ def test_delay_is_identifiable_beside_its_rate() -> None:
     assert rank_of(cf.Problem(model, experiment, parameters={"a": 1.0, "V": 0.5})).identifiable
 
 
+def test_model_without_parameters_has_a_structure() -> None:
+    experiment = cf.Experiment({"x": np.ones(12)}, time=T, sigma=1.0, start=0.0, initial={"x": cf.free(1.0)})
+    assert rank_of(cf.Problem(cf.Model({X: -X}), experiment)).identifiable
+
+
 def test_relation_of_quantities_determines_factors_of_a_product() -> None:
     experiment = cf.Experiment({"x": np.ones(12)}, time=T, sigma=1.0, start=0.0, initial={"x": 1.0})
     model = cf.Model({X: -A * B * X}, parameters=[A, B])
@@ -412,9 +423,9 @@ def test_condition_behind_an_event_that_states_trigger_is_not_known() -> None:
 
 
 def test_operation_that_is_not_covered_is_named() -> None:
-    result = rank_of(problem_of({X: -A * ca.erf(X)}, ["x"], {}, ONE))
+    result = rank_of(problem_of({X: -A * ca.fmod(X, 2.0)}, ["x"], {}, ONE))
     assert result.rank == -1
-    assert "erf" in result.sentence
+    assert "fmod" in result.sentence
 
 
 def test_time_limit_ends_the_computation() -> None:

@@ -53,7 +53,7 @@ _EULER_STEP = 1e-6  # step, relative to an experiment's duration, with which sta
 _MAX_EULER_STEPS = 20  # number of these steps
 _GENERIC_TIME = 1e-3  # after the start, at which functions are checked
 _MANY_ORDERS = 60  # number of orders that are enough, unless states are connected by longer paths
-_MAX_SELECTIONS = 100  # number of choices of unknowns for which equations are solved
+_MAX_SELECTIONS = 40  # number of choices of unknowns for which equations are solved
 _COMMON_DENOMINATOR = 60  # of coefficients of conservation laws
 
 

@@ -178,7 +178,7 @@ class OutputSeries:
     def project(self, basis: Residues) -> None:
         """Go on along the directions of a basis (r, r') of the present ones."""
         self.slopes, self.dp = (
-            multiply(d.reshape(-1, len(basis)), basis, self.draws.p).reshape(*d.shape[:-1], -1)
+            multiply(d.reshape(-1, len(basis)), basis, self.draws.p).reshape(*d.shape[:-1], basis.shape[1])
             for d in (self.slopes[: self.k + 1], self.dp)
         )
         self._grow(self.series.values.shape[2])

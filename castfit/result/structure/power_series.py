@@ -4,15 +4,15 @@ Every node of a graph holds the coefficients of a series in t.  A coefficient is
 variable s, of n_s terms.  The durations between events are multiples of s; with n_s = 1 a coefficient is a residue.
 Coefficients of order k follow from coefficients of lower orders (Taylor's method):
 
-    c = a b       c_k = sum a_i b_(k-i).
-    c = a / b     c_k b_0 = a_k - sum_(i<k) c_i b_(k-i).
-    w = exp g     k w_k = sum_(i>0) i g_i w_(k-i).
-    w = log g     k w_k g_0 = k g_k - sum_(0<i<k) i w_i g_(k-i).
-    w = sqrt g    2 w_0 w_k = g_k - sum_(0<i<k) w_i w_(k-i).
-    sin, cos      k s_k = sum i g_i c_(k-i),   k c_k = -sum i g_i s_(k-i)
+    c = a b           c_k = sum a_i b_(k-i).
+    c = a / b         c_k b_0 = a_k - sum_(i<k) c_i b_(k-i).
+    dw = h(g) dg      k w_k = sum_(i>0) i g_i h_(k-i).
 
-The values exp g_0, log g_0, sin g_0 are drawn, once for every g_0: over the rational functions of g_0 they are
-independent variables.  The relations of exp, log and powers with products and sums are used before (`to_rational`).
+The last line is for exp (h = w), log (1 / g), sqrt (1 / (2 w)), sin (cos g), cos (-sin g), atan (1 / (1 + g^2)), asin
+(1 / sqrt(1 - g^2)) and erf (2 / sqrt(pi) exp(-g^2)).
+
+The values of these functions of g_0 are drawn, once for every g_0: over the rational functions of g_0 they are
+independent variables.  Relations of exp, log and powers with products and sums are used before (`to_rational`).
 
 Notation: k order, n orders, n_s terms in s, C conditions computed together; coefficients are arrays (C, ..., n_s).
 """
@@ -32,13 +32,11 @@ from castfit.result.structure.finite_field import MAX_TERMS, RedrawError, Residu
 _MAX_INTEGER_POWER = 64  # larger powers are computed by exp and log
 _EXPANDED = (
     ca.OP_EXP, ca.OP_LOG, ca.OP_POW, ca.OP_CONSTPOW, ca.OP_TAN, ca.OP_SINH, ca.OP_COSH, ca.OP_TANH, ca.OP_EXPM1,
-    ca.OP_LOG1P,
+    ca.OP_LOG1P, ca.OP_ACOS, ca.OP_ATAN2,
 )  # fmt: skip
 _FACTOR_DIGITS = 12  # decimal digits to which products of constant factors are rounded
-_KINDS = (ca.OP_ADD, ca.OP_SUB, ca.OP_MUL, ca.OP_DIV, ca.OP_EXP, ca.OP_LOG, ca.OP_SQRT, ca.OP_SIN)
-_SAME_KIND = {
-    ca.OP_SQ: ca.OP_MUL, ca.OP_TWICE: ca.OP_ADD, ca.OP_NEG: ca.OP_SUB, ca.OP_INV: ca.OP_DIV, ca.OP_COS: ca.OP_SIN,
-}  # fmt: skip
+_DRAWN = (ca.OP_EXP, ca.OP_LOG, ca.OP_SQRT, ca.OP_SIN, ca.OP_COS, ca.OP_ATAN, ca.OP_ASIN, ca.OP_ERF)
+_SAME_KIND = {ca.OP_SQ: ca.OP_MUL, ca.OP_TWICE: ca.OP_ADD, ca.OP_NEG: ca.OP_SUB, ca.OP_INV: ca.OP_DIV}
 
 
 class NotCoveredError(Exception):
@@ -56,10 +54,12 @@ def _expand(op: int, arguments: Sequence[ca.SX]) -> ca.SX:
         return _log(a)
     if op == ca.OP_LOG1P:
         return _log(1 + a)
-    if exponents:
+    if op in (ca.OP_POW, ca.OP_CONSTPOW):
         return _power(a, exponents[0])
-    if op == ca.OP_TAN:
-        return ca.sin(a) / ca.cos(a)
+    if op in (ca.OP_TAN, ca.OP_ACOS, ca.OP_ATAN2):  # up to constants
+        return (
+            ca.sin(a) / ca.cos(a) if op == ca.OP_TAN else -ca.asin(a) if op == ca.OP_ACOS else ca.atan(a / exponents[0])
+        )
     e = _exp(a)
     if op == ca.OP_TANH:
         return (e * e - 1) / (e * e + 1)
@@ -219,46 +219,66 @@ class SeriesGraph:
         if op in (ca.OP_NEG, ca.OP_INV):
             a = self._constant(0.0 if op == ca.OP_NEG else 1.0)
         kind = _SAME_KIND.get(op, op)
-        if kind not in _KINDS:
+        if kind not in (ca.OP_ADD, ca.OP_SUB, ca.OP_MUL, ca.OP_DIV, *_DRAWN):
             raise NotCoveredError(next(n for n in dir(ca) if n.startswith("OP_") and getattr(ca, n) == op)[3:].lower())
         if kind in (ca.OP_ADD, ca.OP_MUL):
             a, b = min(a, b), max(a, b)
-        key, depth, n_nodes = (kind, a, b), 1 + max(self.depths[a], self.depths[b]), len(self.depths)
-        node = self._add(key, depth)
-        if node == n_nodes:
-            self._rows.setdefault((depth, kind), []).append((node, a, b))
-            if kind == ca.OP_SIN:
-                self._add((ca.OP_COS, a), depth)
-        return node + (op == ca.OP_COS)
+        if (kind, a, b) not in self._nodes:
+            depth = 1 + max(self.depths[a], self.depths[b])
+            node = self._add((kind, a, b), depth)
+            self._rows.setdefault((depth, kind), []).append(
+                (node, a, self._slope(kind, a, node) if kind in _DRAWN else b)
+            )
+        return self._nodes[kind, a, b]
+
+    def _slope(self, op: int, g: int, w: int) -> int:
+        """Return the node of dw/dg, without the sign of that of cos."""
+        if op == ca.OP_EXP:
+            return w
+        if op in (ca.OP_SIN, ca.OP_COS):
+            return self._operation(ca.OP_COS if op == ca.OP_SIN else ca.OP_SIN, [g])
+        if op in (ca.OP_LOG, ca.OP_SQRT):
+            return self._operation(ca.OP_INV, [g if op == ca.OP_LOG else self._operation(ca.OP_TWICE, [w])])
+        square, one = self._operation(ca.OP_SQ, [g]), self._constant(1.0)
+        if op == ca.OP_ERF:
+            exponential = self._operation(ca.OP_EXP, [self._operation(ca.OP_NEG, [square])])
+            return self._operation(ca.OP_MUL, [self._constant(2.0 / np.sqrt(np.pi)), exponential])
+        if op == ca.OP_ATAN:
+            return self._operation(ca.OP_INV, [self._operation(ca.OP_ADD, [one, square])])
+        root = self._operation(ca.OP_SQRT, [self._operation(ca.OP_SUB, [one, square])])
+        return self._operation(ca.OP_INV, [root])
 
 
 class Draws:
-    """Random residues, and values of exp, log and sin that are the same for the same argument."""
+    """Random residues, and values of functions that are the same for the same argument."""
 
     def __init__(self, p: int, rng: np.random.Generator) -> None:
         self.p, self.rng = p, rng
-        self._values = {(ca.OP_EXP, 0): 1, (ca.OP_LOG, 1): 0, (ca.OP_SIN, 0): 0}
+        self._values = {(op, 0): 0 for op in _DRAWN} | {(ca.OP_EXP, 0): 1, (ca.OP_LOG, 1): 0}
+        del self._values[ca.OP_LOG, 0]
 
     def residues(self, *shape: int) -> Residues:
         """Return residues that are not zero."""
         return self.rng.integers(1, self.p, shape)
 
     def evaluate(self, op: int, arguments: Residues) -> list[Residues]:
-        """Return values of exp, log or sqrt, or sin = 2 r / (1 + r^2) and cos = (1 - r^2) / (1 + r^2) with r drawn."""
+        """Return values of a function, of sin and cos together: 2 r / (1 + r^2) and (1 - r^2) / (1 + r^2) with r drawn."""
         if op == ca.OP_SQRT:
             return [square_root(arguments, self.p)]
-        r = np.array([self._value(op, v) for v in arguments.ravel().tolist()], dtype=np.int64).reshape(arguments.shape)
-        if op != ca.OP_SIN:
+        is_circular = op in (ca.OP_SIN, ca.OP_COS)
+        drawn = [self._value(ca.OP_SIN if is_circular else op, v) for v in arguments.ravel().tolist()]
+        r = np.array(drawn, dtype=np.int64).reshape(arguments.shape)
+        if not is_circular:
             return [r]
         scale = inverse((1 + r * r) % self.p, self.p)
         return [2 * r % self.p * scale % self.p, (1 - r * r) % self.p * scale % self.p]
 
     def _value(self, op: int, argument: int) -> int:
-        if op == ca.OP_LOG and argument == 0:
+        if (op, argument) == (ca.OP_LOG, 0):
             raise RedrawError
         if (op, argument) not in self._values:
             self._values[op, argument] = value = int(self.rng.integers(1, self.p))
-            if op != ca.OP_SIN:  # exp and log are inverse to each other
+            if op in (ca.OP_EXP, ca.OP_LOG):  # inverse to each other
                 self._values.setdefault((ca.OP_LOG if op == ca.OP_EXP else ca.OP_EXP, value), argument)
         return self._values[op, argument]
 
@@ -294,41 +314,26 @@ class GraphSeries:
                     self._inverses[index] = reciprocal(values[b, :, 0], p)
                 numerator = values[a, :, k] - convolve(values[node, :, :k], values[b, :, k:0:-1], p)
                 values[node, :, k] = product(numerator % p, self._inverses[index], p)
+            elif k == 0:
+                values[node, :, 0] = self._begin(op, values[a, :, 0], values[b, :, 0])
             else:
-                g, nodes = values[a, :, : k + 1], [node, node + 1] if op == ca.OP_SIN else [node]
-                if k:
-                    results = _step(op, g, [values[w, :, :k] for w in nodes], self._inverses.get(index), p)
-                else:
-                    results = self._begin(op, g[:, :, 0])
-                    base = {ca.OP_LOG: g[:, :, 0], ca.OP_SQRT: 2 * results[0] % p}.get(op)
-                    if base is not None and values.shape[2] > 1:
-                        self._inverses[index] = reciprocal(base, p)
-                for w, result in zip(nodes, results, strict=True):
-                    values[w, :, k] = result
+                weight: Residues = np.arange(1, k + 1, dtype=np.int64)[:, None] * pow(k, -1, p) % p
+                step = convolve(weight * values[a, :, 1 : k + 1] % p, values[b, :, k - 1 :: -1], p)
+                values[node, :, k] = -step % p if op == ca.OP_COS else step
 
-    def _begin(self, op: int, g: Residues) -> list[Residues]:
-        """Return the coefficients of order 0 of drawn functions of g (..., n_s): themselves series, in s."""
-        series = [w[..., None, None] for w in self.draws.evaluate(op, g[..., 0])]
-        base = {ca.OP_LOG: g[..., :1], ca.OP_SQRT: 2 * series[0][..., 0] % self.p}.get(op)
-        inverted = None if base is None or g.shape[-1] == 1 else inverse(base, self.p)
+    def _begin(self, op: int, g: Residues, h: Residues) -> Residues:
+        """Return the coefficients of order 0 of a drawn function: a series in s, (..., n_s), like those of g and h."""
+        p, values = self.p, self.draws.evaluate(op, g[..., 0])
+        series = [np.concatenate([w[..., None], np.zeros_like(g[..., 1:])], axis=-1) for w in values]
+        w = series[-1 if op == ca.OP_COS else 0]
         for j in range(1, g.shape[-1]):
-            terms = _step(op, g[..., : j + 1, None], series, inverted, self.p)
-            series = [np.concatenate([w, term[..., None, :]], axis=-2) for w, term in zip(series, terms, strict=True)]
-        return [w[..., 0] for w in series]
-
-
-def _step(op: int, g: Residues, series: list[Residues], inverted: Residues | None, p: int) -> list[Residues]:
-    """Return the next coefficients (..., n_s) of functions of g (..., k + 1, n_s), whose first are (..., k, n_s).
-
-    inverted : 1 / g_0 for log, 1 / (2 w_0) for sqrt
-    """
-    w, k = series[0], g.shape[-2] - 1
-    weight: Residues = np.arange(k + 1, dtype=np.int64)[:, None] * pow(k, -1, p) % p
-    if inverted is None:
-        slopes = (weight * g % p)[..., 1:, :]
-        if op == ca.OP_EXP:
-            return [convolve(slopes, w[..., ::-1, :], p)]
-        return [convolve(slopes, series[1][..., ::-1, :], p), -convolve(slopes, w[..., ::-1, :], p) % p]
-    left, right = (weight[:-1] * w % p, g[..., :-1, :]) if op == ca.OP_LOG else (w, w)
-    remainder = g[..., k, :] - convolve(left[..., 1:, :], right[..., :0:-1, :], p)
-    return [product(remainder % p, inverted, p)]
+            if op == ca.OP_SQRT:
+                remainder = g[..., j] - (w[..., 1:j] * w[..., j - 1 : 0 : -1] % p).sum(axis=-1)
+                w[..., j] = remainder % p * inverse(2 * w[..., 0] % p, p) % p
+                continue
+            slopes = np.arange(1, j + 1, dtype=np.int64) * pow(j, -1, p) % p * g[..., 1 : j + 1] % p
+            partners = [series[1], -series[0]] if len(series) == 2 else series if op == ca.OP_EXP else [h]
+            steps = [(slopes * partner[..., j - 1 :: -1] % p).sum(axis=-1) % p for partner in partners]
+            for function, step in zip(series, steps, strict=True):
+                function[..., j] = step
+        return w
