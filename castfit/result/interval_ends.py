@@ -11,9 +11,8 @@ that a bound holds is released: it stays at its bound, moves to its other bound,
 extreme point of k is among these cases.  All of them are examined for up to three such quantities.  If there are more,
 one is released at a time.
 
-The check simulates the model at both ends.  The other quantities follow the linear approximation, with up to three
-corrections by the same derivatives.  If the rise there is not near the threshold and the number of simulations is not
-limited, the other quantities are fitted again.
+The check simulates the model at both ends.  The other quantities start on the linear path and take damped Gauss-Newton
+steps within their bounds.  If the number of simulations is limited, the derivatives are those at the estimate.
 """
 
 from __future__ import annotations
@@ -28,9 +27,10 @@ import scipy
 
 from castfit._support.records import dataclass
 from castfit._support.ties import stable_order
-from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES, quantile, residuals, weighted_residuals
+from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES, quantile, residuals
 from castfit.result.fisher_information import MIN_DIRECTION_WEIGHT, positive
 from castfit.result.identifiability import (
+    AT_BOUND,
     CORRELATED_WITH,
     NOT_IDENTIFIABLE,
     POOR_INTERVAL_FRACTION,
@@ -58,11 +58,9 @@ _MAX_RISE_RATIO = 2.0  # ratio of the rise at an end to the threshold, or its re
 _FLAT_RISE_RATIO = 0.05  # rise, relative to the threshold, up to which the data do not change along a range
 _CLOSE_RISE_RATIO = 1.25  # the same for which the end is not examined further
 _MAX_END_RATIO = 1.4  # ratio of distances from the estimate within which the threshold must be crossed
-_MAX_CORRECTIONS = 3  # corrections of the other quantities at an end
-_MIN_GAIN_RATIO = 0.05  # expected decrease, relative to the rise or the threshold, for which a correction is made
-_MAX_REFIT_STEPS = 12  # damped steps of a refit, if the number of simulations is not limited
-_FIRST_DAMPING = 1e-3  # damping of the first of these steps
-_MIN_REFIT_GAIN_RATIO = 0.01  # decrease, relative to the threshold, below which a refit has converged
+_MAX_STEPS, _MAX_CORRECTIONS = 15, 4  # simulations at an end: with new derivatives, with those at the estimate
+_FIRST_DAMPING = 1e-2  # damping before the first step of the other quantities at an end
+_MIN_GAIN_RATIO = 0.02  # expected decrease, relative to the threshold, below which there is no further step
 _MAX_COST_ERROR_RATIO = 0.05  # difference of the simulated cost from that of the fit, relative to the threshold
 
 
@@ -90,6 +88,8 @@ class IntervalEnds:
 def interval_ends(result: Result, factor: float) -> IntervalEnds | None:
     """Compute the ends at `factor` standard errors; None if they are unknown."""
     n, M, root = len(result.names), result.information, result.root
+    if n > MAX_WRITTEN_OUT_QUANTITIES:
+        return None
     is_held = np.isin(result.names, [*result.active])
     if (np.shape(M), np.shape(root)) != ((n, n), (n, n)) or not np.isfinite([M, root]).all():
         return None
@@ -143,90 +143,62 @@ def _search_bounds(result: Result) -> tuple[Array, Array]:
 class _Simulation:
     """Simulation of the model near a solution; `n_left` evaluations are left."""
 
-    def __init__(self, result: Result, covariance: Array, n_evaluations: float, factor: float, staged: Any) -> None:
+    def __init__(self, result: Result, n_evaluations: float, factor: float, staged: Any) -> None:
         assert result.problem is not None
-        compiled_problem, dof, rate = result.problem.posed, result.dof, np.ones(len(result.jacobian))
+        compiled_problem, dof = result.problem.posed, result.dof
         if not compiled_problem.noise_parameters:
             compiled_problem = compiled_problem.with_absolute_sigma(absolute_sigma=result.absolute_sigma)
-        staged = (
-            SingleShooting(result.integrator).transcribe(compiled_problem, result.theta) if staged is None else staged
-        )
-        self.result, self.covariance, self.staged, self.n_left = result, covariance, staged.explicit(), n_evaluations
+        staged = staged or SingleShooting(result.integrator).transcribe(compiled_problem, result.theta)
+        self.result, self.staged, self.n_left = result, staged.explicit(), n_evaluations - 1
         self.lower, self.upper = _search_bounds(result)
-        self.start = self._evaluate(result.theta)
+        self.start = self.staged.linearize(result.theta)
         self.threshold = factor**2 if result.absolute_sigma else result.n_data * float(np.log1p(factor**2 / dof))
         error = 2.0 * abs(self.start.cost - result.cost) if self.start.ok else np.inf
         self.is_valid = error <= _MAX_COST_ERROR_RATIO * self.threshold
-        np.divide(result.normalised_residuals, result.residuals, out=rate[: result.n_data], where=result.residuals != 0)
-        self.weighted_rows = -result.jacobian * np.nan_to_num(rate)[:, None] ** 2
-
-    def _evaluate(self, theta: Array) -> Any:
-        self.n_left -= 1
-        return self.staged.evaluate(theta)
 
     def rise(self, delta: Array, fixed: int) -> float:
-        """Return the rise at delta (n,) with corrections of quantities other than `fixed`; inf if it is undefined."""
-        C, layout, lowest, best = self.covariance, self.staged.layout, np.inf, self.result.theta
-        projected = C - np.outer(C[fixed], C[fixed]) / positive(C[fixed, fixed : fixed + 1])
-        for _ in range(1 + _MAX_CORRECTIONS):
-            theta = np.clip(self.result.theta + delta, self.lower, self.upper)
-            evaluation = self._evaluate(theta)
-            rise = 2.0 * (evaluation.cost - self.start.cost) if evaluation.ok else np.inf
-            if not rise < lowest:
-                break
-            lowest, best = rise, theta
-            change = weighted_residuals(layout, evaluation) - weighted_residuals(layout, self.start)
-            if self.n_left < 1 or change.size != len(self.weighted_rows):
-                break
-            gradient = self.weighted_rows.T @ change
-            step = -projected @ gradient
-            if -step @ gradient < _MIN_GAIN_RATIO * max(rise, self.threshold):
-                break
-            delta = theta - self.result.theta + step
-        if np.isinf(self.n_left) and not 1.0 / _CLOSE_RISE_RATIO <= lowest / self.threshold <= _CLOSE_RISE_RATIO:
-            lowest = self._refit(best, fixed, lowest)
-        return float(lowest)
+        """Return the rise at delta (n,) after damped steps of quantities other than `fixed`; inf if it is undefined.
 
-    def _refit(self, theta: Array, fixed: int, lowest: float) -> float:
-        """Minimise the rise from theta over all quantities but `fixed` by damped Gauss-Newton steps within bounds."""
-        layout, damping, is_free = self.staged.layout, _FIRST_DAMPING, np.arange(theta.size) != fixed
-        for _ in range(_MAX_REFIT_STEPS if is_free.any() and np.isfinite(lowest) else 0):
-            linearization = self.staged.linearize(theta)
-            if not linearization.ok:
+        The derivatives are those at the estimate, or at each point if the evaluations are not limited.
+        """
+        layout, is_exact, is_free = self.staged.layout, np.isinf(self.n_left), np.arange(delta.size) != fixed
+        trial = theta = np.clip(self.result.theta + delta, self.lower, self.upper)
+        u, linearization, damping, lowest = np.empty(0), self.start, _FIRST_DAMPING, np.inf
+        for _ in range(_MAX_STEPS if is_exact else _MAX_CORRECTIONS):
+            evaluation = self.staged.evaluate(trial)
+            self.n_left -= 1
+            rise = 2.0 * (evaluation.cost - self.start.cost) if evaluation.ok else np.inf
+            if rise < lowest:
+                theta, lowest, u = trial, rise, residuals(layout, evaluation)
+                linearization = self.staged.linearize(theta) if is_exact else linearization
+            damping *= 0.1 if theta is trial else 10.0
+            if np.isinf(lowest) or self.n_left < 1 or not (linearization.ok and is_free.any()):
                 break
             E = condense(layout, linearization).rows.dense[:, is_free]
             rows = np.vstack([E, np.diag(np.sqrt(damping) * positive(np.linalg.norm(E, axis=0)))])
-            target = np.append(-residuals(layout, linearization), np.zeros(E.shape[1]))
             limits = ((self.lower - theta)[is_free], (self.upper - theta)[is_free])
-            trial = theta.copy()
-            trial[is_free] += scipy.optimize.lsq_linear(rows, target, limits).x
-            evaluation = self._evaluate(trial)
-            rise = 2.0 * (evaluation.cost - self.start.cost) if evaluation.ok else np.inf
-            gain = lowest - rise
-            damping *= 0.1 if gain > 0.0 else 10.0
-            theta, lowest = (trial, rise) if gain > 0.0 else (theta, lowest)
-            if 0.0 <= gain < _MIN_REFIT_GAIN_RATIO * self.threshold:
+            step = scipy.optimize.lsq_linear(rows, np.append(-u, np.zeros(E.shape[1])), limits).x
+            if u @ u - np.sum((u + E @ step) ** 2) < _MIN_GAIN_RATIO * self.threshold:
                 break
-        return lowest
+            trial = theta.copy()
+            trial[is_free] += step
+        return float(lowest)
 
     def agrees(self, delta: Array, j: int) -> bool:
         """Check that the end of the interval of quantity j agrees with the simulated rise; at a bound, if it is lower.
 
         The rise is the threshold within a factor of 2.  If they differ by more than a quarter, the threshold is crossed
-        within a factor of 1.5 of the end.
+        within a factor of 1.4 of the end.
         """
         theta = self.result.theta[j] + delta[j]
         ratio = self.rise(delta, j) / self.threshold if delta[j] else 1.0
-        if not self.lower[j] < theta < self.upper[j] and ratio <= 1.0:
-            return True
-        if (
-            not 1.0 / _MAX_RISE_RATIO <= ratio <= _MAX_RISE_RATIO
-            or 1.0 / _CLOSE_RISE_RATIO <= ratio <= _CLOSE_RISE_RATIO
+        if 1.0 / _CLOSE_RISE_RATIO <= ratio <= _CLOSE_RISE_RATIO or (
+            ratio <= 1.0 and not self.lower[j] < theta < self.upper[j]
         ):
-            return 1.0 / _CLOSE_RISE_RATIO <= ratio <= _CLOSE_RISE_RATIO
-        if ratio < 1.0:
-            return self.rise(_MAX_END_RATIO * delta, j) >= self.threshold
-        return self.rise(delta / _MAX_END_RATIO, j) <= self.threshold
+            return True
+        if not 1.0 / _MAX_RISE_RATIO <= ratio <= _MAX_RISE_RATIO:
+            return False
+        return (self.rise(delta * _MAX_END_RATIO ** np.sign(1.0 - ratio), j) >= self.threshold) == (ratio < 1.0)
 
     def is_wide(self, ends: IntervalEnds, j: int) -> bool:
         """Check whether the rise stays below the threshold on a side until the interval is wider than the value.
@@ -259,16 +231,17 @@ def with_interval_checks(
     staged : the problem of single shooting, if it exists
     """
     limit, factor = time.perf_counter() + max_time, quantile(0.95, np.inf if result.absolute_sigma else result.dof)
-    is_known = result.success and result.problem is not None and 0 < len(result.names) <= MAX_WRITTEN_OUT_QUANTITIES
-    ends = interval_ends(result, factor) if is_known and np.isfinite(factor) else None
+    is_known = result.success and result.problem is not None and len(result.names) > 0 and np.isfinite(factor)
+    ends = interval_ends(result, factor) if is_known else None
     if ends is None:
         return result
-    simulation = _Simulation(result, ends.covariance, n_evaluations, factor, staged)
+    simulation = _Simulation(result, n_evaluations, factor, staged)
     if not simulation.is_valid:
         return result
     bound_indices = [j for j, name in enumerate(result.names) if name in result.active]
-    for j in bound_indices if simulation.n_left >= 2 * len(bound_indices) else ():
-        result = _with_flat_range(result, j, simulation)
+    for j in bound_indices:
+        if simulation.n_left >= 2 and result.identifiability[result.names[j]].kind == AT_BOUND:
+            result = _with_flat_range(result, j, ends.covariance, simulation)
     values, checks = np.abs([*result.values.values()]), dict(result.interval_checks)
     half_widths = np.array([0.5 * float(np.diff(ends.natural(result, j))[0]) for j in range(values.size)])
     is_wide = ~(half_widths <= POOR_INTERVAL_FRACTION * values)
@@ -294,14 +267,14 @@ def with_interval_checks(
     return replace(result, interval_checks=checks, identifiability=identifiability)
 
 
-def _with_flat_range(result: Result, j: int, simulation: _Simulation) -> Result:
+def _with_flat_range(result: Result, j: int, covariance: Array, simulation: _Simulation) -> Result:
     """Return the result with a verdict on quantity j at its bound if the data do not change along its range."""
     name, names, M = result.names[j], result.names, result.information
     size, sign = positive(np.sqrt(np.diag(M))), 1.0 if result.active[name] == "lower" else -1.0
     width = simulation.upper[j] - simulation.lower[j]
     width = width if np.isfinite(width) else _TESTED_EFFECT_SD / size[j]
     path = np.where(np.arange(len(names)) == j, sign * width, 0.0)
-    path = path - simulation.covariance @ M @ path
+    path = path - covariance @ M @ path
     limit = _FLAT_RISE_RATIO * simulation.threshold
     if not all(simulation.rise(fraction * path, j) <= limit for fraction in (1.0, 0.5)):
         return result
