@@ -15,10 +15,9 @@ from castfit._support.status import InputError
 from castfit.experiment.events import Event, ParameterSwitch
 from castfit.experiment.experiment import Experiment
 from castfit.experiment.steady import conservation_laws
-from castfit.formats.petab.formulas import Graph, expression
 from castfit.formats.petab.identifiers import Constants, ModelEntities, NameResolution
 from castfit.formats.petab.observing import ObservableCompiler, PetabDatum
-from castfit.formats.petab.parsing import FormulaError
+from castfit.formats.petab.parsing import FormulaError, Graph, expression
 from castfit.formats.petab.problem_tables import NAN, ExperimentRow, Period, ProblemTables
 from castfit.model.model import Model
 from castfit.simulate.steady_state import steady_state

@@ -11,7 +11,7 @@ import casadi as ca
 from castfit._support.status import InputError, suggest
 from castfit.experiment.events import Event
 from castfit.formats import sbml as sbml
-from castfit.formats.petab.formulas import Graph
+from castfit.formats.petab.parsing import Graph
 from castfit.formats.petab.problem_tables import NAN, ParameterRow, ProblemTables
 from castfit.problem.imported_model import ImportedModel, ImportedStart
 

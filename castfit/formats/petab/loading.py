@@ -18,13 +18,13 @@ from castfit._support.progress_line import print_progress, progress_line
 from castfit._support.status import raise_if_mistakes
 from castfit.experiment.events import event_symbols
 from castfit.experiment.experiment import Experiment, SteadyStart
-from castfit.formats.petab import version_1, version_2
 from castfit.formats.petab.experiments import PetabExperimentReader, experiments_of, refuse_preequilibration_events
 from castfit.formats.petab.identifiers import Constants, ModelEntities, NameResolution, read_entities, resolve_names
 from castfit.formats.petab.observing import ObservableCompiler, PetabDatum, compile_observables
 from castfit.formats.petab.priors import beginnings, distribution
 from castfit.formats.petab.problem_tables import LIN, ParameterRow, ProblemTables
-from castfit.formats.petab.yaml_file import read_overview
+from castfit.formats.petab.reading import read_overview
+from castfit.formats.petab.versions import read_version_1, read_version_2
 from castfit.model.model import Model
 from castfit.problem.compiled_problem import PETAB
 from castfit.problem.parameters import Parameter
@@ -113,7 +113,7 @@ def load_tables(file: Any, show: Callable[[str], object] = lambda text: None) ->
     overview = read_overview(file)
     mistakes: list[str] = []
     show("reading the tables")
-    tables = (version_1 if overview.version == 1 else version_2).read(overview, mistakes)
+    tables = (read_version_1 if overview.version == 1 else read_version_2)(overview, mistakes)
     show("reading the model")
     return build(tables, read_entities(tables.model_file, mistakes), mistakes, show)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from castfit.formats.petab.formulas import names_in
+from castfit.formats.petab.parsing import names_in
 
 NORMAL, LAPLACE = "normal", "laplace"
 LIN, LOG, LOG10 = "lin", "log", "log10"

@@ -41,7 +41,7 @@ from castfit.formats.petab.inner_problem import LinearQuantities, linear_quantit
 from castfit.formats.petab.likelihood import Objective
 from castfit.formats.petab.loading import load_tables
 from castfit.formats.petab.problem_tables import LIN, LOG, LOG10, ParameterRow
-from castfit.formats.petab.yaml_file import read_overview
+from castfit.formats.petab.reading import read_overview
 from castfit.integrate import IntegratorOptions
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem, kind_mistakes

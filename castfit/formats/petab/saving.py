@@ -13,7 +13,7 @@ from castfit._support.arguments import option_mistakes
 from castfit._support.status import collect_mistakes, raise_if_mistakes, suggest
 from castfit.formats.petab.likelihood import simulated
 from castfit.formats.petab.loading import load_tables
-from castfit.formats.petab.yaml_file import read_overview
+from castfit.formats.petab.reading import read_overview
 from castfit.problem.quantities import Quantity
 from castfit.result.result import Result
 

@@ -8,8 +8,7 @@ import casadi as ca
 import numpy as np
 import pytest
 
-from castfit.formats.petab.formulas import expression, names_in
-from castfit.formats.petab.parsing import FormulaError
+from castfit.formats.petab.parsing import FormulaError, expression, names_in
 
 A, B, C = 0.7, 2.5, -1.2
 MEANT = {
