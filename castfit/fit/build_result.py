@@ -47,7 +47,7 @@ from castfit.transcribe.observation import constant
 _INTEGRATION_ERROR_FACTOR = 1e4
 _MIN_FOLD_HALF_WIDTH = 0.3  # Half-width of a linear interval, in search units, from which a fold is looked for.
 _MAX_SIMULATION_ERROR_SD = 0.1  # Largest difference of rows from the simulation, in standard deviations.
-_MIN_INTERVAL_SIMULATIONS = 8  # simulations that check intervals, at least
+_MIN_INTERVAL_SIMULATIONS = 7  # simulations that check intervals, at least
 _MAX_CHECK_FRACTION = 0.1  # fraction of the evaluations of a search that simulations for intervals may add
 
 

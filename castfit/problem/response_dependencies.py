@@ -75,7 +75,7 @@ def without_dependencies(posable: Posable) -> tuple[Posable, str]:
     expressions = {
         n: ca.dot(ca.DM(column), ca.vertcat(*map(ca.SX.sym, joint))) for n, column in zip(names, U.T, strict=True)
     }
-    others = [j for j in range(len(problem.outputs)) if j not in columns]
+    other_columns = [j for j in range(len(problem.outputs)) if j not in columns]
     conditions, experiments = list[Any](), list[Any]()
     for condition, experiment, joint_values in zip(problem.conditions, problem.experiments, values, strict=True):
         points, z, observed = condition.points, joint_values @ U, condition.observed[columns[0]]
@@ -91,16 +91,18 @@ def without_dependencies(posable: Posable) -> tuple[Posable, str]:
             noise |= dict.fromkeys(names, replace(experiment.noise[joint[0]], correlation=correlation))
         new_points = MeasurementPoints(
             points.times,
-            np.hstack([points.values[:, others], z]),
-            np.hstack([points.sigma[:, others], np.where(np.isfinite(z), 1.0, np.nan)]),
+            np.hstack([points.values[:, other_columns], z]),
+            np.hstack([points.sigma[:, other_columns], np.where(np.isfinite(z), 1.0, np.nan)]),
         )
         experiments.append(experiment.with_changes(data=data, noise=noise))
         conditions.append(
-            replace(condition, points=new_points, observed=(*(condition.observed[j] for j in others), *new_observed))
+            replace(
+                condition, points=new_points, observed=(*(condition.observed[j] for j in other_columns), *new_observed)
+            )
         )
     reduced = replace(
         problem.with_outputs(expressions),
-        outputs=(*(problem.outputs[j] for j in others), *names),
+        outputs=(*(problem.outputs[j] for j in other_columns), *names),
         conditions=tuple(conditions),
         experiments=tuple(experiments),
     )
@@ -110,9 +112,9 @@ def without_dependencies(posable: Posable) -> tuple[Posable, str]:
 def _last_digit(values: Array) -> float:
     """Return the power of ten to which all values are rounded; their rounding error if there is none."""
     largest = float(np.abs(values).max(initial=0.0))
-    first = int(np.ceil(np.log10(largest))) if largest > 0.0 else 0
-    for exponent in range(first, first - _MAX_DIGITS, -1):
+    max_exponent = int(np.ceil(np.log10(largest))) if largest > 0.0 else 0
+    for exponent in range(max_exponent, max_exponent - _MAX_DIGITS, -1):
         scaled = values * 10.0**-exponent
         if np.abs(scaled - np.rint(scaled)).max(initial=0.0) < _DIGIT_RTOL:
             return 10.0**exponent
-    return 10.0 ** (first - _MAX_DIGITS)
+    return 10.0 ** (max_exponent - _MAX_DIGITS)

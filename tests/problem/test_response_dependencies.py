@@ -62,8 +62,8 @@ def test_independent_outputs_keep_their_names_and_a_poor_end_is_no_success() -> 
     start = {name: 1e-5 * rate for name, rate in RATES.items()}
     best = cf.fit(problem, "single", start=start)
     assert best.neg2loglik == pytest.approx(15.897, abs=1e-3)
-    far = cf.fit(problem, "single")
-    assert not far.success or far.neg2loglik < best.neg2loglik + 0.01
+    distant_result = cf.fit(problem, "single")
+    assert not distant_result.success or distant_result.neg2loglik < best.neg2loglik + 0.01
 
 
 def test_missing_values_with_dependencies_are_refused_by_name() -> None:

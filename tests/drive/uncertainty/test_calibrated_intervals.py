@@ -15,12 +15,12 @@ from castfit.result.interval_ends import APPROXIMATE, with_interval_checks
 
 N_DATA, NOISE = 30, 0.04
 FINISHED = ("bounded", "open", "flat", "at a bound")
-BOX = 30.0  # Factor of the truth by which the bounds of logarithmic quantities differ from it.
+MAX_BOUND_FACTOR = 30.0  # Factor of the truth by which the bounds of logarithmic quantities differ from it.
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model with its truth; `open_names` are not identifiable, `bounds` are those of linear quantities.
+    """A model with its truth; `open_names` are not identifiable, quantities with `bounds` are linear.
 
     equations : function of the symbols, by name, that returns a mapping from states to derivatives
     """
@@ -172,7 +172,7 @@ def solve(case: Case, seed: int) -> cf.Result:
     curve = cf.simulate(model, case.truth, times, initial=case.initial)["out"]
     sigma = NOISE * float(np.abs(curve).mean())
     starts = {
-        n: cf.free(v * 1.2, lower=v / BOX, upper=v * BOX, scale="log")
+        n: cf.free(v * 1.2, lower=v / MAX_BOUND_FACTOR, upper=v * MAX_BOUND_FACTOR, scale="log")
         for n, v in case.initial.items()
         if n not in fixed
     }
@@ -182,7 +182,9 @@ def solve(case: Case, seed: int) -> cf.Result:
     parameters = {
         n: cf.Parameter(0.3 * sum(case.bounds[n]), bounds=case.bounds[n])
         if n in case.bounds
-        else cf.Parameter(v * 2 ** rng.uniform(-1, 1), lower=v / BOX, upper=v * BOX, scale="log")
+        else cf.Parameter(
+            v * 2 ** rng.uniform(-1, 1), lower=v / MAX_BOUND_FACTOR, upper=v * MAX_BOUND_FACTOR, scale="log"
+        )
         for n, v in case.truth.items()
     }
     return with_interval_checks(cf.fit(cf.Problem(model, experiment, parameters=parameters)))
