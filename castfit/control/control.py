@@ -1,6 +1,7 @@
 """Optimal control: `control` reads a question, solves it on a grid, refines the grid, and verifies by integration.
 
-1. The initial states of the program come from integrating the model with the guessed inputs.
+1. The initial states of the program come from integrating the model with the guessed inputs.  If no plan is found,
+   other starts follow, see `ControlSolver.plan`.
 2. IPOPT solves the program with exact first and second derivatives.
 3. Stages with errors above the tolerance are divided, and the program is solved again from its solution.
 4. The model is integrated with error control under the optimal inputs.  It must reproduce the objective and satisfy the
@@ -13,6 +14,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -48,7 +50,7 @@ from castfit.solve.ipopt import Ipopt
 from castfit.transcribe.collocation import Collocation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from castfit._support.arrays import Array
     from castfit._support.time_limit import Deadline
@@ -74,6 +76,7 @@ _FIRST_DEFECT_FACTOR = 10.0  # the accepted difference on the first grid, in tol
 _STALLED_RTOL = (
     1e-5  # difference of both objectives, relative to their terms, that is accepted once refinement has no effect
 )
+_HORIZON_FACTORS = (1.0, 2.0, 4.0, 0.5)  # lengths of a free horizon, relative to its guess, of further starts
 _PERTURBATION_SIZE = 0.1  # perturbation of the inputs at a stationary start, in their units
 _MAX_GAUSS_NEWTON_STEPS = 8  # Gauss-Newton steps before IPOPT is used
 _DIVERGENCE_SIZE = 1e10  # size of a variable, in its units, from which the iterates diverge
@@ -239,27 +242,76 @@ class ControlSolver(ProcessLocal):
         return max(min(_MAX_RK4_STEPS, _MAX_STATE_STEPS // max(len(self.question.model.states), 1)), _MIN_RK4_STEPS)
 
     def plan(self, start_time: float) -> Plan:
-        """Solve from every start, and return the best plan."""
-        rng, solutions = np.random.default_rng(self.rng), list[PlanSolution]()
+        """Solve from every start, and from more starts until a plan is found; return the best plan.
+
+        Only plans that the integrated model confirms are compared.
+        """
+        solutions = list[PlanSolution]()
         with with_deadline(self.max_time) as watch:
-            for i in range(self.starts):
-                solutions.append(
-                    self._solve_from(self._draw_start(rng) if i else self._build_guess(), watch, is_random=i > 0)
-                )
-                if watch.cause is not None:
+            for transcribed, x in self._generate_starts(watch):
+                solutions.append(self._solve_from(transcribed, x, watch))
+                is_settled = solutions[-1].is_unbounded or transcribed.program.linear
+                is_enough = is_settled or any(s.is_confirmed for s in solutions)
+                if watch.cause is not None or (len(solutions) >= self.starts and is_enough):
                     break
-        plans = [build_plan(f, self, start_time) for f in solutions]
-        candidates = [p for p in plans if p.success] or plans
-        best = candidates[first_argmin([p.objective for p in candidates])]
-        if len(plans) == 1:
+        confirmed = [s for s in solutions if s.is_confirmed]
+        best_solution = (
+            confirmed[first_argmin([s.objective for s in confirmed])]
+            if confirmed
+            else solutions[first_argmin([s.failure_rank for s in solutions])]
+        )
+        best = build_plan(best_solution, self, start_time)
+        if len(solutions) == 1:
             return best
-        successful = [p for p in plans if p.success]
-        n_at_best = sum(abs(p.objective - best.objective) <= 1e-5 * max(abs(best.objective), 1e-12) for p in successful)
+        n_at_best = sum(abs(s.objective - best.objective) <= 1e-5 * max(abs(best.objective), 1e-12) for s in confirmed)
         starts_message = (
-            f"{len(plans)} starts: {len(successful)} found a plan that the integrated model confirms, "
+            f"{len(solutions)} starts: {len(confirmed)} found a plan that the integrated model confirms, "
             f"{n_at_best} of them with this objective."
         )
-        return replace(best, message=f"{best.message} {starts_message}", seconds=time.process_time() - start_time)
+        return replace(best, message=f"{best.message} {starts_message}")
+
+    def _generate_starts(self, watch: Deadline) -> Iterator[tuple[TranscribedPlan, Array]]:
+        """Generate starts: the guess and drawn points; then other states and lengths of the horizon with the guess.
+
+        States are integrated for the guess, and on a line if the end is constrained for the others, of which the last
+        ones are the nearest feasible points for fixed lengths of a free horizon.
+        """
+        guess, rng, has_free_horizon = (
+            self._build_guess(),
+            np.random.default_rng(self.rng),
+            self.question.has_free_horizon,
+        )
+        yield self._prepare(guess)
+        for _ in range(self.starts - 1):
+            drawn = self._draw_start(rng)
+            yield self._prepare(drawn, self._build_lines(drawn), is_random=True)
+        lines = self._build_lines(guess)
+        if lines:
+            yield self._prepare(guess, lines, is_random=True)
+        for factor in _HORIZON_FACTORS if has_free_horizon else (1.0,):
+            decision = guess.with_scaled_horizon(factor) if has_free_horizon else guess
+            transcribed, x = self._prepare(decision, self._build_lines(decision), is_random=True)
+            lower, upper = transcribed.bounds()
+            if has_free_horizon:
+                lower[transcribed.layout.quantities[0]] = upper[transcribed.layout.quantities[0]] = x[
+                    transcribed.layout.quantities[0]
+                ]
+            yield transcribed, transcribed.feasibility_program.find_nearest(x, transcribed.P, lower, upper, watch)
+
+    def _build_lines(self, decision: DecisionValues) -> list[PlanTrajectory]:
+        """Return trajectories on lines to the nearest states that satisfy the constraints at the end.
+
+        Return an empty list if the initial states satisfy them.
+        """
+        transcribed = self._unscaled_plan
+        quantities, horizon = decision.quantities_by_name(self.question), decision.horizon(self.question)
+        lines = [
+            self.verifier.build_line(parameters, initial_states, decision.inputs(self.question), quantities, horizon)
+            for parameters, initial_states in zip(
+                *transcribed.compute_initial_states(decision, transcribed.P), strict=True
+            )
+        ]
+        return lines if any(np.ptp(c.x, axis=0).any() or c.integrals.any() for c in lines) else []
 
     def _build_guess(self) -> DecisionValues:
         question = self.question
@@ -286,24 +338,29 @@ class ControlSolver(ProcessLocal):
             )
         return DecisionValues(np.concatenate(values) if values else np.empty(0), np.array(drawn_quantities))
 
-    def _solve_from(self, initial_decision: DecisionValues, watch: Deadline, *, is_random: bool) -> PlanSolution:
-        """Solve from a start, and on finer grids from each solution, until the integrated model agrees."""
-        question, plan_solution = self.question, None
-        grid = StageGrid.from_question(question, self.elements)
-        transcribed = TranscribedPlan(question, self.method, grid, None)
-        P = transcribed.P
-        p, x0 = transcribed.compute_initial_states(initial_decision, P)
-        courses = self._integrate_scenarios(transcribed, initial_decision, p, x0, ())
-        first_units = units = compute_units(
-            question, [c for c in courses if c is not None], p, transcribed.state_term_indices
-        )
-        method = self._choose_method(
-            courses, p, float(np.diff(transcribed.times(initial_decision)[0]).max()), is_random=is_random
-        )
-        transcribed = TranscribedPlan(
-            question, method, grid, units, transcribed.graphs if method == self.method else None
-        )
-        x, size = transcribed.build_start(initial_decision, courses, x0), 1.0
+    @cached_property
+    def _unscaled_plan(self) -> TranscribedPlan:
+        """The question on the first grid, for times and initial states."""
+        return TranscribedPlan(self.question, self.method, StageGrid.from_question(self.question, self.elements), None)
+
+    def _prepare(
+        self, decision: DecisionValues, courses: Sequence[PlanTrajectory | None] = (), *, is_random: bool = False
+    ) -> tuple[TranscribedPlan, Array]:
+        """Return the question in the units of trajectories, by default integrated ones, and variables on these."""
+        question, unscaled = self.question, self._unscaled_plan
+        p, x0 = unscaled.compute_initial_states(decision, unscaled.P)
+        courses = courses or self._integrate_scenarios(unscaled, decision, p, x0, ())
+        units = compute_units(question, [c for c in courses if c is not None], p, unscaled.state_term_indices)
+        longest_stage = float(np.diff(unscaled.times(decision)[0]).max())
+        method = self._choose_method(courses, p, longest_stage, is_random=is_random)
+        graphs = unscaled.graphs if method == self.method else None
+        transcribed = TranscribedPlan(question, method, unscaled.grid, units, graphs)
+        return transcribed, transcribed.build_start(decision, courses, x0)
+
+    def _solve_from(self, transcribed: TranscribedPlan, x: Array, watch: Deadline) -> PlanSolution:
+        """Solve from variables x, and on finer grids from each solution, until the integrated model agrees."""
+        question, plan_solution, size, P = self.question, None, 1.0, transcribed.P
+        first_units = units = transcribed.units
         for k in range(_MAX_REFINEMENTS + 1):
             size_at_x = transcribed.program.measure(x, P)
             size = size_at_x if plan_solution is None or plan_solution.has_invalid_units else size
@@ -401,8 +458,9 @@ class ControlSolver(ProcessLocal):
         perturbed = x.copy()  # the guess is stationary, but may be a maximum
         perturbed[input_indices] += _PERTURBATION_SIZE * transcribed.program.scale[input_indices]
         alternative = transcribed.program.solve(np.clip(perturbed, *bounds), P, *bounds, options, remaining_time)
-        is_better = alternative.status.success and alternative.objective < ipopt_solution.objective
-        return alternative if is_better or alternative.status is Status.DIVERGING else ipopt_solution
+        has_end = alternative.status.success or alternative.status is Status.DIVERGING
+        integrated = self._build_plan_solution(transcribed, alternative, P, size).integrated_objective
+        return alternative if has_end and integrated < ipopt_solution.objective else ipopt_solution
 
     def _build_plan_solution(
         self,
@@ -545,7 +603,7 @@ class ControlSolver(ProcessLocal):
                 shift_time and (points or any(u.breakpoints.size for u in question.known_inputs.values()))
             ):
                 solver = replace(self, question=moved_question, verifier=PlanVerifier(moved_question))
-                new_solution = solver._solve_from(decision, watch, is_random=False)
+                new_solution = solver._solve_from(*solver._prepare(decision), watch)
             else:
                 solver = replace(self, question=moved_question)
                 x, transcribed = plan_solution.solution.x, plan_solution.transcribed.with_numbers(moved_question)

@@ -10,6 +10,7 @@ of `scale`.  Rows are in units of their bounds, or if these are zero, of their c
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit._support.time_limit import Deadline
     from castfit.control.stages import StageGraphs, StageRows
+
+
+_FEASIBILITY_OPTIONS = {"tol": 1e-4, "max_iter": 200}  # of IPOPT, for the nearest feasible point
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +87,7 @@ class Program:
 
     The argument P (scenarios, n_P) contains the numbers of the scenarios.
 
+    near : variables with an additional term 1/2 sum w (x - r)**2 in units, where `proximity` (2, m) are w and r
     linear : whether all rows are linear in the variables
     curvature : of the Gauss-Newton method, a function of x and p; None if the objective is not a sum of squares
     units : of rows, by name
@@ -90,7 +95,7 @@ class Program:
 
     def __init__(
         self, graphs: StageGraphs, layout: ProgramLayout, numbers: Array, terms: Sequence[StageRows],
-        rows: Sequence[StageRows], scale: Array, curvature: Sequence[StageRows] | None,
+        rows: Sequence[StageRows], scale: Array, curvature: Sequence[StageRows] | None, near: Index,
     ) -> None:  # fmt: skip
         self.layout, self.scale, self._graphs = layout, scale, graphs
         self.units: dict[str, float] = {}
@@ -101,12 +106,11 @@ class Program:
         self.count, ends = sum(sizes), np.cumsum(sizes).tolist()
         self._rows = [(r, (end - size + _range(size)).reshape(-1, r.graph.numel()))
                       for r, size, end in zip(rows, sizes, ends, strict=True)]  # fmt: skip
-        x, p = ca.MX.sym("x", n), ca.MX.sym("p", n_P * S + self.count)
-        lam_f, lam_g, scenario_numbers, row_scale = (
-            ca.MX.sym("lam_f"),
-            ca.MX.sym("lam_g", self.count),
-            p[: n_P * S],
-            p[n_P * S :],
+        self.near, m = near, near.size
+        x, p = ca.MX.sym("x", n), ca.MX.sym("p", n_P * S + self.count + 2 * m)
+        lam_f, lam_g = ca.MX.sym("lam_f"), ca.MX.sym("lam_g", self.count)
+        scenario_numbers, row_scale, weights, reference = ca.vertsplit(
+            p, np.cumsum([0, n_P * S, self.count, m, m]).tolist()
         )
         stage_data, v, P = (layout.positions, numbers), x * scale, ca.reshape(scenario_numbers, n_P, S)
         f, magnitude, gradient, hessian, jacobian, squares = ca.MX(0), ca.MX(0), *(_SparseEntries() for _ in range(4))
@@ -116,9 +120,14 @@ class Program:
             f, magnitude = f + ca.sum2(mapped.value), magnitude + ca.sum2(ca.fabs(mapped.value))
             gradient.add(mapped.slope, mapped.columns, np.zeros_like(mapped.columns), scale[mapped.columns])
             hessian.add_second(*mapped.build_second_derivatives(lam_f), scale)
+        distance = x[near.tolist()] - reference
+        f += 0.5 * ca.dot(weights, distance**2)
+        gradient.add(weights * distance, near, np.zeros_like(near), np.ones(m))
+        hessian.add(lam_f * weights, near, near, np.ones(m))
         for term in curvature or ():
             mapped = _BatchedExpression(graphs, ca.SX(0, 1), term.columns, *stage_data, v, P)
             squares.add_second(*mapped.entries(term.graph / S), scale)
+        squares.add(weights, near, near, np.ones(m))
         row_values = list[ca.MX]()
         for row, places in self._rows:
             mapped = _BatchedExpression(graphs, row.graph, row.columns, *stage_data, v, P)
@@ -141,13 +150,14 @@ class Program:
         self._magnitude: Any = ca.Function("magnitude", [x, p], [magnitude])
         self.curvature: Any = None if not curvature else ca.Function("curvature", [x, p], [squares.matrix((n, n))])
         self._row_scales = np.ones(self.count)
+        self.proximity = np.zeros((2, m))
         self._solvers: dict[str, Any] = {}
         self._watch: Deadline | None = None
         self._errors: list[BaseException] = []
 
     def numbers(self, P: Array) -> Array:
         """Return the parameter vector p of all functions of the program."""
-        return np.concatenate([P.ravel(), self._row_scales])
+        return np.concatenate([P.ravel(), self._row_scales, self.proximity.ravel()])
 
     @cached_property
     def gauss_newton(self) -> LeastSquaresControlSolver | None:
@@ -213,6 +223,13 @@ class Program:
             status,
             int(stats["iter_count"]),
         )
+
+    def find_nearest(self, x: Array, P: Array, lower: Array, upper: Array, watch: Deadline) -> Array:
+        """Return the feasible point nearest to x (n,), or where the search for it ended."""
+        self.measure(x, P)
+        self.proximity = np.stack([np.ones(x.size), x / self.scale])
+        remaining_time = max(watch.deadline - time.perf_counter(), 1e-3)
+        return self.solve(x, P, lower, upper, _FEASIBILITY_OPTIONS, remaining_time).x
 
     def build_solution(
         self, x: Array, P: Array, multipliers: Array, status: Status, iterations: int, solver: str = "IPOPT"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from castfit.experiment.inputs import Input
 
 HORIZON = "horizon"
+_MIN_HORIZON_FRACTION = 1e-9  # shortest horizon, as a fraction of the guess: a plan has a length
 _TIME_TOLERANCE = 1e-9  # distance up to which a time is at an end of the horizon, as a fraction of its length
 
 
@@ -210,7 +211,7 @@ def _read_decision(
         new_mistakes.append("the horizon may become negative; give cf.free(guess, lower=...) with lower > 0")
     mistakes += new_mistakes
     if not new_mistakes:
-        lower = max(spec.lower, 0.0) if name == HORIZON else spec.lower
+        lower = max(spec.lower, _MIN_HORIZON_FRACTION * guess) if name == HORIZON else spec.lower
         quantities.append(DecisionVariable(name, float(guess), lower, spec.upper, spec.scale == "log"))
     return not new_mistakes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
@@ -37,6 +37,7 @@ class PlanTrajectory:
     u: Array
 
 
+_MAX_FINAL_STATE_STEPS = 10  # Newton steps to states that satisfy the constraints of the end values
 _N_EIGENVALUE_POINTS = 8  # points of a trajectory at which eigenvalues are computed
 
 
@@ -72,6 +73,48 @@ class PlanVerifier:
                    for kind in (INTEGRAL, END, TIME)]  # fmt: skip
         horizon_expressions = over([question.objective, *(c.expression for c in question.horizon_constraints)])
         self._horizon_function: Any = ca.Function("whole", [*symbols, system.p, q], [horizon_expressions])
+
+        # Constraints of the end values alone.
+        end_symbols, end_values = symbols[1], [t.expression for t in question.terms if t.kind == END]
+        last = [
+            (ca.substitute(c.expression, end_symbols, ca.SX(ca.vertcat(*end_values))), c)
+            for c in question.horizon_constraints
+        ]
+        last += [
+            (c.expression, c)
+            for c in question.points
+            if max(cast("tuple[float, ...]", c.times)) >= question.start + question.horizon
+        ]
+        self._end_limits = np.array([(c.lower, c.upper) for _, c in last]).reshape(-1, 2).T
+        rows = over(row for row, _ in last)
+        states = ca.vertcat(system.x, symbols[0])
+        end_arguments = [system.t, states, system.z, system.p, system.u, q, symbols[2]]
+        self._end_function: Any = ca.Function("last", end_arguments, [rows, ca.densify(ca.jacobian(rows, states))])
+
+    def build_line(
+        self, p: Array, x0: Array, inputs: dict[str, Input], quantities: dict[str, float], horizon: float
+    ) -> PlanTrajectory:
+        """Return states on a line from x0 (n_x,) to the nearest ones that satisfy the constraints of the end values.
+
+        The states are constant if no such states are found.
+        """
+        start, (lower, upper), z = self.question.start, self._end_limits, self.question.algebraic_guess
+        begin, end = np.concatenate([x0, np.zeros(len(self.terms))]), start + horizon
+        x, units = begin, np.where(begin != 0.0, np.abs(begin), 1.0)
+        u = np.array([float(inputs[n](end)) for n in self.question.model.inputs])
+        extra_values = np.array([quantities[n] for n in self._extra_symbols], dtype=float)
+        for _ in range(_MAX_FINAL_STATE_STEPS if lower.size else 0):
+            values, slopes = self._end_function(
+                end, x, z, p, u, extra_values, [horizon] * self._end_function.size1_in(6)
+            )
+            g, J = np.asarray(values).ravel(), np.asarray(slopes)
+            violation = g - np.clip(g, lower, upper)
+            if not (np.isfinite(violation).all() and np.isfinite(J).all()):
+                x = begin
+                break
+            x = x - units * (np.linalg.pinv(J * units) @ violation)
+        states, integrals = np.split(np.stack([begin, x]), [x0.size], axis=1)
+        return PlanTrajectory(np.array([start, end]), states, integrals, np.stack([z, z]), np.stack([u, u]))
 
     def integrate(
         self, p: Array, x0: Array, inputs: dict[str, Input], times: Array, tolerance: float = 1e-9

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +18,7 @@ import casadi as ca
 import numpy as np
 
 from castfit.control.program import Program, ProgramLayout, build_layout
-from castfit.control.stages import StageGraphs, StageMethod
+from castfit.control.stages import StageGraphs, StageMethod, StageRows
 from castfit.control.terms import INTEGRAL
 from castfit.experiment.inputs import Input
 
@@ -57,6 +57,10 @@ class DecisionValues:
             offset += size
         return out
 
+    def with_scaled_horizon(self, factor: float) -> DecisionValues:
+        """Return the decision with a free horizon multiplied by a factor."""
+        return replace(self, quantities=self.quantities * np.append(factor, np.ones(self.quantities.size - 1)))
+
     def quantities_by_name(self, question: ControlQuestion) -> dict[str, float]:
         """Return the quantities by name."""
         return dict(zip((q.name for q in question.quantities), self.quantities.tolist(), strict=True))
@@ -82,16 +86,16 @@ class TranscribedPlan:
     @cached_property
     def program(self) -> Program:
         """The nonlinear program."""
+        return self._build_program(self.graphs.objective(), self.graphs.curvature(), np.empty(0, dtype=np.intp))
+
+    @cached_property
+    def feasibility_program(self) -> Program:
+        """The program of the nearest feasible point."""
+        return self._build_program((), None, np.arange(self.layout.size, dtype=np.intp))
+
+    def _build_program(self, terms: Sequence[StageRows], curvature: Sequence[StageRows] | None, near: Index) -> Program:
         rows = self.graphs.rows(self.grid.times(self.question.start, self.question.horizon))
-        return Program(
-            self.graphs,
-            self.layout,
-            self.numbers,
-            self.graphs.objective(),
-            rows,
-            self._scale(),
-            self.graphs.curvature(),
-        )
+        return Program(self.graphs, self.layout, self.numbers, terms, rows, self._scale(), curvature, near)
 
     def bounds(self) -> tuple[Array, Array]:
         """Return the bounds of all variables, (n,) each."""

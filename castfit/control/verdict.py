@@ -30,6 +30,7 @@ CONFIRMATION_RTOL = 1e-4
 
 _HELPFUL_REDUCTION = 0.5  # ratio of the differences after and before the last refinement, below which more is advised
 _ZERO_OBJECTIVE = 1e-8  # objective, relative to its size at the start, below which it counts as zero
+_MAX_DIVERGING_DEVIATION = 1e-2  # accepted relative difference of the integrated model where variables are huge
 _MAX_UNIT_RATIO = 1e3  # unit of a state over its largest value in the plan from which units are recomputed
 # Of an input's range: regular inputs of the library reach 0.016, those on singular arcs 0.075.
 _UNDETERMINED_FRACTION = 0.05
@@ -153,10 +154,37 @@ class PlanSolution(ProcessLocal):
     @cached_property
     def excess(self) -> float:
         """Largest difference or hard violation of the integrated model, as a multiple of the accepted one."""
-        question, units = self.transcribed.question, self.transcribed.program.units
+        units = self.transcribed.program.units
+        violations = [c.violation / units[c.name] for c in self._hard_constraints]
+        return max(self.objective_deviation, *violations, 0.0) / CONFIRMATION_RTOL
+
+    @property
+    def _hard_constraints(self) -> list[PlanConstraint]:
+        question = self.transcribed.question
         soft = question.path if question.soft_price is not None else ()
-        hard = [v for n, v in self.constraints.items() if n not in {c.name for c in soft}]
-        return max(self.objective_deviation, *(c.violation / units[c.name] for c in hard), 0.0) / CONFIRMATION_RTOL
+        return [v for n, v in self.constraints.items() if n not in {c.name for c in soft}]
+
+    @cached_property
+    def is_confirmed(self) -> bool:
+        """Whether the program is solved, and the integrated model reproduces the objective and the hard constraints."""
+        return self.solution.status.success and all(c is not None for c in self.courses) and self.excess <= 1.0
+
+    @cached_property
+    def is_unbounded(self) -> bool:
+        """Whether the objective diverges, that of the integrated model too, and it satisfies the hard constraints."""
+        largest_violation = max(
+            (c.violation / max(abs(c.least), abs(c.greatest), self.transcribed.program.units[c.name])
+             for c in self._hard_constraints), default=0.0
+        )  # fmt: skip
+        return (
+            self.solution.status is Status.DIVERGING
+            and max(self.objective_deviation, largest_violation) <= _MAX_DIVERGING_DEVIATION
+        )
+
+    @property
+    def failure_rank(self) -> int:
+        """Rank among solutions of which none is confirmed; the lowest is shown."""
+        return 0 if self.is_unbounded else 1 if self.solution.status.success else 2
 
     def find_undetermined_inputs(self, sentences: list[str]) -> dict[str, Array]:
         """Return the possible changes of poorly determined inputs. Add a message for each to `sentences`."""
@@ -221,6 +249,13 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
             else "The model cannot be integrated"
         )
         sentences = [f"{reason} at the starting point; pass another guess, cf.Input.free(..., guess=...)."]
+    if status is Status.DIVERGING and not plan_solution.is_unbounded:
+        status = Status.INACCURATE
+        sentences = [
+            f"The search diverged to the objective {plan_solution.objective:.3g}, which the integrated model does not "
+            f"reach: it gives {plan_solution.integrated_objective:.6g}, or violates a constraint. Bound the states, as "
+            "in cf.along(x >= 0), or use more elements, cf.Collocation(elements=...)."
+        ]
     if status is Status.DIVERGING and not question.unlimited_inputs:
         sentences.append(
             "Set bounds on the inputs, cf.Input.free(..., bounds=...), or add their cost to the objective."

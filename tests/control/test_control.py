@@ -200,24 +200,59 @@ def test_an_integrated_objective_that_differs_is_refined_even_if_the_guess_diver
 
 
 def test_advice_on_infeasible_constraints_names_what_helps():
-    """From velocity 2 at 1, the least time to rest at 0 is 2 + 2 sqrt(3); one guess finds no way, others do."""
-    options = {
-        "horizon": cf.free(5.0, lower=0.1), "inputs": free(20, bounds=(-1, 1)), "minimise": cf.final_time(),
-        "constraints": [cf.at_end(x) == 0, cf.at_end(v) == 0], "initial": {"x": 1, "v": 2},
-    }  # fmt: skip
-    plan = cf.control(POINT, **options)
+    """A sine as the rate of a state reaches 2 within a time of 2 at most."""
+    model = cf.Model({x: ca.sin(u)}, inputs=[u], initial={x: 0})
+    plan = cf.control(model, horizon=2, inputs=free(), minimise=cf.integral(u**2), constraints=[cf.at_end(x) == 5])
     assert plan.status is cf.Status.INFEASIBLE
     assert "soft=" not in plan.message
     assert "starts=10, rng=0" in plan.message
-    better = cf.control(POINT, starts=10, rng=0, **options)
-    assert better.success, better.message
-    assert better.objective == pytest.approx(2 + 2 * np.sqrt(3), rel=5e-3)
+    assert "3 starts: 0 found a plan" in plan.message
     # A constraint along the horizon can be soft; other starts cannot help where all rows are linear.
     limit = {"constraints": [cf.along(x <= 0.5)], "horizon": 2, "minimise": cf.integral(u**2)}
     linear_plan = cf.control(DECAY, inputs=free(bounds=(-1, 1)), parameters={"k": 1.0}, **limit)
     assert "soft=" in linear_plan.message
     assert "starts=" not in linear_plan.message
     assert cf.control(DECAY, inputs=free(bounds=(-1, 1)), parameters={"k": 1.0}, soft=10.0, **limit).success
+
+
+GUESSES = np.exp(np.random.default_rng(0).uniform(np.log(0.5), np.log(50), 25))
+
+
+@BOTH
+@pytest.mark.parametrize("guesses", [GUESSES[:5], pytest.param(GUESSES[5:], marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize("limits", [[], [cf.along(cf.between(0, x, 5)), cf.along(cf.between(-2, v, 3))]], ids=len)
+def test_minimal_time_is_found_from_any_guess_of_the_horizon(transcription, guesses, limits):
+    """From velocity 2 at 1, the minimal time to rest at 0 is 2 + 2 sqrt(3)."""
+    for guess in guesses:
+        plan = cf.control(
+            POINT, horizon=cf.free(float(guess), lower=0), inputs=free(20, bounds=(-1, 1)), minimise=cf.final_time(),
+            constraints=[cf.at_end(x) == 0, cf.at_end(v) == 0, *limits], initial={x: 1, v: 2},
+            transcription=transcription,
+        )  # fmt: skip
+        assert plan.success, plan.message
+        assert plan.objective == pytest.approx(2 + 2 * np.sqrt(3), rel=2e-3)
+
+
+@pytest.mark.parametrize("starts", [{}, {"starts": 3, "rng": 0}], ids=len)
+def test_objective_that_diverges_by_the_discretization_only_is_refused(starts):
+    """A batch fermentation: 2 of substrate make 1 of biomass, but long elements pass the pole at s = -0.05."""
+    s = cf.symbols("s")
+    rate = u * x * s / (0.05 + s)
+    model = cf.Model({x: rate - 0.01 * x, s: -rate / 0.5}, inputs=[u], initial={x: 0.1, s: 2})
+    plan = cf.control(
+        model, horizon=20, inputs=free(4, bounds=(0, 1)), minimise=-cf.at_end(x),
+        transcription=cf.Collocation(elements=4), **starts,
+    )  # fmt: skip
+    assert "unbounded" not in plan.message
+    assert not plan.success
+    assert plan.status is not cf.Status.DIVERGING
+    assert plan.integrated >= -1.1
+    limited = cf.control(
+        model, horizon=20, inputs=free(10, bounds=(0, 1)), minimise=-cf.at_end(x), constraints=[cf.along(s >= 0)],
+        **starts,
+    )  # fmt: skip
+    assert limited.success, limited.message
+    assert limited.objective >= -1.1
 
 
 @pytest.mark.parametrize("elements", [40, 160])
