@@ -92,7 +92,8 @@ class NoisyStageFunctions:
         omitted = ca.dot(lam, change) - h**2 / (8 * (2 * NOISE_MODES - 1)) * ca.sumsqr(ca.mtimes(areas.T, lam))
         trace = 0.5 * ca.dot(C, hessian) + ca.dot(M, slope) + omitted
         self.linear = hessian.nnz() == 0
-        self.time_invariant = self.linear and not ca.depends_on(slope, ca.vertcat(t, cubics))
+        if self.linear:
+            self._build_affine_form(arguments, end, v)
         total = trace + ca.dot(lam - mu_lam, end) - ca.dot(mu_v, gradient)
         weights = [ca.vec(C.T), ca.vec(M.T)]
         self.values = BatchedFunction("values", arguments, end)
@@ -100,7 +101,6 @@ class NoisyStageFunctions:
         self.omitted = BatchedFunction("omitted", [*arguments, lam], omitted)
         self.trace = BatchedFunction("trace", [*arguments, lam, *weights], ca.gradient(trace, ca.vertcat(v, lam)))
         self.by_p = BatchedFunction("by_p", [*arguments, lam, *weights, mu_v, mu_lam], ca.gradient(total, p))
-        self.ends_by_p = BatchedFunction("ends_by_p", [*arguments, lam], ca.gradient(ca.dot(lam, end), p))
         node_arguments = [system.t, system.x, system.p, system.u, z0]
         outputs = ca.densify(ca.vertcat(*(model.outputs[name] for name in model.output_names)))
         z = self.algebraic_states(system.t, system.x, system.p, system.u, z0)
@@ -109,6 +109,20 @@ class NoisyStageFunctions:
             "outputs", node_arguments, ca.horzcat(explicit_outputs, ca.jacobian(explicit_outputs, system.x))
         )
         self.algebraic = BatchedFunction("algebraic", node_arguments, z)
+
+    def _build_affine_form(self, arguments: list[ca.SX], end: ca.SX, v: ca.SX) -> None:
+        """Build the ends of stages as a matrix times (x, c, 1), or (x, c, cubics, 1) if inputs act linearly, too."""
+        p, cubics, t = arguments[2:5]
+        variables = ca.vertcat(v, cubics)
+        self.linear_inputs = not ca.depends_on(ca.jacobian(end, variables), variables)
+        variables = variables if self.linear_inputs else v
+        offset = ca.substitute([end], [variables], [ca.SX.zeros(variables.numel())])[0]
+        affine = ca.densify(ca.horzcat(ca.jacobian(end, variables), offset))
+        weight = ca.SX.sym("weight", *affine.shape)
+        self.time_invariant = self.linear_inputs and not ca.depends_on(affine, t)
+        self.affine = BatchedFunction("affine", arguments, affine)
+        by_p = ca.gradient(ca.dot(weight, affine), p)
+        self.affine_by_p = BatchedFunction("affine_by_p", [*arguments, ca.vec(weight.T)], by_p)
 
     def _step(
         self, x: ca.SX, c: ca.SX, p: ca.SX, cubics: ca.SX, t: ca.SX, h: ca.SX, z0: ca.SX
@@ -240,7 +254,7 @@ class ChainPoint:
     sigma : (n_groups,) unknown standard deviations
     x (K + 1, n), c (K, m), first (r,) : states, modes of the noise, and how initial states deviate, in deviations
     z (K + 1, n_z) : where the search for algebraic states begins
-    slopes (K, n, n + m), offsets (K, n) : ends of stages are  slopes v + offsets,  if the model is linear
+    affine : ends of stages are affine times `NoisyChain.affine_variables`, if the model is linear; (K, n, .)
     """
 
     natural: NaturalValues
@@ -252,8 +266,7 @@ class ChainPoint:
     c: Array
     initial_deviations: Array
     z: Array
-    slopes: Array | None = None
-    offsets: Array | None = None
+    affine: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -349,12 +362,12 @@ class NoisyChain:
         self.node_inputs: Array = np.concatenate([self.cubics[:, :, 0], last_inputs[None]])
         for k in self.jumps:  # inputs there are those of what follows
             self.node_inputs[k] = self.node_inputs[k + 1]
-        # Stages of the same length, up to rounding, and with the same parameters have equal derivatives.
-        lengths: Array = (length / length.max()).round(11)
-        keys: Any = np.arange(self.h.size)[:, None]
-        if self.functions.time_invariant:
-            keys = np.stack([self.interval, lengths], axis=1)
-        _, self.distinct_stages, self.slope_index = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        if self.functions.linear:
+            # Stages of the same length, up to rounding, and with the same parameters have equal derivatives.
+            lengths: Array = (length / length.max()).round(11)
+            keys: Any = np.stack([self.interval, lengths], axis=1)
+            keys = keys if self.functions.time_invariant else np.arange(length.size)[:, None]
+            _, self.distinct_stages, self.affine_index = np.unique(keys, axis=0, return_index=True, return_inverse=True)
 
     @property
     def quadratic(self) -> bool:
@@ -374,27 +387,25 @@ class NoisyChain:
         point = ChainPoint(natural, table, p[self.interval], p[self.row_interval], sigma, *path)
         if not self.functions.linear:
             return point
-        arguments, n = self._linear_arguments(point), point.x.shape[1]
-        lam = np.zeros((self.distinct_stages.size, n))
-        slopes = self.functions.blocks(*(a[self.distinct_stages] for a in arguments), lam)[:, :n, 1:]
-        slopes, offsets = slopes[self.slope_index], self.functions.values(*arguments)[..., 0].copy()
-        for k in self.jumps:
-            slopes[k] = 0.0
-        return replace(point, slopes=slopes, offsets=offsets)
+        arguments = (a[self.distinct_stages] for a in self._stage_arguments(point))
+        affine = self.functions.affine(*arguments)[self.affine_index]
+        affine[list(self.jumps)] = 0.0
+        return replace(point, affine=affine)
 
     def _stage_arguments(self, point: ChainPoint) -> tuple[Array, ...]:
         cubics = self.cubics.reshape(self.t.shape[0], -1)
         return point.x[:-1], point.c, point.p_stages, cubics, self.t, self.h, point.z[:-1]
 
     def _flow_ends(self, point: ChainPoint) -> Array:
-        if point.slopes is None or point.offsets is None:
+        if point.affine is None:
             return self.functions.values(*self._stage_arguments(point))[..., 0].copy()
-        v = np.concatenate([point.x[:-1], point.c], axis=1)
-        return (point.slopes @ v[..., None])[..., 0] + point.offsets
+        return (point.affine @ self.affine_variables(point)[..., None])[..., 0]
 
-    def _linear_arguments(self, point: ChainPoint) -> tuple[Array, ...]:
-        x, c, *fixed = self._stage_arguments(point)
-        return np.zeros_like(x), np.zeros_like(c), *fixed
+    def affine_variables(self, point: ChainPoint) -> Array:
+        """Return what the matrices of a linear model multiply: x, c, cubics if inputs act linearly, and 1."""
+        K = self.h.size
+        cubics = self.cubics.reshape(K, -1) if self.functions.linear_inputs else np.empty((K, 0))
+        return np.concatenate([point.x[:-1], point.c, cubics, np.ones((K, 1))], axis=1)
 
     def _row_arguments(self, point: ChainPoint) -> tuple[Array, ...]:
         z = point.z[self.node]
@@ -467,12 +478,12 @@ class NoisyChain:
     def blocks(self, point: ChainPoint, lam: Array) -> ChainBlocks:
         """Return values, first and second derivatives, with multipliers (K, n)."""
         K, n, m = self.shape
-        if point.slopes is None:
+        if point.affine is None:
             blocks = self.functions.blocks(*self._stage_arguments(point), lam)
             f, F_and_bends = blocks[:, :n, 0].copy(), blocks[:, :, 1:].copy()
         else:
             f, F_and_bends = self._flow_ends(point), np.zeros((K, 2 * n + m, n + m))
-            F_and_bends[:, :n] = point.slopes
+            F_and_bends[:, :n] = point.affine[:, :, : n + m]
         F, second_derivatives = F_and_bends[:, :n], F_and_bends[:, n:]
         by_e: dict[int, Array] = {}
         for k, g in self.jumps.items():
@@ -491,7 +502,7 @@ class NoisyChain:
         """
         K, n, m = self.shape
         stage_gradient = np.zeros((K, n + m + n))
-        if point.slopes is None:
+        if point.affine is None:
             weights = C.reshape(K, -1), self._mask_empty_stages(M).reshape(K, -1)
             stage_gradient = self.functions.trace(*self._stage_arguments(point), lam, *weights)[..., 0].copy()
             stage_gradient[list(self.jumps)] = 0.0
@@ -511,7 +522,7 @@ class NoisyChain:
         n_p = point.natural.p.size
         intervals = 1 if point.table is None else point.table.p.shape[0]
         of_e = np.zeros(point.natural.e.size)
-        if point.slopes is None:
+        if point.affine is None:
             weights = C.reshape(K, -1), self._mask_empty_stages(M).reshape(K, -1)
             arguments = (*self._stage_arguments(point), lam[1:], *weights, mu_v, mu_lam[1:])
             stage_by_p = self.functions.by_p(*arguments)[..., 0].copy()
@@ -533,24 +544,15 @@ class NoisyChain:
         return gradient, rows[:, n_p:].sum(axis=0)
 
     def _linear_by_p(self, point: ChainPoint, lam: Array, weight: Array, M: Array, mu_v: Array) -> Array:
-        """Return the derivatives of  <M, slopes> + weight . ends - lam . slopes mu_v  by the parameters of stages."""
+        """Return the derivatives of  <M, F> + weight . ends - lam . F mu_v  by the parameters of stages."""
         K, n, m = self.shape
-        v = np.concatenate([point.x[:-1], point.c], axis=1)
-        total = M + weight[:, :, None] * v[:, None] - lam[:, :, None] * mu_v[:, None]
-        count = self.distinct_stages.size
-        W = _sum_rows(self._mask_empty_stages(total).reshape(K, -1), self.slope_index, count)
-        arguments = self._linear_arguments(point)
-        by_p = self.functions.ends_by_p(*arguments, self._mask_empty_stages(weight))[..., 0].copy()
-        weights = (
-            np.zeros((count, n)),
-            np.zeros((count, (n + m) ** 2)),
-            W,
-            np.zeros((count, n + m)),
-            np.zeros((count, n)),
-        )
-        by_p[self.distinct_stages] += self.functions.by_p(*(a[self.distinct_stages] for a in arguments), *weights)[
-            ..., 0
-        ]
+        W = weight[:, :, None] * self.affine_variables(point)[:, None]
+        W[:, :, : n + m] += M - lam[:, :, None] * mu_v[:, None]
+        rows = self._mask_empty_stages(W).reshape(K, -1)
+        sums = _sum_rows(rows, self.affine_index, self.distinct_stages.size)
+        arguments, by_p = self._stage_arguments(point), np.zeros((K, point.natural.p.size))
+        distinct_arguments = (a[self.distinct_stages] for a in arguments)
+        by_p[self.distinct_stages] = self.functions.affine_by_p(*distinct_arguments, sums)[..., 0]
         return by_p
 
     def _mask_empty_stages(self, M: Array) -> Array:

@@ -331,7 +331,7 @@ def test_path_result_is_saved_pickled_and_used_as_a_start(tmp_path):
     with pytest.raises(cf.InputError, match="pass the problem that was fitted"):
         loaded.with_problem(walk(sigma=0.3))
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(cf.InputError, match="not a saved result"):
+    with pytest.raises(cf.InputError, match="contains no PathResult"):
         cf.PathResult.load(tmp_path / "other.json")
     pickled_result = pickle.loads(pickle.dumps(result))
     assert pickled_result.values == result.values
