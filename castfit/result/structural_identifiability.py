@@ -46,6 +46,8 @@ from castfit.result.structure.finite_field import (
 from castfit.result.structure.power_series import Draws, NotCoveredError
 
 _MAX_DRAWS = 30  # Draws for one prime at most; a zero denominator needs another draw.
+_MAX_TERMS = 6  # Terms in the description of a combination.
+_MAX_SENTENCES = 5  # Combinations in a sentence.
 _MAX_WEIGHT = 6  # Largest integer weight or power in a combination that is named.
 
 
@@ -137,7 +139,9 @@ def structure(
         )
         return StructuralRank(names, rank, (), 0.0, orders, f"{opening} ({'; '.join(details)}).")
     details.append(f"{orders} derivatives; probability of error about {10.0 ** math.ceil(math.log10(probability)):.0e}")
-    text = "; ".join(c.sentence for c in combinations)
+    sentences = [c.sentence for c in combinations[:_MAX_SENTENCES]]
+    n_more = len(combinations) - len(sentences)
+    text = "; ".join([*sentences, *([f"and {n_more} more combinations"] if n_more else [])])
     opening = f"Structurally not identifiable from these outputs, regardless of the amount of data: {text}"
     return StructuralRank(names, rank, combinations, probability, orders, f"{opening} ({'; '.join(details)}).")
 
@@ -206,7 +210,7 @@ def _combination(names: Sequence[str], answers: Sequence[_Answer], group: Index)
 
 
 def _few(terms: Sequence[str]) -> Sequence[str]:
-    return terms if len(terms) <= 6 else (*terms[:5], f"{len(terms) - 5} others")
+    return terms if len(terms) <= _MAX_TERMS else (*terms[: _MAX_TERMS - 1], f"{len(terms) - _MAX_TERMS + 1} others")
 
 
 def _integer_rows(direction_sets: Sequence[Residues], primes: Sequence[int]) -> list[Array]:

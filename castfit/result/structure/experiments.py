@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _MAX_TERMS = 10  # largest n_s
 _MAX_CHUNK = 64  # largest number of conditions that are computed together
 _EULER_STEP = 1e-6  # step, relative to an experiment's duration, with which states leave a kink at the start
-_MAX_EULER_STEPS = 20  # number of these steps
+_TINY_STATE = 1e-100  # value of a state that is still zero then
 _GENERIC_TIME = 1e-3  # after the start, at which functions are checked
 _MANY_ORDERS = 60  # number of orders that are enough, unless states are connected by longer paths
 _MAX_SELECTIONS = 40  # number of choices of unknowns for which equations are solved
@@ -68,7 +68,7 @@ class ModelGraphs:
         self._branches = Branches(self.system.arguments, [ca.densify(column) for column in columns])
         self._rates = self.system.function("rates", ca.densify(self.system.ode))
         settling = self.model.settling
-        self._settling = settling.function("settling", ca.densify(ca.vertcat(settling.ode, settling.alg)))
+        self.settling = settling.function("settling", ca.densify(ca.vertcat(settling.ode, settling.alg)))
         self._functions: dict[int, tuple[ca.Function, Branches]] = {}
         self._graphs: dict[Any, Any] = {}
         self.has_durations = False  # whether pieces behind the first that moves were computed
@@ -123,18 +123,14 @@ class ModelGraphs:
         """Return the graph in the branches that hold just after a point."""
         decisions: Any = np.empty(0)
         if self._branches.operations:
-            for _ in range(min(x.size + 1, _MAX_EULER_STEPS)):
-                rates: Any = self._rates(t, x, z, p, u)
-                t, x = t + _EULER_STEP * duration, x + _EULER_STEP * duration * np.nan_to_num(rates.full()[:, 0])
-            decisions = self._branches.evaluate(t, x, z, p, u)
+            rates: Any = self._rates(t, x, z, p, u)
+            change = _EULER_STEP * duration * np.nan_to_num(rates.full()[:, 0])
+            later_x = np.where(x + change == 0.0, _TINY_STATE, x + change)
+            decisions = self._branches.evaluate(t + _EULER_STEP * duration, later_x, z, p, u)
         key = decisions.tobytes()
         if key not in self._graphs:
             self._graphs[key] = ModelGraph(self.system.arguments, self._branches.resolve(decisions))
         return self._graphs[key]
-
-    def settling(self, *point: Any) -> DifferentiatedGraph:
-        """Return the equations of a steady state before an experiment, in the branches at a point (t, x, z, p, u)."""
-        return self.differentiated(self._settling, *point)
 
     def differentiated(self, function: ca.Function, *point: Any) -> DifferentiatedGraph:
         """Return the first output of a function, a column, in its branches at a point, by default at ones."""
@@ -152,12 +148,13 @@ class ModelGraphs:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """States that equations determine: positions `w` in U; `part` is the part of a link, None for algebraic states.
+    """States that equations determine: positions `w` in U.
 
-    graph : equations, of which `rows` are meant, of (t, x, z, p, u), or of (w, y) for consistent starts
+    part : of a link, for the steady state before an experiment; None for algebraic states at the start
+    graph : equations of (t, x, z, p, u), of which `rows` count
     """
 
-    part: SteadyStateRows | ConsistentInitialRows | None
+    part: SteadyStateRows | None
     condition: Condition
     w: Index
     graph: DifferentiatedGraph
@@ -180,12 +177,12 @@ class DrawnProblem:
         self._starts = draws.residues(graphs.system.x.numel()) * graphs.is_singular
         self._signals: dict[Any, Residues] = {}
         self._blocks: dict[Any, _Block] = {}
-        self._block_by_part: dict[int, _Block] = {}
+        self._positions: dict[int, Index] = {}  # in U, of the states that a part of a link computes
         for condition in problem.conditions:
             for part in condition.link.parts:
                 self._collect(part, condition)
             if problem.model.algebraic_states:
-                self._add_block(None, condition, len(problem.model.algebraic_states))
+                self._add_block(None, condition)
         columns = np.append(examined, np.arange(self.n_quantities, self.unknowns.size))
         self.basis: Residues = np.eye(self.unknowns.size, dtype=np.int64)[:, columns]
         if self._blocks or any(relation.lower == relation.upper for relation in problem.relations):
@@ -202,30 +199,32 @@ class DrawnProblem:
 
     def _collect(self, part: Any, condition: Condition) -> None:
         """Add the states that a part of a link computes, unless the same equations were added before."""
-        if not isinstance(part, MappedExpressions):
+        if isinstance(part, ConsistentInitialRows):
+            self._positions[id(part)] = self._draw_states(part.rows.size)
+        elif isinstance(part, SteadyStateRows):
             for inner in part.inner.parts:
                 self._collect(inner, condition)
-            is_steady = isinstance(part, SteadyStateRows)
-            size = part.solver.n_x + part.solver.z_guess.size if is_steady else part.guess.size
-            self._block_by_part[id(part)] = self._add_block(part, condition, size)
+            self._positions[id(part)] = self._add_block(part, condition).w[part.states]
 
-    def _add_block(self, part: Any, condition: Condition, size: int) -> _Block:
-        problem, n_x = self.graphs.problem, self.graphs.system.x.numel()
-        x, rows, first_input = condition.link.natural(problem.guess[condition.theta]).a, slice(None), 1
-        if isinstance(part, ConsistentInitialRows):
-            graph, first_input = self.graphs.differentiated(part.equations), 0
-        elif part is None:
-            graph, rows = Course.first_graph(self.graphs, condition), slice(n_x, n_x + size)
+    def _draw_states(self, n: int) -> Index:
+        self.unknowns = np.append(self.unknowns, self.draws.residues(n))
+        return np.arange(self.unknowns.size - n, self.unknowns.size)
+
+    def _add_block(self, part: SteadyStateRows | None, condition: Condition) -> _Block:
+        problem, n_x, n_z = self.graphs.problem, self.graphs.system.x.numel(), self.graphs.system.z.numel()
+        if part is None:
+            rows, n, graph = slice(n_x, n_x + n_z), n_z, Course.first_graph(self.graphs, condition)
         else:
+            x = condition.link.natural(problem.guess[condition.theta]).a
             p = part.inner.natural(problem.to_natural(problem.guess)[condition.theta]).p
-            graph = self.graphs.settling(part.solver.time, x, part.solver.z_guess, p, part.solver.u)
-        block = _Block(part, condition, self.unknowns.size + np.arange(size), graph, rows)
-        self.unknowns = np.append(self.unknowns, self.draws.residues(size))
+            rows, n, solver = slice(0, n_x + n_z), n_x + n_z, part.solver
+            graph = self.graphs.differentiated(self.graphs.settling, solver.time, x, solver.z_guess, p, solver.u)
+        block = _Block(part, condition, self._draw_states(n), graph, rows)
         arguments, initial = (jets[0, :, 0] for jets in self._arguments(block, self.unknowns[None]))
-        used = np.setdiff1d(graph.columns, first_input + np.arange(size))
+        used = np.setdiff1d(graph.columns, np.arange(1, 1 + n))
         key = condition.name if part is None else (id(graph), arguments[used].tobytes(), initial.tobytes())
         if self._blocks.setdefault(key, block) is not block:
-            self.unknowns = self.unknowns[:-size]
+            self.unknowns = self.unknowns[:-n]
         return self._blocks[key]
 
     def rows_of(self, link: ParameterLink, condition: Condition, U: Residues) -> Residues:
@@ -240,9 +239,7 @@ class DrawnProblem:
             if isinstance(part, MappedExpressions):
                 jets[:, part.rows] = self._expressions(part, condition.theta, U)
             else:
-                w = self._block_by_part[id(part)].w
-                indices = part.states if isinstance(part, SteadyStateRows) else np.arange(part.rows.size)
-                jets[:, part.rows] = _unit_jets(U, w[indices])
+                jets[:, part.rows] = _unit_jets(U, self._positions[id(part)])
         return jets
 
     def algebraic_states(self, condition: Condition) -> Residues:
@@ -263,8 +260,6 @@ class DrawnProblem:
         link = condition.link if part is None else part.inner
         y, w = self.rows_of(link, condition, U), _unit_jets(U, block.w)
         a = y[:, link.n_p : link.n_p + self.graphs.system.x.numel()]
-        if isinstance(part, ConsistentInitialRows):
-            return np.concatenate([w, y], axis=1), a
         t, u = condition.start, [float(v(condition.start)) for v in condition.inputs]
         if part is not None:
             t, u = part.solver.time, part.solver.u.tolist()
@@ -279,10 +274,16 @@ class DrawnProblem:
         for block in self._blocks.values():
             arguments, a = self._arguments(block, U)
             jets.append(block.graph.apply(arguments[:, :, None], self.draws)[:, block.rows, 0])
-            if isinstance(block.part, SteadyStateRows):
+            if block.part is not None:
                 laws = to_residues(np.round(block.part.solver.laws.coefficients * _COMMON_DENOMINATOR), p)
                 changes = (arguments[:, 1 : 1 + a.shape[1]] - a) % p
                 jets.append(np.stack([multiply(laws, change, p) for change in changes]))
+            for part in block.condition.link.parts if block.part is None else ():
+                if isinstance(part, ConsistentInitialRows):  # Some algebraic states have values.
+                    names = [n.removesuffix("(0)") for n in part.parameter_names[part.inner.n_p :]]
+                    z = block.w[[self.graphs.model.algebraic_states.index(n) for n in names]]
+                    values = self.rows_of(part.inner, block.condition, U)[:, -part.inner.n_e :]
+                    jets.append(_unit_jets(U, z) - values)
         for relation in self.graphs.problem.relations:
             if relation.lower == relation.upper:
                 jets.append(self._expressions(relation.expression, np.arange(self.n_quantities), U))
@@ -310,11 +311,7 @@ class DrawnProblem:
         equations = self._equations(self.unknowns[None])[0]
         if equations[:, 0].any() or not self.unknowns[:n].all():
             raise RedrawError
-        self._determine(equations[:, 1:])
-
-    def _determine(self, rows: Residues) -> None:
-        """Leave out directions along which rows (n, m) change."""
-        self.basis = multiply(self.basis, null_space(multiply(rows, self.basis, self.p), self.p), self.p)
+        self.basis = multiply(self.basis, null_space(multiply(equations[:, 1:], self.basis, p), p), p)
 
     # Experiments
 
@@ -330,6 +327,11 @@ class DrawnProblem:
         is_cut = self.basis.shape[1] and any(c.schedule.triggers for c in self.graphs.problem.conditions)
         return "an event that states trigger" if is_cut else ""
 
+    def _check_time(self) -> None:
+        check_deadline()
+        if not self.graphs.may_continue():
+            raise NotCoveredError("so large a problem in the available time")
+
     def _run_first_pieces(self, courses: list[Course]) -> bool:
         """Compute the pieces up to the first that moves. Return whether later ones do not matter."""
         head, state, p = courses[0], PieceState.begin(self, courses, 1), self.p
@@ -340,12 +342,11 @@ class DrawnProblem:
             patience = min(state.n_x, max(_MANY_ORDERS // 2, path))
             limit = 1 if piece.is_instant or head.condition.is_steady_state else 3 * (state.n_x + m) + 1
             series, rows = state.series(i, limit), [previous_state.time_rows(state, i, i - 1)[:, 0]]
-            while self.basis.shape[1] and series.k < limit and (series.k <= fewest or series.k <= last_gain + patience):
-                check_deadline()
-                if not self.graphs.may_continue():
-                    raise NotCoveredError("so large a problem in the available time")
+            while self.basis.shape[1] and series.k < limit and series.k <= max(fewest, last_gain + patience):
+                self._check_time()
                 rows.append(series.advance()[state.is_observed][:, 0])
-                if sum(map(len, rows)) >= self.basis.shape[1] // 2 or series.k == limit:
+                is_last = series.k == limit or series.k > max(fewest, last_gain + patience)
+                if is_last or sum(map(len, rows)) >= self.basis.shape[1] // 2:
                     null, rows = null_space(np.concatenate(rows), p), []
                     if null.shape[1] < null.shape[0]:
                         self.basis, last_gain = multiply(self.basis, null, p), series.k
@@ -375,6 +376,7 @@ class DrawnProblem:
             rows.append(previous_state.time_rows(state, i, previous))
             series = state.series(i, 1 if piece.is_instant else n_s + 1)
             for _ in range(1 if piece.is_instant else n_s + 1):
+                self._check_time()
                 rows.append(series.advance()[state.is_observed])
             state, previous = state if piece.is_instant else state.end_of(series), i
         matrix = np.concatenate(rows).swapaxes(1, 2)

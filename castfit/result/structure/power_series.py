@@ -262,12 +262,14 @@ class Draws:
         return self.rng.integers(1, self.p, shape)
 
     def evaluate(self, op: int, arguments: Residues) -> list[Residues]:
-        """Return values of a function, of sin and cos together: 2 r / (1 + r^2) and (1 - r^2) / (1 + r^2) with r drawn."""
+        """Return values of a function; sin and cos are 2 r / (1 + r^2) and (1 - r^2) / (1 + r^2) with r drawn."""
         if op == ca.OP_SQRT:
             return [square_root(arguments, self.p)]
         is_circular = op in (ca.OP_SIN, ca.OP_COS)
-        drawn = [self._value(ca.OP_SIN if is_circular else op, v) for v in arguments.ravel().tolist()]
-        r = np.array(drawn, dtype=np.int64).reshape(arguments.shape)
+        kind = ca.OP_SIN if is_circular else op
+        r = np.array([self._value(kind, v) for v in arguments.ravel().tolist()], dtype=np.int64).reshape(
+            arguments.shape
+        )
         if not is_circular:
             return [r]
         scale = inverse((1 + r * r) % self.p, self.p)
@@ -322,7 +324,7 @@ class GraphSeries:
                 values[node, :, k] = -step % p if op == ca.OP_COS else step
 
     def _begin(self, op: int, g: Residues, h: Residues) -> Residues:
-        """Return the coefficients of order 0 of a drawn function: a series in s, (..., n_s), like those of g and h."""
+        """Return the coefficients of order 0 of a drawn function: a series in s, (..., n_s), as g and h are."""
         p, values = self.p, self.draws.evaluate(op, g[..., 0])
         series = [np.concatenate([w[..., None], np.zeros_like(g[..., 1:])], axis=-1) for w in values]
         w = series[-1 if op == ca.OP_COS else 0]
