@@ -21,7 +21,7 @@ from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.experiment.experiment import Experiment
 from castfit.experiment.measurements import is_frame
 
-_EVENT_COLUMNS = ("EVID", "AMT")  # of NONMEM, whose rows are doses where these are not 0
+_EVENT_COLUMNS = ("EVID", "AMT")  # names in NONMEM tables; rows in which they are not 0 are doses
 _BY_NAME = ("initial", "parameters", "inputs")  # options in which the name of a column means its value
 
 

@@ -98,7 +98,7 @@ class MovingHorizonState:
     """All that an estimator needs besides the result that it was made from, as it is saved.
 
     y, question : estimates and problem of that result, by which it is recognised
-    held : active bounds as (state or mode, node or stage, index, bound)
+    active_bounds : as (state or mode, node or stage, index, bound)
     """
 
     experiment: str
@@ -110,7 +110,7 @@ class MovingHorizonState:
     start: float
     inputs: Array | None
     z: Array
-    held: tuple[tuple[str, int, int, float], ...]
+    active_bounds: tuple[tuple[str, int, int, float], ...]
     window: EstimationWindow
     now: OnlineEstimate | None
 
@@ -174,10 +174,10 @@ class MovingHorizon:
 
     @property
     def _state(self) -> MovingHorizonState:
-        held = tuple((*key, bound) for key, bound in self._held.items())
+        active_bounds = tuple((*key, bound) for key, bound in self._held.items())
         return MovingHorizonState(
             self._experiment, self.horizon, self._bounds, self._iterations, self._result.y, self._result.question,
-            self._start, self._inputs, self._z, held, self._window, self.now,
+            self._start, self._inputs, self._z, active_bounds, self._window, self.now,
         )  # fmt: skip
 
     @classmethod
@@ -185,7 +185,7 @@ class MovingHorizon:
         """Return an estimator in a saved state."""
         estimator = cls(result, state.experiment, state.horizon, dict(state.bounds), state.iterations)
         estimator._start, estimator._inputs, estimator._z = state.start, state.inputs, state.z
-        estimator._held = {(kind, k, j): bound for kind, k, j, bound in state.held}
+        estimator._held = {(kind, k, j): bound for kind, k, j, bound in state.active_bounds}
         estimator._window, estimator.now = state.window, state.now
         return estimator
 
