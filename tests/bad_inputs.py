@@ -599,7 +599,7 @@ def _type_fault(case: Case, function: Callable[..., Any], value: Any) -> str:
     """Return a fault if the accepted value is of none of the annotated types."""
     parameter = inspect.signature(function).parameters.get(case.argument)  # none of the options that are passed on
     kinds = str(parameter.annotation if parameter else "Any").split(" | ")
-    if case.where != "argument" or not set(kinds) <= {*_CHECKS}:
+    if case.where != "argument" or not set(kinds) <= {*_CHECKS} or (case.argument == "verbose" and value is True):
         return ""
     is_long = isinstance(value, int) and abs(value) > 2**62  # which NumPy keeps as an object
     return "" if is_long or any(_CHECKS[kind](value) for kind in kinds) else f"wrong: accepted for {' | '.join(kinds)}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from castfit._support.arguments import option_mistakes
 from castfit._support.arrays import Array
 from castfit._support.json_codec import check_shapes, load_record, write_record
 from castfit._support.public_names import public
@@ -268,6 +269,8 @@ class Plan(TabularReport):
 
     def bounds_of(self, name: str) -> tuple[float, ...]:
         """Return the finite bounds of a free input, or of a single state along the horizon."""
+        remedy = "expected the name of a free input or of a state"
+        raise_if_mistakes("bounds_of", option_mistakes(("name", name, isinstance(cast("Any", name), str), remedy)))
         return self.purpose.bounds.get(name, ())
 
     @property

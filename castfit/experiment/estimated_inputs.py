@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 import scipy
 
-from castfit._support.arguments import is_one_of, option_mistakes, read_real, read_reals, shorten_repr
+from castfit._support.arguments import is_count, is_one_of, option_mistakes, read_real, read_reals, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.bounds import bound_mistakes
 from castfit._support.records import dataclass
@@ -72,7 +72,7 @@ class EstimatedInput:
         if not is_one_of(self.smoothness, AUTO) and (weight is None or not 0.0 <= weight < np.inf):
             remedy = "give 'auto', None or 0 for none, or a positive weight"
             mistakes.append(f"smoothness is {shorten_repr(self.smoothness)}; {remedy}")
-        if not is_one_of(self.order, 1, 2):
+        if not is_count(self.order, 1, 2):
             mistakes.append(f"order is {shorten_repr(self.order)}; give 1 (little change) or 2 (little curvature)")
         elif weight == 0.0 and self.order == 1:
             mistakes.append("order is that of smoothness, and there is none; leave it out, or give smoothness=")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, read_names, read_sequence, shorten_repr
+from castfit._support.arguments import is_count, is_one_of, read_names, read_sequence, shorten_repr
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit._support.ties import stable_order
@@ -197,11 +197,16 @@ def ellipses(
     mistakes += [
         f"'{n}' has no standard error; remove it from names"
         for n in selected_names
-        if n in region.names and n not in finite
+        if is_one_of(n, *region.names) and n not in finite
     ]
     items: Any = () if isinstance(contours, Mapping) else read_sequence(contours)
     items = [contours] if items is None else items
     mistakes += [f"contours contains {shorten_repr(c)}; expected Contours" for c in items if not hasattr(c, "lines")]
+    mistakes += [
+        f"contours has the key {shorten_repr(pair)}; expected two names"
+        for pair in (contours if isinstance(contours, Mapping) else ())
+        if not (isinstance(pair, tuple) and len(pair) == 2)
+    ]
     raise_if_mistakes("plots.ellipses", mistakes)
     lines = contours if isinstance(contours, Mapping) else {c.names: tuple(c.lines.values()) for c in items}
     absent = [pair for pair in lines if not {*pair} <= {*selected_names}]

@@ -323,7 +323,7 @@ def conserved(what: Any, total: float | None = None, *, experiment: Any = None, 
     mistakes: list[str] = []
     graph, experiment_names = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
     value = np.nan if total is None else read_real(total)
-    if value is None or np.isinf(value):
+    if value is None or not (total is None or np.isfinite(value)):
         mistakes.append(f"total is {shorten_repr(total)}; give a number")
     raise_if_mistakes("conserved", mistakes)
     assert graph is not None

@@ -14,6 +14,7 @@ from typing import Any
 
 import casadi as ca
 
+from castfit._support.arguments import is_one_of, option_mistakes
 from castfit._support.progress_line import print_progress, progress_line
 from castfit._support.status import raise_if_mistakes
 from castfit.experiment.events import event_symbols
@@ -98,6 +99,8 @@ def load(file: str | Path, *, verbose: int | None = None) -> Problem:
     >>> round(cf.petab.negative_log_likelihood(problem), 4)
     -2.2219
     """
+    is_valid = verbose is None or is_one_of(verbose, 0, 1, 2)
+    raise_if_mistakes("petab.load", option_mistakes(("verbose", verbose, is_valid, "choose 0 or 1")))
     with progress_line(verbose, keep=False) as show:
         loaded = load_tables(file, show or (lambda text: None))
     if verbose:
