@@ -133,6 +133,13 @@ def flag_mistakes(**flags: Any) -> list[str]:
     )
 
 
+class ExhaustedMemoryError(MemoryError):
+    """A MemoryError that names the call, with the first error as its second argument."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class CallGuard(ContextDecorator):
     """Decorator of public functions that replaces errors of impossible calls by an InputError with an explanation.
 
@@ -152,6 +159,12 @@ class CallGuard(ContextDecorator):
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         if trace is None or not isinstance(error, Exception) or isinstance(error, CastfitError):
             return
+        if isinstance(error, MemoryError) or "bad_alloc" in str(error):
+            remedy = "use single shooting, fewer elements, times or draws, or a machine with more memory"
+            cause = error.args[1] if isinstance(error, ExhaustedMemoryError) else error  # of a guard within this call
+            raise ExhaustedMemoryError(
+                f"{self.name} needs more memory than is available ({cause}); {remedy}", cause
+            ) from None
         wrapper_locals = trace.tb_frame.f_locals  # contextlib's wrapper has the arguments
         call_arguments = wrapper_locals.get("args", ()), wrapper_locals.get("kwds", {})
         mistakes: list[str] = []

@@ -31,7 +31,7 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arrays import Array
+from castfit._support.arrays import Array, available_memory, format_memory
 from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
 from castfit._support.status import Status
@@ -452,22 +452,6 @@ def choose_from_features(
     )
 
 
-def available_memory() -> float:
-    """Return the available memory in bytes; inf if the system does not report it."""
-    limits = [np.inf]
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        limits.append(1024.0 * float(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit != resource.RLIM_INFINITY:
-            pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
-            limits.append(limit - float(pages) * resource.getpagesize())
-    return max(min(limits), 0.0)
-
-
 def _stiffness(problem: CompiledProblem, staged: ShootingProblem) -> float:
     """Compute the largest length of a collocation element, in time constants of the fastest decay."""
     longest = max(_longest_element(c) for c in problem.conditions[:_MAX_STIFFNESS_EXPERIMENTS])
@@ -491,9 +475,3 @@ def _longest_element(condition: Condition) -> float:
 def _slopes(model: Model) -> ca.Function:
     system = model.system
     return system.function("slopes", ca.densify(ca.jacobian(system.ode, system.x)))
-
-
-def format_memory(memory: float) -> str:
-    """Format an amount of memory in MB or GB."""
-    size, unit = (memory / 1e9, "GB") if memory >= 1e9 else (memory / 1e6, "MB")
-    return f"{size:.2g} {unit}" if size < 10.0 else f"{size:.0f} {unit}"

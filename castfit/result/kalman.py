@@ -15,6 +15,7 @@ import numpy as np
 from scipy import special
 
 from castfit._support.arguments import shorten_repr
+from castfit._support.public_names import public
 from castfit._support.reprs import one_line
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit._support.time_limit import interruptible
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from castfit.transcribe.path_likelihood import ChainLikelihood
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False)
 class KalmanResult:
     """Result of filter and smoother: means (N, n) and covariances (N, n, n) of the states at nodes `times` (N,).

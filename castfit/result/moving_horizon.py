@@ -24,6 +24,7 @@ import numpy as np
 from castfit._support.arguments import is_one_of, is_within, read_mapping, read_real, read_reals, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.json_codec import check_shapes, load_record, write_record
+from castfit._support.public_names import public
 from castfit._support.reprs import one_line
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.time_limit import interruptible
@@ -39,6 +40,7 @@ _MAX_ACTIVE_SET_CHANGES = 12  # Changes of the set of active bounds in one step 
 _MIN_EIGENVALUE_RATIO = 1e-14  # Eigenvalues of a covariance below this fraction of the largest count as zero.
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False)
 class OnlineEstimate:
     """Estimate of the states after a measurement.
@@ -124,6 +126,7 @@ class MovingHorizonState:
             raise ValueError("horizon, iterations or nodes are impossible")
 
 
+@public("castfit")
 class MovingHorizon:
     """An estimator that takes one measurement after the other; `moving_horizon` makes it.
 

@@ -20,6 +20,7 @@ from scipy import special
 from castfit._support.arguments import is_count, read_level, read_reals, rng_mistakes, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.json_codec import check_shapes, load_record, write_record
+from castfit._support.public_names import public
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import join_limited, one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes, suggest, unknown_names
@@ -52,6 +53,7 @@ _INSTEAD = {
 _MIN_ACCURATE_SHARE, _MIN_TESTABLE_SHARE = 0.5, 0.05  # effective shares of draws
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False)
 class PathBand:
     """A state or output along the path: its most probable values, and where it lies with some probability.
@@ -119,6 +121,7 @@ class Innovations:
         return (self.values - self.expected) / self.deviation
 
 
+@public("castfit")
 @dataclass(frozen=True)
 class LaplaceCheck:
     """Laplace's approximation beside the likelihood itself, by importance sampling.
@@ -159,6 +162,7 @@ class LaplaceCheck:
         return f"{sentence}: no evidence against the Laplace approximation."
 
 
+@public("castfit")
 @with_old_names(described="is_adequate")
 @dataclass(frozen=True, eq=False, repr=False)
 class PathResult(TabularReport):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers
+from castfit._support.arrays import require_memory
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
@@ -127,6 +128,10 @@ class Collocation:
             else uniform_or_given(c, self.elements, option_name="elements")
             for i, c in enumerate(compiled.conditions)
         ]
+        n_x, n_q = len(compiled.model.states), max(c.theta.size for c in compiled.conditions)
+        n_inner = self.degree * (n_x + len(compiled.model.algebraic_states))
+        n_numbers = sum(e.size - 1 for e in edges) * n_inner * (n_inner + n_x + n_q)  # derivatives, and their factors
+        require_memory("Collocation", 2 * n_numbers, "use SingleShooting(), or fewer elements")
         trajectory = start_trajectory(compiled, theta, self.states, self.integrator)
         staged = self._build_problem(compiled, edges, theta, trajectory)
         lengths = [np.diff(chain.times) / (chain.times[-1] - chain.times[0]) for chain in staged.layout.chains]

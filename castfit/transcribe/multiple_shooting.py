@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.arguments import is_one_of, shorten_repr
+from castfit._support.arrays import require_memory
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
@@ -140,6 +141,9 @@ class MultipleShooting:
                 merge(node_edges, c.watched_times) for node_edges, c in zip(edges, compiled.conditions, strict=True)
             ]
         stages = divide_all(compiled, edges, theta, starts=backward)
+        n_x, n_q = len(compiled.model.states), max(c.theta.size for c in compiled.conditions)
+        n_numbers = 0 if backward else sum(e.size - 1 for e in edges) * n_x * (n_x + n_q)  # derivatives
+        require_memory("MultipleShooting", 2 * n_numbers, "use SingleShooting(), or fewer intervals")
         return ShootingProblem(
             compiled,
             stages,

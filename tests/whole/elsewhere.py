@@ -40,7 +40,7 @@ sys.modules.update(dict.fromkeys(MODULES))  # importing them raises ImportError
 def main() -> None:
     import castfit as cf
     from castfit.cli import main as command
-    from castfit.fit.choice import available_memory
+    from castfit._support.arrays import available_memory
 
     problem = cf.problems.load("bellman").problem
     result = cf.fit(problem, "multiple")

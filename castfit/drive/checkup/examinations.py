@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from castfit._support.arrays import Array
+from castfit._support.arrays import Array, available_memory, format_memory
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError
 from castfit.drive.checkup.random_points import magnitudes_of, random_values
 from castfit.drive.checkup.stiffness import stiffness
-from castfit.fit.choice import CostFeatures, available_memory, choose, format_memory, predict_costs
+from castfit.fit.choice import CostFeatures, choose, predict_costs
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import TRANSCRIPTIONS, Solver, Transcription
 from castfit.integrate import STEPPED, SUNDIALS, IntegratorOptions, sundials
