@@ -44,7 +44,9 @@ def test_failed_allocation_names_the_call(raised, monkeypatch):
         raise raised
 
     monkeypatch.setattr(cf.Experiment, "until", fail)
-    with pytest.raises(MemoryError, match=r"^cf\.incremental needs more memory than is available \(.*\); use") as caught:
+    with pytest.raises(
+        MemoryError, match=r"^cf\.incremental needs more memory than is available \(.*\); use"
+    ) as caught:
         cf.incremental(decay_problem(), "single", horizons=[2.0, 4.0])
     assert str(caught.value).count("needs more memory") == 1
     assert result.success
