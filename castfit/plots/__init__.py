@@ -11,12 +11,11 @@ from castfit._support.public_names import assign_public_addresses as _publish
 from castfit.plots.convergence import animate, history, iterations
 from castfit.plots.designs import design
 from castfit.plots.diagnostics import residuals, sensitivities, stiffness
-from castfit.plots.draws import histograms, pairs
-from castfit.plots.profiles import contours, profiles
 from castfit.plots.relations import correlation, directions, ellipses
 from castfit.plots.results import comparison, fit, gallery
 from castfit.plots.searches import parameters, selection, success, waterfall
 from castfit.plots.time_courses import individuals, inputs, paths, plan
+from castfit.plots.uncertainty import contours, histograms, pairs, profiles
 
 __all__ = [
     "animate",

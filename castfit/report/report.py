@@ -8,17 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from castfit import plots
 from castfit._support.arguments import read_mapping, shorten_repr
 from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit.drive.model_comparison.selection_result import SelectionResult
 from castfit.drive.search.compare.result import ComparisonResult
 from castfit.drive.search.incremental.result import IncrementalResult
 from castfit.drive.search.multistart.result import MultistartResult
 from castfit.drive.search.portfolio.result import PortfolioResult
 from castfit.drive.search.scatter.result import ScatterResult
-from castfit.report import path_sections, result_sections, run_sections
+from castfit.report import result_sections, run_sections
 from castfit.report.figures import is_picture
-from castfit.report.page import ReportHeader, Section, joined, page_mistakes, tag, write
+from castfit.report.page import Markup, ReportHeader, Section, facts, joined, page_mistakes, sheet, table, tag, write
 from castfit.report.problem_sections import question
 from castfit.report.result_sections import Figures
 from castfit.result.interval_ends import with_interval_checks
@@ -27,6 +31,9 @@ from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from castfit.drive.run.run_result import SearchResult
+    from castfit.report.result_sections import Figures
+    from castfit.result.path_result import PathResult
+
 
 _MAX_CHECK_SECONDS = 10.0  # seconds in which the intervals of a fit are checked
 
@@ -88,8 +95,8 @@ def report(
     figures = Figures()
     with _collecting_what_is_new():
         if isinstance(found, PathResult):
-            above = path_sections.lead(found, title or "A fit", notes)
-            chapters = path_sections.sections(found, figures, command, source)
+            above = path_lead(found, title or "A fit", notes)
+            chapters = path_sections(found, figures, command, source)
         else:
             above, chapters = _select_sections(found, figures, title, notes)
         insert_index = next((k for k, s in enumerate(chapters) if s.mark == "residuals"), len(chapters))
@@ -181,3 +188,56 @@ def _of_best(result: SearchResult, figures: Figures) -> list[Section]:
         Section(s.mark, titles.get(s.mark, s.title), s.content, s.short or titles.get(s.mark, ""))
         for s in result_sections.sections(result.best, figures)
     ]
+
+
+def path_lead(result: PathResult, title: str, notes: str) -> ReportHeader:
+    """Return the head of the page."""
+    mood = "good" if result.is_adequate else "doubtful" if result.success else "bad"
+    key_figures = (
+        ("log likelihood", f"{result.log_likelihood:.6g} from {result.n_data} data"),
+        ("estimated quantities", f"{len(result.names)}"),
+        ("stages of the path", f"{result.stages}"),
+        ("time", f"{result.time:.2g} s"),
+    )
+    return ReportHeader(title, "Parameters and path", mood, f"{result.message} {result.white}", key_figures, notes)
+
+
+def path_sections(result: PathResult, figures: Figures, command: str = "", source: str = "") -> list[Section]:
+    """Return the story in its order."""
+    parts = [sheet(part) if isinstance(part, TextTable) else tag("p", part) for part in result.parts]
+    tests = table(
+        ("tested", ">figure", ">p"), [[test_name, f"{x:.3g}", f"{p:.2g}"] for test_name, x, p in result.whiteness]
+    )
+    chapters: list[Section] = []
+    if result.problem is not None:
+        chapters.append(Section("question", "The question", question(result.problem)))
+        caption = "Most probable path given all data, with pointwise bands, and the innovations."
+        chapters.append(Section("path", "Data and path", figures.add(lambda: plots.paths(result), caption)))
+    chapters.append(Section("estimates", "Estimates", joined(*parts)))
+    chapters.append(Section("residuals", "Innovations", joined(tag("p", result.white), tests), "Innovations"))
+    solution_facts = facts(
+        (
+            ("status", result.status.message),
+            ("iterations", f"{result.iterations}"),
+            ("evaluations of the likelihood", f"{result.evaluations}"),
+            (
+                "log L moved at the last refinement by",
+                "no refinement" if np.isnan(result.refined) else f"{abs(result.refined):.2g}",
+            ),
+        )
+    )
+    return [
+        *chapters,
+        Section("solution", "How it was solved", solution_facts),
+        Section("repeat", "How to repeat it", _repeat_path(result, command, source)),
+    ]
+
+
+def _repeat_path(result: PathResult, command: str, source: str) -> Markup:
+    """Return the command and the script that produced the page, and the fingerprints of model and data."""
+    marks = facts((label, tag("code", mark)) for label, mark in result.question.items())
+    return joined(
+        tag("p", "This page was written by the command ", tag("code", command)) if command else None,
+        tag("details", tag("summary", "The script that states the problem"), tag("pre", source)) if source else None,
+        tag("details", tag("summary", "Fingerprints of model and data"), marks),
+    )

@@ -15,10 +15,9 @@ from castfit._support.status import CastfitError, InputError
 from castfit._support.text_tables import format_interval, format_to_error
 from castfit.plots._canvas import objective_symbol, off_pyplot
 from castfit.problem.problem import Problem
-from castfit.report.figures import figure, framed
+from castfit.report.figures import WIDTH, figure, framed, sketch
 from castfit.report.page import Content, Markup, ReportHeader, Section, facts, joined, sheet, table, tag
 from castfit.report.problem_sections import question
-from castfit.report.sketch import WIDTH, sketch
 from castfit.result.identifiability import WELL_DETERMINED
 from castfit.result.residuals import NO_FINDING
 from castfit.simulate.simulate import SimulationError
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from castfit.drive.design.proposal import Design
-    from castfit.report.sketch import SketchPanel
+    from castfit.report.figures import SketchPanel
     from castfit.result.diagnostics import Diagnostics
     from castfit.result.estimate import Estimate
     from castfit.result.result import Result
@@ -431,7 +430,7 @@ def _panels(proposal: Design) -> list[SketchPanel]:
     """Return the predictions that are measured, their bands before and after, and the times with how often."""
     from castfit.plots._canvas import escape_text
     from castfit.plots.designs import SHADES, predicted
-    from castfit.report.sketch import SketchPanel
+    from castfit.report.figures import SketchPanel
 
     information, table = proposal.information, proposal.table
     (values,) = proposal.selection.values[0]

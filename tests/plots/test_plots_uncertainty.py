@@ -227,7 +227,7 @@ def test_plots_series_have_names_for_page(result):
 )
 def test_labels_below_profiles_have_room(low, high, log):
     from castfit.plots._canvas import tile_panels
-    from castfit.plots.profiles import _label_few
+    from castfit.plots.uncertainty import _label_few
 
     figure, panels = tile_panels(3, 3, (2.2, 1.9), (0.4, 0.4))
     axes = panels.ravel()[0]

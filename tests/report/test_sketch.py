@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from castfit.report.sketch import WIDTH, SketchPanel, sketch, ticks
+from castfit.report.figures import WIDTH, SketchPanel, sketch, ticks
 
 
 @pytest.mark.parametrize(

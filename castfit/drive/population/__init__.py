@@ -2,6 +2,6 @@
 
 Input: a problem whose experiments are individuals, and a `Population` (``spec``).  Output: a `MixedEffectsResult`.
 ``compiled`` builds the two-level problem; ``likelihoods``, ``batched`` and ``distributed`` compute the costs of
-individuals; ``modes`` fits each individual, ``laplace`` integrates over the random effects, ``search`` maximises the
-likelihood, ``errors`` computes standard errors.  Read ``mixed_effects.py`` first, then ``laplace.py``.
+individuals; ``laplace`` fits each individual and integrates over the random effects, ``search`` maximises the
+likelihood and computes standard errors.  Read ``mixed_effects.py`` first, then ``laplace.py``.
 """

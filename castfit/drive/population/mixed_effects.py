@@ -28,11 +28,17 @@ from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.time_limit import StopRequested, guarded, with_deadline, without_deadline
 from castfit.drive.population.compiled import CompiledPopulation, compile_population
 from castfit.drive.population.distributed import build_cohort, default_integrator
-from castfit.drive.population.errors import EstimateErrors, compute_errors, no_errors
 from castfit.drive.population.laplace import LaplaceApproximation, MarginalLikelihood
 from castfit.drive.population.likelihoods import Cohort
 from castfit.drive.population.result import MixedEffectsResult
-from castfit.drive.population.search import PopulationOptimum, SearchIterate, minimise
+from castfit.drive.population.search import (
+    EstimateErrors,
+    PopulationOptimum,
+    SearchIterate,
+    compute_errors,
+    minimise,
+    no_errors,
+)
 from castfit.drive.population.spec import Population
 from castfit.drive.run.checkpoint import Checkpoint, describe_method, run_header
 from castfit.drive.run.loop import open_reporter

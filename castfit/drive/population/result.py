@@ -22,7 +22,7 @@ from castfit._support.status import InputError, Status, raise_if_mistakes, sugge
 from castfit._support.text_tables import TextTable, format_interval, format_to_error
 from castfit._support.views import views
 from castfit.drive.population.compiled import CompiledPopulation, compile_population
-from castfit.drive.population.errors import EstimateErrors
+from castfit.drive.population.search import EstimateErrors
 from castfit.drive.population.spec import Population
 from castfit.drive.run.run_result import RunResult
 from castfit.integrate import IntegratorOptions
