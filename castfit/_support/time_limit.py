@@ -1,4 +1,4 @@
-"""Time limit, Ctrl-C and SIGTERM, checked in every long computation.
+"""Time limit, Ctrl-C and SIGTERM, checked in every long computation, and the limit of memory.
 
 Long computations (integrations, building of functions, loops over them) lie below many signatures.  Instead of passing
 a deadline through all of them, they call `check_deadline` before each piece of work.  It raises `StopRequested` once
@@ -12,21 +12,28 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from functools import partial, wraps
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit._support.status import Status
+from castfit._support.status import InputError, Status
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_CHECKED_MEMORY_BYTES = 1e8  # Arrays of this size and more are compared with the available memory.
+# Files with the limit and the usage of a control group, in versions 2 and 1 of cgroups.
+_CGROUP_FILES = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
 _REPEATED_SIGNAL_SECONDS = 2.0  # time after a signal within which another one raises KeyboardInterrupt
 
 
@@ -187,3 +194,40 @@ def check_interrupt() -> None:
     """Raise `StopRequested` if a signal arrived, but not if only the time is over."""
     if is_interrupted():
         raise StopRequested(Status.INTERRUPTED)
+
+
+def available_memory() -> float:
+    """Return the available memory in bytes; inf if the system does not report it."""
+    limits = [np.inf]
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        limits.append(1024.0 * float(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
+            pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+            limits.append(limit - float(pages) * resource.getpagesize())
+    for limit_file, usage_file in _CGROUP_FILES:
+        with suppress(OSError, ValueError):  # "max" is no limit
+            limits.append(float(Path(limit_file).read_text()) - float(Path(usage_file).read_text()))
+            # The kernel frees cached files first.
+            lines = (Path(usage_file).parent / "memory.stat").read_text().splitlines()
+            limits[-1] += sum(float(line.split()[1]) for line in lines if line.startswith("inactive_file"))
+    return max(min(limits), 0.0)
+
+
+def format_memory(memory: float) -> str:
+    """Format an amount of memory in MB or GB."""
+    size, unit = (memory / 1e9, "GB") if memory >= 1e9 else (memory / 1e6, "MB")
+    return f"{size:.2g} {unit}" if size < 10.0 else f"{size:.0f} {unit}"
+
+
+def require_memory(where: str, n_numbers: float, remedy: str) -> None:
+    """Raise InputError if arrays with this number of entries exceed the available memory."""
+    size = 8.0 * n_numbers
+    limit = available_memory() if size > _CHECKED_MEMORY_BYTES else np.inf
+    if size > limit:
+        needed = f"at least {format_memory(size)} of memory are needed, but {format_memory(limit)} are available"
+        raise InputError(where, [f"{needed}; {remedy}"])

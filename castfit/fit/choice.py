@@ -31,11 +31,11 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arrays import Array, available_memory, format_memory
+from castfit._support.arrays import Array
 from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
 from castfit._support.status import Status
-from castfit._support.time_limit import StopRequested
+from castfit._support.time_limit import StopRequested, available_memory, format_memory
 from castfit.fit.methods import Solver, Transcription
 from castfit.integrate.options import SUNDIALS
 from castfit.model.model import Model

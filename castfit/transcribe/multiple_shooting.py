@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.arguments import is_one_of, shorten_repr
-from castfit._support.arrays import require_memory
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
+from castfit._support.time_limit import require_memory
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge
 from castfit.solve.staged import Linearization, MatchingProducts, StagedProblem

@@ -1,4 +1,4 @@
-"""Fits that need more memory than there is end in a sentence, before anything is allocated if that can be told."""
+"""Fits that need more memory than is available end in a sentence, before an allocation if its size is known."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit._support import arrays
+from castfit._support import time_limit
 from tests.builders import decay_problem, refused
 
 
 @pytest.mark.parametrize("method", [cf.Collocation(elements=50), cf.MultipleShooting(50)], ids=lambda m: m.label)
 def test_derivatives_beyond_the_available_memory_are_refused(method, monkeypatch):
-    monkeypatch.setattr(arrays, "_CHECKED_MEMORY_BYTES", 0.0)
-    monkeypatch.setattr(arrays, "available_memory", lambda: 1e3)
+    monkeypatch.setattr(time_limit, "_CHECKED_MEMORY_BYTES", 0.0)
+    monkeypatch.setattr(time_limit, "available_memory", lambda: 1e3)
     with refused("memory are needed, but 0.001 MB are available; use SingleShooting()"):
         cf.fit(decay_problem(), method)
     assert cf.fit(decay_problem(), "single").success
-    monkeypatch.setattr(arrays, "available_memory", lambda: 1e6)
+    monkeypatch.setattr(time_limit, "available_memory", lambda: 1e6)
     assert cf.fit(decay_problem(), method).success
 
 
@@ -29,10 +29,10 @@ def test_limits_of_control_groups_count_without_cached_files(tmp_path, monkeypat
     (tmp_path / "memory.current").write_text("900000\n")
     (tmp_path / "memory.stat").write_text("anon 300000\ninactive_file 400000\nactive_file 100000\n")
     files = str(tmp_path / "memory.max"), str(tmp_path / "memory.current")
-    monkeypatch.setattr(arrays, "_CGROUP_FILES", (files,))
-    assert arrays.available_memory() == 500000.0
+    monkeypatch.setattr(time_limit, "_CGROUP_FILES", (files,))
+    assert time_limit.available_memory() == 500000.0
     (tmp_path / "memory.max").write_text("max\n")
-    assert arrays.available_memory() > 1e6
+    assert time_limit.available_memory() > 1e6
 
 
 @pytest.mark.parametrize("raised", [MemoryError("no room"), RuntimeError("x.cpp:1: Map::init failed: std::bad_alloc")])

@@ -39,8 +39,8 @@ sys.modules.update(dict.fromkeys(MODULES))  # importing them raises ImportError
 
 def main() -> None:
     import castfit as cf
+    from castfit._support.time_limit import available_memory
     from castfit.cli import main as command
-    from castfit._support.arrays import available_memory
 
     problem = cf.problems.load("bellman").problem
     result = cf.fit(problem, "multiple")

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from castfit._support.arrays import Array, available_memory, format_memory
+from castfit._support.arrays import Array
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError
+from castfit._support.time_limit import available_memory, format_memory
 from castfit.drive.checkup.random_points import magnitudes_of, random_values
 from castfit.drive.checkup.stiffness import stiffness
 from castfit.fit.choice import CostFeatures, choose, predict_costs
