@@ -127,10 +127,8 @@ def quantity(name: str) -> Any:
     >>> guess = {"k1": 0.5, "k2": 0.5}
     >>> total = cf.quantity("a(0)") + cf.quantity("b(0)")
     >>> result = cf.fit(cf.Problem(model, experiment, parameters=guess, constraints=[total == 1]))
-    >>> round(result.parameters["a(0)"] + result.parameters["b(0)"], 9)
-    Traceback (most recent call last):
-        ...
-    builtins.KeyError: 'a(0)'
+    >>> round(result.initial_states["a(0)"] + result.initial_states["b(0)"], 9)
+    1.0
     """
     quantity_name = symbol_or_text_name(name)
     raise_if_mistakes(
