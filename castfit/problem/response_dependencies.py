@@ -50,7 +50,7 @@ def without_dependencies(posable: Posable) -> tuple[Posable, str]:
     digits = np.array([_last_digit(column) for column in np.concatenate(complete).T])
     Z = np.concatenate([(rows - rows.sum(axis=0) / max(len(rows), 1)) / digits for rows in complete])
     dof = len(Z) - sum(len(rows) > 0 for rows in complete)
-    is_plain = all(c.observed[j] is None or c.observed[j].is_weighted for c in problem.conditions for j in columns)
+    is_plain = all(o is None or o.is_weighted for c in problem.conditions for o in (c.observed[j] for j in columns))
     if dof <= len(joint) or not joint or not is_plain:
         return posable, ""
     _, sizes, Vt = np.linalg.svd(Z)

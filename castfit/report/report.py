@@ -14,6 +14,7 @@ from castfit import plots
 from castfit._support.arguments import read_mapping, shorten_repr
 from castfit._support.status import raise_if_mistakes
 from castfit._support.text_tables import TextTable
+from castfit._support.time_limit import interruptible
 from castfit.drive.model_comparison.selection_result import SelectionResult
 from castfit.drive.search.compare.result import ComparisonResult
 from castfit.drive.search.incremental.result import IncrementalResult
@@ -43,6 +44,7 @@ ReportedResult = (
 Reportable = ReportedResult | PathResult
 
 
+@interruptible
 def report(
     found: Reportable,
     path: str | Path,

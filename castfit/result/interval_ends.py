@@ -17,7 +17,7 @@ steps within their bounds.  If the number of simulations is limited, the derivat
 
 from __future__ import annotations
 
-import time
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,9 @@ import numpy as np
 import scipy
 
 from castfit._support.records import dataclass
+from castfit._support.status import Status
 from castfit._support.ties import stable_order
+from castfit._support.time_limit import StopRequested, with_deadline
 from castfit.result.covariance import MAX_WRITTEN_OUT_QUANTITIES, quantile, residuals
 from castfit.result.fisher_information import MIN_DIRECTION_WEIGHT, positive
 from castfit.result.identifiability import (
@@ -111,19 +113,19 @@ def interval_ends(result: Result, factor: float) -> IntervalEnds | None:
             for j in range(bound_indices.size)
         ]
     for case in cases:
-        C, fixed = covariance, np.zeros(n)
+        free_covariance, fixed = covariance, np.zeros(n)
         fixed[bound_indices] = widths * np.array([c or 0.0 for c in case])
         for h in bound_indices[[c is None for c in case]] if None in case else ():
-            direction = np.where(np.arange(n) == h, 1.0, 0.0) - C @ M[:, h]
-            C = C + np.outer(direction, direction) / max(
+            direction = np.where(np.arange(n) == h, 1.0, 0.0) - free_covariance @ M[:, h]
+            free_covariance = free_covariance + np.outer(direction, direction) / max(
                 M[h] @ direction, _SINGULAR_RTOL * M[h, h], np.finfo(float).tiny
             )
         slope = gradient + M @ fixed
-        centre = fixed - C @ slope
-        budget = factor**2 - (gradient + slope) @ fixed + slope @ C @ slope
-        reach = np.sqrt(max(budget, 0.0)) / positive(np.sqrt(np.diag(C)))
+        centre = fixed - free_covariance @ slope
+        budget = factor**2 - (gradient + slope) @ fixed + slope @ free_covariance @ slope
+        reach = np.sqrt(max(budget, 0.0)) / positive(np.sqrt(np.diag(free_covariance)))
         for side in range(2) if budget >= 0.0 else ():
-            steps = centre + (2 * side - 1) * reach[:, None] * C
+            steps = centre + (2 * side - 1) * reach[:, None] * free_covariance
             fraction = steps[:, bound_indices] / widths
             gain = (2 * side - 1) * (np.diag(steps) - values[:, side])
             is_better = ((fraction >= 0.0) & (fraction <= 1.0)).all(axis=1) & (gain > 0.0)
@@ -207,11 +209,12 @@ class _Simulation:
         """
         low, high = ends.natural(self.result, j)
         value, is_log = self.result.values[self.result.names[j]], self.result.log[j]
-        for point, natural in zip(ends.points[j], (high - abs(value), low + abs(value)), strict=True):
-            end = np.log(natural / value) if is_log and natural * value > 0.0 else natural - value
-            for fraction in (end / point[j], 0.5, 0.0) if point[j] else ():
-                if self.rise(np.where(np.arange(point.size) == j, end, fraction * point), j) <= self.threshold:
-                    return True
+        for side, natural in enumerate((high - abs(value), low + abs(value))):
+            point = ends.points[j, side]
+            end = float(np.log(max(natural / value, np.finfo(float).tiny)) if is_log else natural - value)
+            starts = [fraction * point for fraction in (end / point[j], 0.5, 0.0)] if point[j] else []
+            if any(self.rise(np.where(np.arange(s.size) == j, end, s), j) <= self.threshold for s in starts):
+                return True
         return False
 
 
@@ -230,32 +233,32 @@ def with_interval_checks(
     only_doubtful : whether to check only intervals that are wider than the value, or affected by active bounds
     staged : the problem of single shooting, if it exists
     """
-    limit, factor = time.perf_counter() + max_time, quantile(0.95, np.inf if result.absolute_sigma else result.dof)
+    factor = quantile(0.95, np.inf if result.absolute_sigma else result.dof)
     is_known = result.success and result.problem is not None and len(result.names) > 0 and np.isfinite(factor)
     ends = interval_ends(result, factor) if is_known else None
     if ends is None:
         return result
-    simulation = _Simulation(result, n_evaluations, factor, staged)
-    if not simulation.is_valid:
-        return result
     bound_indices = [j for j, name in enumerate(result.names) if name in result.active]
-    for j in bound_indices:
-        if simulation.n_left >= 2 and result.identifiability[result.names[j]].kind == AT_BOUND:
-            result = _with_flat_range(result, j, ends.covariance, simulation)
     values, checks = np.abs([*result.values.values()]), dict(result.interval_checks)
     half_widths = np.array([0.5 * float(np.diff(ends.natural(result, j))[0]) for j in range(values.size)])
     is_wide = ~(half_widths <= POOR_INTERVAL_FRACTION * values)
-    for j in stable_order(half_widths / positive(values), descending=True).tolist():
-        is_requested = is_wide[j] or bound_indices or not only_doubtful
-        if (
-            is_requested
-            and np.isfinite(ends.values[j]).all()
-            and simulation.n_left >= 2
-            and time.perf_counter() < limit
-        ):
-            is_good = all(simulation.agrees(point, j) for point in ends.points[j])
-            checks[result.names[j]] = CHECKED if is_good else APPROXIMATE
-            is_wide[j] |= not is_good and simulation.n_left >= 2 and simulation.is_wide(ends, j)
+    is_requested = np.isfinite(ends.values).all(axis=1) & (is_wide | bool(bound_indices) | (not only_doubtful))
+    try:
+        with with_deadline(max_time) if np.isfinite(max_time) else nullcontext():
+            simulation = _Simulation(result, n_evaluations, factor, staged)
+            if not simulation.is_valid:
+                return result
+            for j in bound_indices:
+                if simulation.n_left >= 2 and result.identifiability[result.names[j]].kind == AT_BOUND:
+                    result = _with_flat_range(result, j, ends.covariance, simulation)
+            for j in map(int, stable_order(half_widths / positive(values), descending=True)):
+                if is_requested[j] and simulation.n_left >= 2:
+                    is_good = all(simulation.agrees(point, j) for point in ends.points[j])
+                    checks[result.names[j]] = CHECKED if is_good else APPROXIMATE
+                    is_wide[j] |= not is_good and simulation.n_left >= 2 and simulation.is_wide(ends, j)
+    except StopRequested as stop:
+        if stop.status is Status.INTERRUPTED and np.isfinite(max_time):  # a fit returns its result
+            raise
     verdicts = list(result.identifiability.verdicts)
     for j, v in enumerate(verdicts):
         sentence = v.sentence.removesuffix(_APPROXIMATE_NOTE)
