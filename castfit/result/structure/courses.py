@@ -60,7 +60,7 @@ class Course:
     def from_condition(cls, problem: DrawnProblem, condition: Condition) -> Course:
         """Divide an experiment into pieces, in the order of its events at the guess."""
         schedule, start, end, instants = condition.schedule, condition.start, condition.end, condition.schedule.instants
-        natural = condition.link.natural(problem.graphs.problem.guess[condition.theta])
+        natural = problem.graphs.natural(condition)
         groups: dict[tuple[float, int], list[int]] = {(start, -1): []}
         for i in schedule.order(natural.e) if instants else []:
             time, is_moving = float(natural.e[instants[i].time]), instants[i].is_moving
@@ -90,7 +90,7 @@ class Course:
     @staticmethod
     def first_graph(graphs: ModelGraphs, condition: Condition) -> ModelGraph:
         """Return the model just after the start of an experiment."""
-        natural = condition.link.natural(graphs.problem.guess[condition.theta])
+        natural = graphs.natural(condition)
         u = np.array([float(v(condition.start)) for v in condition.inputs])
         duration = condition.end - condition.start
         return graphs.model_graph(condition.start, natural.a, condition.z_guess, natural.p, u, duration)

@@ -15,7 +15,7 @@ of values and derivatives.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from castfit.experiment.inputs import Input
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.problem.parameter_map import ParameterLink
+    from castfit.problem.parameter_map import NaturalValues, ParameterLink
 
 _MAX_TERMS = 10  # largest n_s
 _MAX_CHUNK = 64  # largest number of conditions that are computed together
@@ -103,14 +103,14 @@ class ModelGraphs:
         """Return the mask of the states that begin at zero where the equations or their derivatives are not finite."""
         is_singular = np.zeros(self.system.x.numel(), dtype=np.bool_)
         for condition in self.problem.conditions:
-            natural = condition.link.natural(self.problem.guess[condition.theta])
+            natural = self.natural(condition)
             p = np.where(np.isfinite(natural.p), natural.p, 1.0)
             z, u = condition.z_guess, np.array([float(v(condition.start)) for v in condition.inputs])
             function: Any = self.model_graph(
                 condition.start, natural.a, z, p, u, condition.end - condition.start
             ).function
             x, t = np.where(is_singular, 1.0, natural.a), condition.start + _GENERIC_TIME
-            zeros = np.flatnonzero(x == 0.0)
+            zeros = np.flatnonzero((x == 0.0) & condition.link.is_initial_fixed)
             if zeros.size and not np.isfinite(function(t, x, z, p, u).full()).all():
                 x[zeros] = 1.0
                 for j in zeros:
@@ -118,6 +118,13 @@ class ModelGraphs:
                     is_singular[j] = not np.isfinite(function(t, x, z, p, u).full()).all()
                     x[j] = float(is_singular[j])
         return is_singular
+
+    def natural(self, condition: Condition) -> NaturalValues:
+        """Return parameters, starts and event times at the guess; without branches, no steady state is computed."""
+        link = condition.link
+        if not self._branches.operations:
+            link = replace(link, parts=tuple(part for part in link.parts if isinstance(part, MappedExpressions)))
+        return link.natural(self.problem.guess[condition.theta])
 
     def model_graph(self, t: float, x: Array, z: Array, p: Array, u: Array, duration: float) -> ModelGraph:
         """Return the graph in the branches that hold just after a point."""
@@ -215,7 +222,7 @@ class DrawnProblem:
         if part is None:
             rows, n, graph = slice(n_x, n_x + n_z), n_z, Course.first_graph(self.graphs, condition)
         else:
-            x = condition.link.natural(problem.guess[condition.theta]).a
+            x = self.graphs.natural(condition).a
             p = part.inner.natural(problem.to_natural(problem.guess)[condition.theta]).p
             rows, n, solver = slice(0, n_x + n_z), n_x + n_z, part.solver
             graph = self.graphs.differentiated(self.graphs.settling, solver.time, x, solver.z_guess, p, solver.u)
