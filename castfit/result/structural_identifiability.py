@@ -45,7 +45,7 @@ from castfit.result.structure.finite_field import (
 )
 from castfit.result.structure.power_series import Draws, NotCoveredError
 
-_MAX_DRAWS = 30  # Draws for one prime at most; a zero denominator needs another draw.
+_MAX_DRAWS = 100  # Draws for one prime at most; a zero denominator needs another draw.
 _MAX_TERMS = 6  # Terms in the description of a combination.
 _MAX_SENTENCES = 5  # Combinations in a sentence.
 _MAX_WEIGHT = 6  # Largest integer weight or power in a combination that is named.

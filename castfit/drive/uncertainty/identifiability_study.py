@@ -135,7 +135,7 @@ class IdentifiabilityStudy(TabularReport):
         return TextTable.from_items(
             self.sensitivity,
             ("", lambda n: n),
-            (">moves data by", lambda n: f"{self.sensitivity[n]:.3g} sigma"),
+            (">moves data by", lambda n: f"{self.sensitivity[n]:.3g} sigma" if self.information.any() else "-"),
             (">gain if others known", lambda n: f"{gain(n)} times" if gain(n) != "-" else "-"),
             ("verdict", lambda n: self.remarks[n]),
         )
@@ -149,7 +149,11 @@ class IdentifiabilityStudy(TabularReport):
         """Messages that supplement the table and explain the verdicts."""
         messages = [self.message] * bool(self.message) + [self.structure.sentence]
         other_names = [n for n in self.names if n not in self.subset and self._needs_advice(n)]
-        if other_names:
+        if not self.information.any():
+            messages.append(
+                "No sensitivities: the model could not be integrated at this point, or its outputs do not change."
+            )
+        elif other_names:
             count_text = f"{len(self.subset)} of {len(self.names)}"
             measure_hint = "" if any(self.kinds[n] == STRUCTURAL for n in other_names) else ", or measure more"
             messages.append(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ class RedrawError(ArithmeticError):
     """A draw of residues at which a denominator is zero, or a number has no square root."""
 
 
-@cache
+@lru_cache(maxsize=65536)
 def to_residue(number: float, p: int) -> int:
     """Return the fraction that the shortest decimal form of a number means, modulo p."""
     fraction = Fraction(repr(float(number))) if math.isfinite(number) else Fraction(0)
