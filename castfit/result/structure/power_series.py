@@ -119,34 +119,22 @@ def _exp(a: ca.SX, factor: float = 1.0) -> ca.SX:
 
 
 def without_logarithm(output: ca.SX) -> ca.SX:
-    """Return an output, or, if it is the logarithm of something times and plus constants, the exponential of it.
+    """Return an output, or its exponential to some power, if it is a logarithm times a number plus other terms.
 
     Both tell the same.  The logarithm itself is singular where its argument is zero, as at many starts.
     """
-    a, factor = output, 1.0
-    while a.n_dep():
-        operands = [a.dep(i) for i in range(a.n_dep())]
-        if a.op() == ca.OP_LOG:
-            return _exp(output, 1.0 / factor)
-        constants = [b for b in operands if b.is_constant()]
-        if a.op() == ca.OP_MUL and constants:
-            factor *= float(constants[0])
-        elif a.op() == ca.OP_DIV and operands[1].is_constant():
-            factor /= float(operands[1])
-        elif a.op() not in (ca.OP_ADD, ca.OP_SUB, ca.OP_NEG):
-            return output
-        a = next((b for b in operands if not b.is_constant() and ca.symvar(b) and _holds_logarithm(b)), ca.SX(0))
+    logarithms: list[ca.SX] = []
+
+    def collect(_: int, __: Sequence[ca.SX]) -> ca.SX:
+        logarithms.append(ca.SX.sym("logarithm"))
+        return logarithms[-1]
+
+    (column,) = rewrite_operations([output], (ca.OP_LOG,), collect)
+    for symbol in logarithms:
+        slope = ca.simplify(ca.jacobian(column, symbol))
+        if slope.is_constant() and float(slope):
+            return _exp(output, 1.0 / float(slope))
     return output
-
-
-def _holds_logarithm(a: ca.SX) -> bool:
-    return bool(a.n_dep()) and (
-        a.op() == ca.OP_LOG
-        or (
-            a.op() in (ca.OP_ADD, ca.OP_SUB, ca.OP_NEG, ca.OP_MUL, ca.OP_DIV)
-            and any(_holds_logarithm(a.dep(i)) for i in range(a.n_dep()))
-        )
-    )
 
 
 def convolve(x: Residues, y: Residues, p: int) -> Residues:
