@@ -122,14 +122,13 @@ def structure(
             raise NotCoveredError("the rank differs between random points")
         obstacle = next((a.obstacle for a in best if a.obstacle), "")
         if obstacle:
-            raise NotCoveredError(
-                f"{obstacle}; without it, {join_limited(_undetermined(best[0], names))} would not be determined"
-            )
+            undetermined = [names[int(j)] for j in np.flatnonzero(best[0].D.any(axis=0))]
+            raise NotCoveredError(f"{obstacle}; without it, {join_limited(undetermined)} would not be determined")
     except NotCoveredError as error:
         sentence = f"Structural identifiability: not known, because exact arithmetic does not cover {error}."
         return StructuralRank(names, -1, (), np.nan, 0, sentence)
     orders, rank = max(a.orders for a in best), len(names) - fewest
-    chance = len(names) * (2 * orders + 1) * graphs.depth / PRIMES[-1]
+    chance = len(names) * (2 * orders + 1) * max(graphs.depth, 1) / PRIMES[-1]
     probability = min(1.0, chance ** len(best)) if fewest else 0.0
     combinations = tuple(_combination(names, best, group) for group in _groups(best[0].D))
     details = [f"exact rank {rank} of {len(names)}", "locally, for almost all values", *graphs.assumptions]
@@ -172,10 +171,6 @@ def _answer(graphs: ModelGraphs, p: int, rng: np.random.Generator, examined: Ind
         D, _ = reduce_rows(drawn_problem.basis[examined].T, p)
         return _Answer(D, drawn_problem.unknowns[examined], p, drawn_problem.orders, obstacle)
     raise NotCoveredError("a denominator, logarithm or root that is zero at the start")
-
-
-def _undetermined(answer: _Answer, names: Sequence[str]) -> list[str]:
-    return [names[int(j)] for j in np.flatnonzero(answer.D.any(axis=0))]
 
 
 def _groups(D: Residues) -> list[Index]:

@@ -283,7 +283,7 @@ CASES: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "exponential of a sum": (({X: -ca.exp(A + B) * X}, ["x"], {}, ONE), "only a + b enters"),
     "power as exponential": (
-        ({X: -ca.exp(A * ca.log(B)) * X + B**A * V}, ["x"], {}, ONE),
+        ({X: -ca.exp(A * ca.log(B)) * X + V * ca.power(B, A)}, ["x"], {}, ONE),
         "b and a are identifiable only in combination",
     ),
     "two ways to write Hill's law": (({X: -V * (X / K) ** N / (1 + X**N / K**N)}, ["x"], {}, ONE), ""),
@@ -375,7 +375,8 @@ CASES: dict[str, tuple[tuple[Any, ...], str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_structure_of_small_models_agrees_with_closed_forms(name: str) -> None:
     arguments, expected = CASES[name]
-    *positional, model = arguments if len(arguments) == 5 else (*arguments, {})
+    positional: Any = arguments[:4]
+    model: dict[str, Any] = arguments[4] if len(arguments) == 5 else {}
     result = rank_of(problem_of(*positional, **model))
     assert "; ".join(c.sentence for c in result.combinations) == expected
     assert result.identifiable == (not expected)
@@ -478,6 +479,7 @@ def test_no_verdict_on_structure_depends_on_noise() -> None:
         result = cf.fit(
             cf.Problem(model, cf.Experiment({"x": exact + noise}, time=times, sigma=0.03), parameters=guesses)
         )
+        assert isinstance(result, cf.Result)
         study = cf.identifiability(result, rng=seed)
         assert study.structure.identifiable
         assert not any(kind.startswith("structurally") for kind in study.kinds.values())
