@@ -1,8 +1,9 @@
 """Exact designs: integer numbers of measurements, from weights, by rounding, filling and exchange.
 
 Weights of a relaxed design at neighbouring times are merged and rounded efficiently (Pukelsheim and Rieder 1992).
-Measurements are added while the budget lasts, and one measurement is exchanged for another (Fedorov 1972).  Only the
+Measurements are added while the budget lasts, and some measurements are exchanged for others (Fedorov 1972).  Only the
 exchanges with the largest sensitivities are evaluated.  The bound of the relaxed design holds for exact designs, too.
+Repeats are added and exchanged in blocks, one at a time at the end, so that the work hardly grows with the budget.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _MAX_TRIAL_MATRICES = 2000  # number of matrices up to which all candidates are 
 _SMOOTHING_FRACTION = 0.05  # fraction of the criterion by which E is smoothed to rank candidates
 _MIN_WEIGHT_FRACTION = 1e-4  # fraction of the largest weight below which a weight counts as zero
 _MAX_SWEEPS = 200  # sweeps of exchanges
+_COUNT_FRACTION, _ROOM_FRACTION = 1 / 64, 1 / 8  # repeats added at once, by those so far and by those that still fit
 _SMALL_DESIGN_COUNT = 30  # measurements up to which pairs are exchanged if costs differ; size of random starts
+_ROUNDING_SCALE = 1e-5  # scale of gains, relative to values, whose ties (1e-9) are rounding errors
 _RIDGE_FRACTION = 1e-7  # fraction of the mean information of a candidate that is added to incomplete designs
 _MIN_IMPROVEMENT = 1e-10  # decrease of a variance (relative) or of its logarithm that counts as an improvement
 
@@ -103,15 +106,17 @@ def optimize_counts(
     search = _Exchange(goal, pool, positions)
     weights = merge_adjacent_weights(w, positions)
     best = search.improve_design(search.fill_budget(search.round_weights(weights)), stop)
+    if not np.isfinite(search.value(best)):  # the weights of a method that was stopped may be of no use
+        best = search.fill_budget(np.zeros_like(w))
     for k in range(starts):
         if stop():
             break
         # From near the weights, and from anywhere: with few measurements the best may be far from them.
         random_weights = weights * rng.exponential(size=w.size)
         start = (
-            search.fill_budget(search.round_weights(random_weights * weights.sum() / random_weights.sum()))
+            search.fill_budget(search.round_weights(random_weights * weights.sum() / random_weights.sum()), stop)
             if k % 2
-            else search.draw_design(rng)
+            else search.draw_design(rng, stop)
         )
         new_counts = search.improve_design(start, stop)
         if search.is_better(search.value(new_counts), search.value(best)):
@@ -151,7 +156,7 @@ class _Exchange:
                 counts = trial
         return counts
 
-    def draw_design(self, rng: np.random.Generator) -> Array:
+    def draw_design(self, rng: np.random.Generator, stop: Callable[[], bool]) -> Array:
         """Draw a random design until the budget is used up or the random size is reached, then fill it."""
         counts = np.zeros(self.pool.count)
         for _ in range(_SMALL_DESIGN_COUNT):
@@ -159,7 +164,14 @@ class _Exchange:
             if not indices.size:
                 break
             counts[rng.choice(indices)] += 1.0
-        return self.fill_budget(counts)
+        spent, is_used = self.pool.A @ counts, counts > 0.0
+        if is_used.any() and not self.positions.spacing.any():
+            ratios = (np.append(self.pool.b, self.pool.u[is_used]) - np.append(spent, counts[is_used])) / np.maximum(
+                np.append(spent, counts[is_used]), 1e-300
+            )
+            factor = np.floor(_ROOM_FRACTION * ratios.min())
+            counts = counts * (factor if 1.0 < factor < np.inf else 1.0)
+        return self.fill_budget(counts, stop)
 
     def _can_add(self, counts: Array) -> Mask:
         """Return a mask of the candidates of which one more can be bought."""
@@ -169,6 +181,15 @@ class _Exchange:
         if self.positions.spacing.any():
             is_possible &= ~self.positions.find_too_near(np.flatnonzero(counts))
         return is_possible
+
+    def _count_room(self, counts: Array, i: int) -> float:
+        """Return how many more of candidate i can be bought."""
+        pool = self.pool
+        if self.positions.spacing[i] > 0.0:
+            return 1.0
+        remaining, cost = pool.b - pool.A @ counts, pool.A[:, i]
+        numbers = (remaining[cost > 0.0] * (1 + 1e-9) + 1e-12) / cost[cost > 0.0]
+        return float(np.floor(min(numbers.min(initial=np.inf), pool.u[i] - counts[i] + 1e-9)))
 
     def _rank_entering(self, counts: Array) -> tuple[Index, Array]:
         """Return the candidates that may enter with the largest sensitivities, and the criterion with each."""
@@ -193,47 +214,82 @@ class _Exchange:
         diagonals = np.einsum("sNki,sNki->si", self.pool.J, self.pool.J) / self.pool.count
         return _RIDGE_FRACTION * np.array([np.diag(d) for d in np.where(diagonals > 0.0, diagonals, 1.0)])
 
-    def fill_budget(self, counts: Array) -> Array:
+    def fill_budget(self, counts: Array, stop: Callable[[], bool] = bool) -> Array:
         """Add the best measurement repeatedly, as long as one fits and improves the criterion."""
-        while True:
+        while not stop():
             indices, values = self._rank_entering(counts)
-            current_value = float(
-                self.goal.values(self.pool.information(counts) + self._ridge) + self.pool.price @ counts
-            )
+            current_value = self._ridged_value(counts)
             if not indices.size or not self.is_better(float(values.min()), current_value):
                 return counts
-            counts = counts.copy()
-            counts[indices[first_argmin(values)]] += 1.0
+            i = _select_entering(indices, values)
+            repeats = np.floor(min(_COUNT_FRACTION * counts.sum(), _ROOM_FRACTION * self._count_room(counts, i)))
+            value = self._ridged_value(_with_more(counts, i, repeats)) if repeats > 1.0 else -np.inf
+            while repeats > 1.0:  # prices may make fewer repeats better
+                half = np.floor(0.5 * repeats)
+                half_value = self._ridged_value(_with_more(counts, i, half))
+                if value < half_value:
+                    break
+                repeats, value = half, half_value
+            counts = _with_more(counts, i, max(repeats, 1.0))
+        return counts
+
+    def _ridged_value(self, counts: Array) -> float:
+        """Return the criterion with a little more information, finite also for a singular design."""
+        return float(self.goal.values(self.pool.information(counts) + self._ridge) + self.pool.price @ counts)
 
     def improve_design(self, counts: Array, stop: Callable[[], bool]) -> Array:
-        """Exchange measurements until no exchange improves the criterion."""
-        value = self.value(counts)
+        """Exchange measurements, ever smaller blocks of repeats, until no exchange improves the criterion."""
+        value, block = self.value(counts), max(np.floor(_COUNT_FRACTION * counts.sum()), 1.0)
         A = self.pool.A
         has_unequal_costs = bool(A.size and np.ptp(A, axis=1).any())
         for _ in range(_MAX_SWEEPS):
-            exchange = self._find_best_exchange(counts, value, [(j,) for j in np.flatnonzero(counts)])
+            exchange = self._find_best_exchange(counts, value, [(j,) for j in np.flatnonzero(counts)], block, stop)
             if (
                 exchange is None and has_unequal_costs and counts.sum() <= _SMALL_DESIGN_COUNT
             ):  # one expensive measurement for two cheap ones
-                exchange = self._find_best_exchange(counts, value, list(combinations(np.flatnonzero(counts), 2)))
-            if exchange is None or stop():
+                pairs = list(combinations(np.flatnonzero(counts), 2))
+                exchange = self._find_best_exchange(counts, value, pairs, block, stop)
+            if (exchange is None and block == 1.0) or stop():
                 break
-            counts, value = exchange
+            block = block if exchange else max(np.floor(0.5 * block), 1.0)
+            counts, value = exchange or (counts, value)
         return counts
 
     def _find_best_exchange(
-        self, counts: Array, value: float, leaving: Sequence[tuple[Any, ...]]
+        self, counts: Array, value: float, leaving: Sequence[tuple[Any, ...]], block: float, stop: Callable[[], bool]
     ) -> tuple[Array, float] | None:
-        """Return the best design after exchanging leaving measurements, with its value; None if none is better."""
+        """Return the best design after exchanging leaving measurements, with its value; None if none is better.
+
+        Up to `block` repeats leave together.
+        """
         best: tuple[Array, float] | None = None
         for group in leaving:
+            if stop():
+                break
             trial = counts.copy()
-            trial[list(group)] -= 1.0
+            trial[list(group)] -= np.minimum(trial[list(group)], block)
             indices, values = self._rank_entering(trial)
             trials = [trial] if self.pool.price.any() else []  # a measurement may leave without a successor
-            trials += [trial + (np.arange(trial.size) == indices[first_argmin(values)])] if indices.size else []
-            for trial in map(self.fill_budget, trials):
+            if indices.size:
+                i = _select_entering(indices, values)
+                trials.append(_with_more(trial, i, min(self._count_room(trial, i), block)))
+            for trial in (self.fill_budget(t, stop) for t in trials):
                 trial_value, best_value = self.value(trial), value if best is None else best[1]
                 if self.is_better(trial_value, best_value):
                     best = trial, trial_value
         return best
+
+
+def _with_more(counts: Array, i: int, repeats: float) -> Array:
+    """Return counts with more repeats of candidate i."""
+    return counts + repeats * (np.arange(counts.size) == i)
+
+
+def _select_entering(indices: Index, values: Array) -> int:
+    """Return the index with the lowest value; of values that differ by no more than rounding, the first one.
+
+    Gains are compared, since those of one in a billion repeats are small parts of the values.
+    """
+    highest = float(np.max(values[np.isfinite(values)], initial=-np.inf))
+    gains = values - highest if np.isfinite(highest) else values
+    return int(indices[first_argmin(gains, _ROUNDING_SCALE * abs(highest) if np.isfinite(highest) else 0.0)])

@@ -13,6 +13,7 @@ from castfit.drive.design.knowledge import DesignInformation
 from castfit.drive.design.purchases import CandidateSelection
 
 EQUIDISTANT, RATIOS, PRESENT = "equidistant times", "times in equal ratios", "the present times"
+_MAX_PLACES = 1000  # times of a simple schedule; more measurements are repeats of these
 
 
 def find_simple_places(
@@ -55,12 +56,13 @@ def build_simple_designs(
         n = total // lines.size + (i < total % lines.size)
         present = information.measured_times(k, int(selection.output[indices[0]]))
         tells = bool(selection.pool.J[:, indices[0]].any())
+        repeats = np.diff(np.linspace(0.0, n, min(n, _MAX_PLACES) + 1).round())
         places = find_simple_places(
-            selection.positions.time[indices], n, information.condition(k).start, present, tells=tells
+            selection.positions.time[indices], repeats.size, information.condition(k).start, present, tells=tells
         )
         designs = {name: designs.get(name, np.zeros_like(counts)) for name in places if not i or name in designs}
         for name, simple_counts in designs.items():
-            np.add.at(simple_counts, indices[places[name]], 1.0)
+            np.add.at(simple_counts, indices[places[name]], repeats)
     return {
         name: simple_counts for name, simple_counts in designs.items() if total and selection.pool.fits(simple_counts)
     }
