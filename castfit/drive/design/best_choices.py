@@ -283,7 +283,7 @@ class ChoiceSearch:
         )
 
     def search_locally(
-        self, z: Array, counts: Array | None, stop: Callable[[], bool], tolerance: float = _SEARCH_FTOL
+        self, z: Array, counts: Array | None, stop: Callable[[], object], tolerance: float = _SEARCH_FTOL
     ) -> End:
         """Return the best feasible point of a local search from z, with its value; infinite if there is none."""
         best: list[Any] = [np.inf, z]
@@ -395,7 +395,7 @@ def optimize_choices(
     optimize_samples: Callable[[DesignInformation, CandidateSelection], Design],
     starts: int,
     rng: np.random.Generator,
-    stop: Callable[[], bool],
+    stop: Callable[[], object],
 ) -> Design:
     """Return the design of samples at the best choices; an exact design repeats the search at its counts.
 
@@ -424,12 +424,14 @@ def optimize_choices(
         f"{sum(excess <= _SAME_OPTIMUM_TOLERANCE for excess in excesses) or 'none'} of which reached this value of "
         "the criterion"
     )
+    with without_deadline():
+        path_remarks = _check_path_constraints(best_design.information, search)
     remark = f"Best design of {len(excesses)} starting points, {hits_text}; a better one may exist."
     choices_by_label = {information.labels[k]: chosen_values(candidates[k], search.numbers(z)) for k in search.graphs}
     return replace(
         best_design,
         chosen=choices_by_label,
-        remarks=(*best_design.remarks, remark, *_check_path_constraints(best_design.information, search)),
+        remarks=(*best_design.remarks, remark, *path_remarks),
     )
 
 
@@ -439,7 +441,7 @@ class VerifiedChoiceSearch:
 
     search: ChoiceSearch
     integrate_at: Callable[[Array], tuple[DesignInformation, CandidateSelection]]
-    stop: Callable[[], bool]
+    stop: Callable[[], object]
 
     def search_locally(self, z: Array, tolerance: float = _SEARCH_GRAPH_RTOL, below: float = np.inf) -> End:
         """Search from z. Repeat with twice the steps until these confirm the end, if its value is below `below`."""
@@ -462,7 +464,7 @@ class VerifiedChoiceSearch:
 
     def improve_optimum(self, end: End, rng: np.random.Generator) -> End:
         """Improve a local optimum by local searches from points beside it, as long as the value decreases."""
-        for _ in range(_MAX_REPETITIONS):
+        for _ in range(0 if self.stop() else _MAX_REPETITIONS):
             neighbours = sorted(
                 (self.search.value(y, sloped=False)[0], i, y)
                 for i, y in enumerate(self.search.build_neighbours(end[1], rng))

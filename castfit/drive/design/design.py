@@ -27,7 +27,7 @@ from castfit._support.arrays import Array, Index, Mask
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
 from castfit._support.reprs import join_limited
-from castfit._support.status import InputError, raise_if_mistakes, suggest
+from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
 from castfit._support.time_limit import StopRequested, guarded, with_deadline
 from castfit.drive.design.best_choices import ChoiceSearch, optimize_choices, read_choice_constraints
 from castfit.drive.design.candidate import Candidate
@@ -49,6 +49,7 @@ from castfit.drive.design.simple_schedules import EQUIDISTANT, build_simple_desi
 from castfit.drive.design.times_between import shift_times
 from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.spec import Population
+from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.profile.predictions import OutputAt
 
 DEFAULT_STARTS = 20  # starting points of a search over choices
@@ -253,8 +254,8 @@ def design(
     generator = np.random.default_rng(rng)
     with with_deadline(max_time) as watch:
 
-        def stop() -> bool:
-            return watch.cause is not None
+        def stop() -> Status | None:
+            return watch.cause
 
         def optimize_samples(information: DesignInformation, selection: CandidateSelection) -> Design:
             assert information_criterion is not None
@@ -330,8 +331,13 @@ def _design_against_rivals(
         remark += f" (equidistant: {result.simple[EQUIDISTANT][1]:.4g})"
     return _build_proposal(
         information, selection, result.goal, result.relaxed, counts, value=-result.value, simple=simple,
-        remarks=[f"{remark}."], exact=exact, criterion="T",
+        remarks=[f"{remark}.", *_stop_remarks(stop())], exact=exact, criterion="T",
     )  # fmt: skip
+
+
+def _stop_remarks(cause: Status | None) -> list[str]:
+    """Return a remark on the cause that ended the search early, if there is one."""
+    return [f"{STOPS[cause].removesuffix('.')}; this is the best design so far."] if cause else []
 
 
 def _drop_unused(weights: Array, selection: CandidateSelection) -> Array:
@@ -435,7 +441,7 @@ def _optimize_samples(
             name: (simple_counts, goal.efficiency(evaluate_goal(simple_counts), bound))
             for name, simple_counts in simple.items()
         },
-        remarks=["The time limit was reached; this is the best design so far."] if stop() else [],
+        remarks=_stop_remarks(stop()),
     )
 
 

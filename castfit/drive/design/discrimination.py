@@ -289,7 +289,7 @@ def optimize_discrimination(
     *,
     exact: bool,
     rng: np.random.Generator,
-    stop: Callable[[], bool],
+    stop: Callable[[], object],
 ) -> DiscriminatingDesign:
     """Choose the design that maximises the misfit of the nearest rival."""
     rivals = [_build_rival(information, selection, rival, rng) for rival in criterion.rivals]

@@ -100,14 +100,14 @@ def optimize_counts(
     *,
     starts: int = 6,
     rng: np.random.Generator,
-    stop: Callable[[], bool] = bool,
+    stop: Callable[[], object] = bool,
 ) -> Array:
     """Return integer counts (N,) near weights w (N,) of the relaxed design, the best of several starts."""
     search = _Exchange(goal, pool, positions)
     weights = merge_adjacent_weights(w, positions)
     best = search.improve_design(search.fill_budget(search.round_weights(weights)), stop)
-    if not np.isfinite(search.value(best)):  # the weights of a method that was stopped may be of no use
-        best = search.fill_budget(np.zeros_like(w))
+    if stop() or not np.isfinite(search.value(best)):  # the weights of a method that was stopped may be of no use
+        best = min(best, search.fill_greedily(), key=search.value)
     for k in range(starts):
         if stop():
             break
@@ -156,7 +156,7 @@ class _Exchange:
                 counts = trial
         return counts
 
-    def draw_design(self, rng: np.random.Generator, stop: Callable[[], bool]) -> Array:
+    def draw_design(self, rng: np.random.Generator, stop: Callable[[], object]) -> Array:
         """Draw a random design until the budget is used up or the random size is reached, then fill it."""
         counts = np.zeros(self.pool.count)
         for _ in range(_SMALL_DESIGN_COUNT):
@@ -164,14 +164,7 @@ class _Exchange:
             if not indices.size:
                 break
             counts[rng.choice(indices)] += 1.0
-        spent, is_used = self.pool.A @ counts, counts > 0.0
-        if is_used.any() and not self.positions.spacing.any():
-            ratios = (np.append(self.pool.b, self.pool.u[is_used]) - np.append(spent, counts[is_used])) / np.maximum(
-                np.append(spent, counts[is_used]), 1e-300
-            )
-            factor = np.floor(_ROOM_FRACTION * ratios.min())
-            counts = counts * (factor if 1.0 < factor < np.inf else 1.0)
-        return self.fill_budget(counts, stop)
+        return self.fill_budget(self._scale_up(counts), stop)
 
     def _can_add(self, counts: Array) -> Mask:
         """Return a mask of the candidates of which one more can be bought."""
@@ -181,6 +174,23 @@ class _Exchange:
         if self.positions.spacing.any():
             is_possible &= ~self.positions.find_too_near(np.flatnonzero(counts))
         return is_possible
+
+    def fill_greedily(self) -> Array:
+        """Return a design of the best measurements, each given those before it; repeats of them, if there are many."""
+        return self.fill_budget(
+            self._scale_up(self.fill_budget(np.zeros(self.pool.count), max_count=_SMALL_DESIGN_COUNT))
+        )
+
+    def _scale_up(self, counts: Array) -> Array:
+        """Return a multiple of the counts if the budget is many times as large."""
+        spent, is_used = self.pool.A @ counts, counts > 0.0
+        if not is_used.any() or self.positions.spacing.any():
+            return counts
+        ratios = (np.append(self.pool.b, self.pool.u[is_used]) - np.append(spent, counts[is_used])) / np.maximum(
+            np.append(spent, counts[is_used]), 1e-300
+        )
+        factor = np.floor(_ROOM_FRACTION * ratios.min())
+        return counts * (factor if 1.0 < factor < np.inf else 1.0)
 
     def _count_room(self, counts: Array, i: int) -> float:
         """Return how many more of candidate i can be bought."""
@@ -214,9 +224,9 @@ class _Exchange:
         diagonals = np.einsum("sNki,sNki->si", self.pool.J, self.pool.J) / self.pool.count
         return _RIDGE_FRACTION * np.array([np.diag(d) for d in np.where(diagonals > 0.0, diagonals, 1.0)])
 
-    def fill_budget(self, counts: Array, stop: Callable[[], bool] = bool) -> Array:
+    def fill_budget(self, counts: Array, stop: Callable[[], object] = bool, *, max_count: float = np.inf) -> Array:
         """Add the best measurement repeatedly, as long as one fits and improves the criterion."""
-        while not stop():
+        while counts.sum() < max_count and not stop():
             indices, values = self._rank_entering(counts)
             current_value = self._ridged_value(counts)
             if not indices.size or not self.is_better(float(values.min()), current_value):
@@ -237,7 +247,7 @@ class _Exchange:
         """Return the criterion with a little more information, finite also for a singular design."""
         return float(self.goal.values(self.pool.information(counts) + self._ridge) + self.pool.price @ counts)
 
-    def improve_design(self, counts: Array, stop: Callable[[], bool]) -> Array:
+    def improve_design(self, counts: Array, stop: Callable[[], object]) -> Array:
         """Exchange measurements, ever smaller blocks of repeats, until no exchange improves the criterion."""
         value, block = self.value(counts), max(np.floor(_COUNT_FRACTION * counts.sum()), 1.0)
         A = self.pool.A
@@ -256,7 +266,7 @@ class _Exchange:
         return counts
 
     def _find_best_exchange(
-        self, counts: Array, value: float, leaving: Sequence[tuple[Any, ...]], block: float, stop: Callable[[], bool]
+        self, counts: Array, value: float, leaving: Sequence[tuple[Any, ...]], block: float, stop: Callable[[], object]
     ) -> tuple[Array, float] | None:
         """Return the best design after exchanging leaving measurements, with its value; None if none is better.
 

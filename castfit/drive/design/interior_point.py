@@ -228,7 +228,7 @@ def optimize_weights(
     pool: CandidatePool,
     tolerance: float = 1e-8,
     start: Array | None = None,
-    stop: Callable[[], bool] = bool,
+    stop: Callable[[], object] = bool,
 ) -> RelaxedDesign | None:
     """Minimise the goal over weights. Return None if the information of all candidates together is singular.
 
@@ -283,7 +283,7 @@ def _add_cost_budget(goal: DesignGoal, pool: CandidatePool) -> CandidatePool:
 
 
 def _run_interior_point(
-    goal: DesignGoal, pool: CandidatePool, tolerance: float, start: Array | None, stop: Callable[[], bool]
+    goal: DesignGoal, pool: CandidatePool, tolerance: float, start: Array | None, stop: Callable[[], object]
 ) -> RelaxedDesign | None:
     """Run the primal-dual interior point method."""
     A, b, N = pool.A, pool.b, pool.count

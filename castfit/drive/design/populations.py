@@ -467,7 +467,7 @@ class _ScheduleCatalog:
                 return tuple(trial.tolist())
         return None
 
-    def improve_schedule(self, g: int, start: tuple[int, ...], G: Array, stop: Callable[[], bool]) -> tuple[int, ...]:
+    def improve_schedule(self, g: int, start: tuple[int, ...], G: Array, stop: Callable[[], object]) -> tuple[int, ...]:
         """Exchange one time for another as long as tr(G F) grows."""
         schedule, value = start, float(np.sum(G * self.compute_informations(g, [start])[0]))
         while not stop():
@@ -490,7 +490,7 @@ def select_schedules(
     goal: DesignGoal,
     order: Index,
     rng: np.random.Generator,
-    stop: Callable[[], bool],
+    stop: Callable[[], object],
 ) -> tuple[PopulationDesignInformation, CandidateSelection]:
     """Build schedules by enumeration or column generation. Return them as candidates, with their purchases."""
     free_groups = [int(k) for k in selection.candidate]  # groups that are not fixed

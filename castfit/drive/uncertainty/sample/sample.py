@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -29,7 +30,14 @@ from castfit._support.arguments import is_count, is_one_of, option_mistakes, rng
 from castfit._support.arrays import Array
 from castfit._support.process_pool import lost_task_status
 from castfit._support.status import InputError, Status, raise_if_mistakes
-from castfit._support.time_limit import guarded
+from castfit._support.time_limit import (
+    StopRequested,
+    check_deadline,
+    guarded,
+    stop_cause,
+    with_deadline,
+    without_deadline,
+)
 from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
@@ -245,13 +253,18 @@ def _chain(
 ) -> WalkerEnsemble | None:
     """Advance the walkers of one chain from a state, or start them; return None if no time is left.
 
-    The walkers make at least one step, and stop after `seconds`.
+    The walkers make at least one step if there is time, and stop after `seconds`.
     """
-    emcee: Any = import_module("emcee")
-    compiled_problem, result, walkers = unpickle_job(job)
     if deadline <= time.time():
         return None
-    deadline = min(deadline, time.time() + seconds)
+    with with_deadline(deadline - time.time()), suppress(StopRequested):
+        return _advance_chain(unpickle_job(job), index, seed, state, steps, min(deadline, time.time() + seconds))
+    return None
+
+
+def _advance_chain(parts: _Parts, index: int, seed: int, state: Any, steps: int, deadline: float) -> WalkerEnsemble:
+    emcee: Any = import_module("emcee")
+    compiled_problem, result, walkers = parts
     scaling = whitening_transform(compiled_problem, result)
     log = posterior(compiled_problem, result.theta, result.integrator)
     count = 0
@@ -259,7 +272,10 @@ def _chain(
     def value(u: Array) -> tuple[float, Array]:
         nonlocal count
         count += 1
-        return log(scaling.theta(u))
+        if stop_cause():  # emcee prints every exception
+            return -np.inf, np.full(n_groups, np.nan)
+        with without_deadline():
+            return log(scaling.theta(u))
 
     n, n_groups = scaling.root.shape[1], len(compiled_problem.groups)
     if state is None:
@@ -279,10 +295,14 @@ def _chain(
     sampler: Any = emcee.EnsembleSampler(walkers, n, value, moves=moves, blobs_dtype=blob_fields)
     positions, current_state, n_steps = [state.coords], state, 0
     for current_state in sampler.sample(state, iterations=steps, skip_initial_state_check=True):
+        if stop_cause():  # some of its proposals were not evaluated
+            break
         positions.append(current_state.coords.copy())
         n_steps += 1
         if time.time() > deadline:
             break
+    if not n_steps:
+        check_deadline()
     chain = np.array(positions)
     blobs = sampler.get_blobs()[:n_steps]
     unnamed = blobs["sigma"] if blobs.dtype.names else blobs  # some versions of emcee drop the name of the only field
@@ -298,6 +318,7 @@ def _initial_walkers(value: Callable[[Array], tuple[float, Array]], rng: np.rand
         u = rng.standard_normal(n) * 0.9**k
         if np.isfinite(value(u)[0]):
             return u
+    check_deadline()
     raise RuntimeError("no feasible starting points were found near the estimate")
 
 
