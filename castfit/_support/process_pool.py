@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Any
 
 from castfit._support.records import dataclass
-from castfit._support.status import InputError
-from castfit._support.time_limit import check_interrupt
+from castfit._support.status import InputError, Status
+from castfit._support.time_limit import StopRequested, check_interrupt
 
 HANG_MARGIN_SECONDS = 10.0  # seconds beyond its time limit after which a task counts as hanging
 MAX_WORKERS_PER_TASK = 3  # number of workers that may die in the same task before the task is reported as the cause
@@ -110,6 +110,7 @@ class WorkerPool:
             expected to take less than `MIN_PARALLEL_SECONDS`, judged by the times measured so far.
 
         Raises InputError: if processes cannot be started.
+        Raises StopRequested: after a signal, or if a cluster is lost.
         """
         if isinstance(self.workers, cf.Executor):
             return _on_executor(function, tasks, self.workers, limit, deadline, idle, self._home(has_affinity))
@@ -129,9 +130,12 @@ class WorkerPool:
     def _cluster(self) -> list[str]:
         """The addresses of a Dask cluster's workers, one for each of their threads; none of other executors."""
         client: Any = getattr(self.workers, "_client", None)
-        if client is None or not type(self.workers).__module__.startswith("distributed"):
+        if client is None or not type(self.workers).__module__.startswith("distributed") or _is_disconnected(client):
             return []
-        return [address for address, threads in sorted(client.nthreads().items()) for _ in range(threads)]
+        try:
+            return [address for address, threads in sorted(client.nthreads().items()) for _ in range(threads)]
+        except OSError:  # the scheduler is gone
+            return []
 
     def _home(self, has_affinity: bool) -> Callable[[int], dict[str, Any]]:
         """Return a function from a key to Dask's placement options: the key's last worker, or the least busy."""
@@ -340,6 +344,8 @@ def _on_executor(
             completed, _ = cf.wait(waiting, _POLL_SECONDS, cf.FIRST_COMPLETED)
             idle()
             check_interrupt()
+            if _is_disconnected(getattr(executor, "_client", None)) or any(future.cancelled() for future in completed):
+                raise StopRequested(Status.WORKERS_LOST)
             if completed or (last_response_time == float("inf") and any(future.running() for future in waiting)):
                 last_response_time = time.monotonic()
             elif waiting and _is_overdue(last_response_time, limit, deadline):
@@ -356,6 +362,11 @@ def _on_executor(
     finally:
         for future in waiting:
             future.cancel()
+
+
+def _is_disconnected(client: Any) -> bool:
+    """Whether the scheduler of a Dask cluster is gone, and with it all tasks."""
+    return getattr(client, "status", "running") in ("connecting", "closing", "closed")
 
 
 def _may_run_unseen(executor: cf.Executor) -> bool:

@@ -30,6 +30,7 @@ class Status(str, Enum):
     MAX_TIME = "max_time"
     INTERRUPTED = "interrupted"
     STOPPED_BY_CALLBACK = "stopped_by_callback"
+    WORKERS_LOST = "workers_lost"
     INFEASIBLE = "infeasible"
     START_FAILED = "start_failed"
     EVALUATION_FAILED = "evaluation_failed"
@@ -47,8 +48,8 @@ class Status(str, Enum):
 
     @property
     def cut_off(self) -> bool:
-        """Whether the user or the clock ended it."""
-        return self in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
+        """Whether the user, the clock or the loss of the workers ended it."""
+        return self in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME, Status.WORKERS_LOST)
 
     @property
     def message(self) -> str:
@@ -71,6 +72,7 @@ _SENTENCES = {
     Status.MAX_TIME: "The time limit was reached; raise max_time or start closer.",
     Status.INTERRUPTED: "Interrupted by the user; the result is the best point found.",
     Status.STOPPED_BY_CALLBACK: "Stopped by the callback; the result is the best point found.",
+    Status.WORKERS_LOST: "The connection to the workers was lost; the result is the best point found.",
     Status.INFEASIBLE: "No continuous trajectory was found within the bounds.",
     Status.START_FAILED: "The model could not be integrated at the starting point.",
     Status.EVALUATION_FAILED: "The model could not be integrated near the last point, even with the shortest step.",

@@ -38,7 +38,10 @@ _REPEATED_SIGNAL_SECONDS = 2.0  # time after a signal within which another one r
 
 
 class StopRequested(BaseException):
-    """The work was cut off; `status` is MAX_TIME or INTERRUPTED.  No `except Exception` takes it for a failure."""
+    """The work was cut off; `status` is MAX_TIME, INTERRUPTED or WORKERS_LOST.
+
+    It is no Exception, so that no handler of failures catches it.
+    """
 
     def __init__(self, status: Status) -> None:
         self.status = status
@@ -100,6 +103,8 @@ def guard(name: str, *, has_status: bool = True) -> Generator[None, None, None]:
             raise
         if stop.status is Status.MAX_TIME:
             raise TimeoutError(f"{name} reached its time limit before it had a result; raise max_time") from None
+        if stop.status is not Status.INTERRUPTED:
+            raise RuntimeError(f"{name} has no result. {stop.status.message}") from None
         raise KeyboardInterrupt(f"{name} was interrupted before it had a result") from None
     finally:
         _current.is_guarded = is_nested

@@ -29,8 +29,8 @@ from castfit._support.arguments import is_count, shorten_repr
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.process_pool import LostTask, Tasks, WorkerPool
 from castfit._support.records import dataclass
-from castfit._support.status import InputError
-from castfit._support.time_limit import check_deadline
+from castfit._support.status import InputError, Status
+from castfit._support.time_limit import StopRequested, check_deadline
 
 _SHARES_PER_WORKER = 3  # pieces of work for each process or thread, as some lanes take longer
 _MIN_LANES_PER_SHARE = 4  # number of lanes that justify a piece of work for a thread
@@ -68,11 +68,13 @@ class IntegrationWorkers:
 
     elsewhere : whether they are to do what threads of this process could do
     spent : seconds for which lanes were integrated here
+    is_lost : whether the workers are gone, so that their calls, such as those at the best point, are done here
     """
 
     pool: WorkerPool
     replaces_threads: bool
     local_seconds: float = 0.0
+    is_lost: bool = False
 
     @property
     def is_worthwhile(self) -> bool:
@@ -107,8 +109,20 @@ class IntegrationWorkers:
         What stands at the same place from round to round is given to the same worker, as long as there is one.
 
         Raises InputError: if workers cannot be started, or cannot do this at all.
-        Raises castfit._support.time_limit.Stopped: when it is time to stop.
+        Raises StopRequested: when it is time to stop, and once when the workers are lost.
         """
+        if self.is_lost:
+            return [
+                _run_task(worker_object.key, *call, (worker_object.make, worker_object.pickled_arguments))
+                for worker_object, *call in calls
+            ]
+        try:
+            return self._call_workers(calls)
+        except StopRequested as stop:
+            self.is_lost = stop.status is Status.WORKERS_LOST
+            raise
+
+    def _call_workers(self, calls: Sequence[RemoteCall]) -> list[Any]:
         tasks: Tasks = deque((k, (worker_object.key, *call, None)) for k, (worker_object, *call) in enumerate(calls))
         answers: list[Any] = [None] * len(tasks)
         for k, answer in self.pool.run(_run_task, tasks, idle=check_deadline, has_affinity=True):

@@ -34,6 +34,7 @@ STOPS = {
     Status.INTERRUPTED: "Interrupted by the user.",
     Status.STOPPED_BY_CALLBACK: "Stopped by the callback.",
     Status.MAX_TIME: "The time limit was reached.",
+    Status.WORKERS_LOST: "The connection to the workers was lost.",
 }
 
 

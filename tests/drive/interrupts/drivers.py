@@ -1,12 +1,13 @@
 """Runs of every driver, long enough to be stopped, for `tests.drive.interrupts`; also a script.
 
-``python -m tests.drive.interrupts.drivers DRIVER SIGNAL DELAY WORKERS`` sends a signal to its own process after a
-delay in seconds.  It prints the seconds from the signal to the end on the wall clock and of this process, and the text
-of the result or of the error.
+``python -m tests.drive.interrupts.drivers DRIVER SIGNAL SECONDS WORKERS`` sends a signal to its own process after some
+seconds; for signal 0 they are the time limit of the run.  It prints the seconds from then to the end on the wall clock
+and of this process, and the text of the result or of the error.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -121,6 +122,8 @@ DRIVERS: dict[str, Any] = {
     "fit": lambda **o: cf.fit(noisy_problem(400), **o),
     "fit of sums of squares": lambda **o: cf.fit(cf.problems.load("goodwin").problem, **o),
     "fit by Ipopt": lambda **o: cf.fit(cf.problems.load("hiv_proteinase").problem, "collocation/ipopt", **o),
+    "fit by Sqp": lambda **o: cf.fit(cf.problems.load("repressilator").problem, "multiple/sqp", **o),
+    "fit from blocks": lambda **o: cf.fit(cf.problems.load("three_step").problem, start="decomposed", **o),
     "multistart": lambda **o: cf.multistart(decay_problem(), starts=4000, rng=0, **o),
     "estimate": lambda **o: cf.estimate(cf.problems.load("goodwin").problem, rng=0, finds=50, **o),
     "scatter_search": lambda **o: cf.scatter_search(decay_problem(), rng=0, max_eval=10**6, vtr=-1.0, **o),
@@ -156,30 +159,33 @@ PREPARED = {
 }  # fmt: skip
 
 
-def main(name: str, number: int, delay: float, workers: int) -> None:
-    """Run a driver, send the signal after the delay, and print what came of it."""
-    PREPARED.get(name, decay_fit)()
-    sent_times: list[float] = []
-
-    def send() -> None:
-        while signal.getsignal(number) in handlers:  # the driver has not begun
-            time.sleep(1e-3)
-        time.sleep(delay)
-        sent_times.extend((time.perf_counter(), time.process_time()))
-        os.kill(os.getpid(), number)
-
+def main(name: str, number: int, seconds: float, workers: int) -> None:
+    """Run a driver that is stopped after some seconds, and write what came of it."""
     import scipy.stats  # noqa: F401 - takes seconds on a loaded machine
 
+    PREPARED.get(name, decay_fit)()
+    stop_times: list[float] = []
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-    threading.Thread(target=send, daemon=True).start()
+
+    def stop() -> None:
+        while signal.getsignal(signal.SIGINT) in handlers:  # the driver has not begun
+            time.sleep(1e-3)
+        time.sleep(seconds)
+        stop_times.extend((time.perf_counter(), time.process_time()))
+        if number:
+            os.kill(os.getpid(), number)
+
+    options: dict[str, Any] = {"workers": workers} if workers > 1 else {}
+    threading.Thread(target=stop, daemon=True).start()
     try:
-        text = str(DRIVERS[name](**({"workers": workers} if workers > 1 else {})))
-    except KeyboardInterrupt as error:
-        text = f"KeyboardInterrupt: {error}"
+        text = str(DRIVERS[name](**options, **({} if number else {"max_time": seconds})))
+    except (KeyboardInterrupt, TimeoutError) as error:
+        text = f"{type(error).__name__}: {error}"
     end_times = time.perf_counter(), time.process_time()
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
-    seconds = [end - sent for end, sent in zip(end_times, sent_times or end_times, strict=True)]
-    sys.stdout.write(f"{seconds[0]:.3f} {seconds[1]:.3f} {text}\n")
+    assert not multiprocessing.active_children()
+    wall, own = (end - stop for end, stop in zip(end_times, stop_times or end_times, strict=True))
+    sys.stdout.write(f"{wall:.3f} {own:.3f} {text}\n")
 
 
 if __name__ == "__main__":

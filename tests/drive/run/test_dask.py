@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -56,7 +59,7 @@ def test_a_worker_that_dies_costs_its_start(executor):
     troubled = Troubled(trouble="die", above=0.6, below=0.9)
     result = cf.multistart(pole(), troubled, STRAIGHT, starts=starts, workers=executor)
     assert [row.status for row in result.starts] == ["converged", "worker_died", "converged", "converged"]
-    assert "Start 1: Its worker was lost (KilledWorker" in result.message
+    assert "Start 1: The worker was lost (KilledWorker" in result.message
 
 
 def wells(count: int = 40) -> cf.Problem:
@@ -106,3 +109,54 @@ def test_one_fit_of_four_workers_survives_the_death_of_one():
     assert local_population.y.tobytes() == remote_population.y.tobytes()
     assert local_population.phi.tobytes() == remote_population.phi.tobytes()
     assert profile_here.limits() == profile_there.limits()
+
+
+@contextmanager
+def cluster_with_scheduler() -> Iterator[tuple[Any, Any]]:
+    """Start a scheduler and two workers in processes of their own; yield the client and the scheduler's process."""
+    import distributed
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    scheduler_call = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
+    worker_call = ["-m", "distributed.cli.dask_worker", f"tcp://127.0.0.1:{port}", "--nworkers", "2", "--nthreads", "1"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with (
+        subprocess.Popen([sys.executable, *scheduler_call, "--no-dashboard"], **quiet) as scheduler,
+        subprocess.Popen([sys.executable, *worker_call, "--no-dashboard"], env=environment, **quiet) as workers,
+    ):
+        client = distributed.Client(f"tcp://127.0.0.1:{port}", timeout=60)
+        client.wait_for_workers(2, timeout=120)
+        try:
+            yield client, scheduler
+        finally:
+            workers.terminate()
+            scheduler.kill()
+            client.close(timeout=1)
+
+
+@pytest.mark.parametrize("name", ["fit", "multistart", "mixed_effects"])
+def test_scheduler_that_goes_away_leaves_the_best_point_and_one_sentence(name):
+    with cluster_with_scheduler() as (client, scheduler):
+
+        def stop(_: object) -> None:
+            scheduler.kill()
+            scheduler.wait()
+
+        options: dict[str, Any] = {"workers": client.get_executor(), "callback": stop}
+        if name == "fit":
+            transcription = cf.SingleShooting(cf.IntegratorOptions(method="cvodes"))
+            result: Any = cf.fit(wells(), transcription, **options)
+            assert np.isfinite(result.cost)
+        elif name == "multistart":
+            result = cf.multistart(pole(), cf.SingleShooting(), STRAIGHT, starts=40, **options)
+            assert result.best is not None
+        else:
+            population = cf.Population({"b": cf.Individual(distribution="normal", omega=0.1)})
+            result = cf.mixed_effects(wells(12), population, **options)
+            assert np.isfinite(result.neg2loglik)
+    assert not result.success or name == "multistart"
+    assert result.message.count("The connection to the workers was lost") == 1
+    assert "Start" not in result.message
