@@ -22,7 +22,7 @@ import casadi as ca
 import numpy as np
 import scipy
 
-from castfit._support.arguments import read_real, shorten_repr
+from castfit._support.arguments import is_within, option_mistakes
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
@@ -148,8 +148,7 @@ class StudentT(HeavyTailed):
 
     def option_mistakes(self) -> list[str]:
         """Check the degrees of freedom and return the error messages."""
-        df = read_real(self.df)
-        return [] if df is not None and 0 < df < np.inf else [f"df is {shorten_repr(self.df)}; give a positive number"]
+        return option_mistakes(("df", self.df, is_within(self.df, 0.0, strictly=True), "give a positive number"))
 
     def _loss(self, r: ca.SX) -> tuple[ca.SX, ca.SX]:
         nu = float(self.df)
@@ -258,10 +257,9 @@ class _Loss(HeavyTailed):
 
     def option_mistakes(self) -> list[str]:
         """Check `f_scale` and return the error messages."""
-        f = read_real(self.f_scale)
-        ok = f is not None and 0 < f < _MAX_F_SCALE
+        is_scale = is_within(self.f_scale, 0.0, _MAX_F_SCALE, strictly=True)
         remedy = f"give a positive number of standard deviations, below {_MAX_F_SCALE:g}"
-        return [] if ok else [f"f_scale is {shorten_repr(self.f_scale)}; {remedy}"]
+        return option_mistakes(("f_scale", self.f_scale, is_scale, remedy))
 
 
 @public("castfit")

@@ -25,7 +25,7 @@ from typing import Any
 
 import scipy
 
-from castfit._support.arguments import is_one_of, plain_numbers, read_real, shorten_repr
+from castfit._support.arguments import is_one_of, is_within, option_mistakes, plain_numbers, read_real, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.renamed import with_old_names
@@ -179,23 +179,29 @@ class ScaledPrior(PriorDistribution):
 
     def on_mistakes(self) -> list[str]:
         """Check `on` and return the error messages."""
-        is_invalid = not is_one_of(self.on, "value", "log", "log10")
-        return [f"on is {shorten_repr(self.on)}; choose 'value', 'log' or 'log10'"] if is_invalid else []
+        is_valid = is_one_of(self.on, "value", "log", "log10")
+        return option_mistakes(("on", self.on, is_valid, "choose 'value', 'log' or 'log10'"))
 
 
 def _exp(z: float) -> float:
     return exp(z) if z < 709.0 else inf
 
 
-def is_finite(value: Any) -> bool:
-    """Check whether a value is a finite number."""
-    number = read_real(value)
-    return number is not None and isfinite(number)
+@dataclass(frozen=True, repr=False)
+class PositivePrior(PriorDistribution):
+    """A prior of a positive value."""
 
+    @abstractmethod
+    def _row(self, x: float) -> PriorRow: ...
 
-def is_positive(value: Any) -> bool:
-    """Check whether a value is a finite number above 0."""
-    return is_finite(value) and float(value) > 0.0
+    def row(self, x: float) -> PriorRow:
+        """Return the local model of the cost at a natural value."""
+        return self._row(x) if x > 0.0 else _IMPOSSIBLE
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """Positive values."""
+        return 0.0, inf
 
 
 @public("castfit")
@@ -241,13 +247,13 @@ class Normal(ScaledPrior):
 
     def mistakes(self) -> list[str]:
         """Check the arguments and return the error messages."""
-        is_invalid = not is_finite(self.mean) or not is_positive(self.deviation)
+        is_invalid = not is_within(self.mean, strictly=True) or not is_within(self.deviation, 0.0, strictly=True)
         return [*(["give Normal(mean, deviation), deviation positive"] if is_invalid else []), *self.on_mistakes()]
 
 
 @public("castfit.priors", "LogNormal")
 @dataclass(frozen=True, repr=False)
-class LogNormalPrior(PriorDistribution):
+class LogNormalPrior(PositivePrior):
     """The prior of a positive value whose natural logarithm is normally distributed; a density of the value.
 
     Parameters
@@ -268,10 +274,7 @@ class LogNormalPrior(PriorDistribution):
     mean: float
     deviation: float
 
-    def row(self, x: float) -> PriorRow:
-        """Return the local model of the cost at a natural value."""
-        if not x > 0.0:
-            return _IMPOSSIBLE
+    def _row(self, x: float) -> PriorRow:
         r = (log(x) - self.mean) / self.deviation + self.deviation
         return PriorRow(r, 1.0 / (self.deviation * x), 0.5 * r * r)
 
@@ -288,14 +291,9 @@ class LogNormalPrior(PriorDistribution):
         """-log p at the mode."""
         return self.mean - 0.5 * self.deviation**2 + log(self.deviation) + 0.5 * log(2.0 * pi)
 
-    @property
-    def support(self) -> tuple[float, float]:
-        """Positive values."""
-        return 0.0, inf
-
     def mistakes(self) -> list[str]:
         """Check the arguments and return the error messages."""
-        right = is_finite(self.mean) and is_positive(self.deviation)
+        right = is_within(self.mean, strictly=True) and is_within(self.deviation, 0.0, strictly=True)
         return [] if right else ["give LogNormal(mean, deviation) of the logarithm, deviation positive"]
 
 
@@ -354,7 +352,9 @@ class UniformPrior(ScaledPrior):
 
     def mistakes(self) -> list[str]:
         """Check the arguments and return the error messages."""
-        right = is_finite(self.lower) and is_finite(self.upper) and self.lower < self.upper
+        right = (
+            is_within(self.lower, strictly=True) and is_within(self.upper, strictly=True) and self.lower < self.upper
+        )
         return [
             *([] if right else ["give Uniform(lower, upper), lower < upper, both finite"]),
             *self.on_mistakes(),
@@ -363,7 +363,7 @@ class UniformPrior(ScaledPrior):
 
 @public("castfit.priors")
 @dataclass(frozen=True, repr=False)
-class Gamma(PriorDistribution):
+class Gamma(PositivePrior):
     """The gamma distribution of a positive value, with mean ``shape * scale`` and mode ``(shape - 1) * scale``.
 
     Parameters
@@ -388,12 +388,13 @@ class Gamma(PriorDistribution):
     scale: float
 
     def row(self, x: float) -> PriorRow:
-        """Return the local model of the cost at a natural value."""
+        """Return the local model of the cost at a natural value; an exponential density is positive at 0."""
+        return self._row(x) if x == 0.0 and self.shape == 1.0 else super().row(x)
+
+    def _row(self, x: float) -> PriorRow:
         a, s = self.shape - 1.0, self.scale
         if a == 0.0:
-            return PriorRow(STRAIGHT_COST_ROW, 1.0 / (STRAIGHT_COST_ROW * s), x / s) if x >= 0.0 else _IMPOSSIBLE
-        if not x > 0.0:
-            return _IMPOSSIBLE
+            return PriorRow(STRAIGHT_COST_ROW, 1.0 / (STRAIGHT_COST_ROW * s), x / s)
         w = sqrt(3.0 * a + 6.0 * x / s)
         ratio = x / (a * s)
         return PriorRow(3.0 * (x / s - a) / w, w / (3.0 * x), a * (ratio - 1.0 - log(ratio)))
@@ -413,18 +414,13 @@ class Gamma(PriorDistribution):
         return lgamma(self.shape) + log(self.scale) + (a - a * log(a) if a > 0.0 else 0.0)
 
     @property
-    def support(self) -> tuple[float, float]:
-        """Positive values."""
-        return 0.0, inf
-
-    @property
     def curved(self) -> bool:
         """Whether this is no exponential distribution."""
         return self.shape > 1.0
 
     def mistakes(self) -> list[str]:
         """Check the arguments and return the error messages."""
-        right = is_finite(self.shape) and self.shape >= 1.0 and is_positive(self.scale)
+        right = is_within(self.shape, strictly=True) and self.shape >= 1.0 and is_within(self.scale, 0.0, strictly=True)
         remedy = "give Gamma(shape, scale), shape at least 1 (below, the density is infinite at 0), scale positive"
         return [] if right else [remedy]
 
@@ -498,7 +494,7 @@ class Beta(PriorDistribution):
 
     def mistakes(self) -> list[str]:
         """Check the arguments and return the error messages."""
-        right = all(is_finite(v) for v in (self.a, self.b, self.lower, self.upper))
+        right = all(is_within(v, strictly=True) for v in (self.a, self.b, self.lower, self.upper))
         right = right and self.a >= 1.0 and self.b >= 1.0 and self.lower < self.upper
         remedy = "give Beta(a, b, lower=0, upper=1), a and b at least 1 (below, the density is infinite at an end)"
         return [] if right else [remedy]

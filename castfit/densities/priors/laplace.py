@@ -13,6 +13,7 @@ from math import copysign, log, sqrt
 
 import numpy as np
 
+from castfit._support.arguments import is_within
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit.densities.priors.distributions import (
@@ -21,8 +22,6 @@ from castfit.densities.priors.distributions import (
     PriorDistribution,
     PriorRow,
     ScaledPrior,
-    is_finite,
-    is_positive,
 )
 
 # Smallest scale of the parabola, relative to the quantity: a narrower one would outweigh the data.
@@ -92,7 +91,7 @@ class LaplacePrior(_DistanceToMean):
 
     def mistakes(self) -> list[str]:
         """Check the arguments and return the error messages."""
-        is_invalid = not is_finite(self.mean) or not is_positive(self.scale)
+        is_invalid = not is_within(self.mean, strictly=True) or not is_within(self.scale, 0.0, strictly=True)
         return [*(["give Laplace(mean, scale), scale positive"] if is_invalid else []), *self.on_mistakes()]
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import atan, copysign, exp, inf, log, log1p, pi, sqrt, tan
 
+from castfit._support.arguments import is_within
 from castfit.densities.priors import (
     Gamma,
     LaplacePrior,
@@ -25,23 +26,20 @@ from castfit.densities.priors import (
     Truncated,
     UniformPrior,
 )
-from castfit.densities.priors.distributions import STRAIGHT_COST_ROW, PriorRow, is_finite, is_positive
+from castfit.densities.priors.distributions import STRAIGHT_COST_ROW, PositivePrior, PriorRow
 from castfit.formats.petab.problem_tables import LIN, ParameterRow, PriorEntry
 
 _KINK_HALF_WIDTH = 1e-3  # half width of the parabola at the kink of a log-Laplace prior, relative to its scale
 
 
 @dataclass(frozen=True, repr=False)
-class LogLaplacePrior(PriorDistribution):
+class LogLaplacePrior(PositivePrior):
     """The prior of a positive value whose natural logarithm has a Laplace distribution; a density of the value."""
 
     mean: float
     scale: float
 
-    def row(self, x: float) -> PriorRow:
-        """Return the local model of the cost at a natural value."""
-        if not x > 0.0:
-            return PriorRow(inf, inf, inf)
+    def _row(self, x: float) -> PriorRow:
         u = (log(x) - self.mean) / self.scale
         size, slope = (
             (abs(u), copysign(1.0, u))
@@ -71,18 +69,13 @@ class LogLaplacePrior(PriorDistribution):
         return log(2.0 * self.scale) + self.mean
 
     @property
-    def support(self) -> tuple[float, float]:
-        """Positive values."""
-        return 0.0, inf
-
-    @property
     def curved(self) -> bool:
         """Never: it is straight in the logarithm."""
         return False
 
     def mistakes(self) -> list[str]:
         """Return the error messages for invalid arguments."""
-        right = is_finite(self.mean) and is_positive(self.scale)
+        right = is_within(self.mean, strictly=True) and is_within(self.scale, 0.0, strictly=True)
         return [] if right else ["logLaplace takes the mean and the positive scale of the logarithm"]
 
 
@@ -126,7 +119,11 @@ class LogUniform(PriorDistribution):
 
     def mistakes(self) -> list[str]:
         """Return the error messages for invalid arguments."""
-        right = is_positive(self.lower) and is_positive(self.upper) and self.lower < self.upper
+        right = (
+            is_within(self.lower, 0.0, strictly=True)
+            and is_within(self.upper, 0.0, strictly=True)
+            and self.lower < self.upper
+        )
         return [] if right else ["log-uniform takes two positive values, the first less than the second"]
 
 
@@ -160,20 +157,17 @@ class CauchyPrior(PriorDistribution):
 
     def mistakes(self) -> list[str]:
         """Return the error messages for invalid arguments."""
-        right = is_finite(self.location) and is_positive(self.scale)
+        right = is_within(self.location, strictly=True) and is_within(self.scale, 0.0, strictly=True)
         return [] if right else ["cauchy takes a location and a positive scale"]
 
 
 @dataclass(frozen=True, repr=False)
-class Rayleigh(PriorDistribution):
+class Rayleigh(PositivePrior):
     """Rayleigh's distribution of a positive value."""
 
     scale: float
 
-    def row(self, x: float) -> PriorRow:
-        """Return the local model of the cost at a natural value."""
-        if not x > 0.0:
-            return PriorRow(inf, inf, inf)
+    def _row(self, x: float) -> PriorRow:
         u = x / self.scale
         j = sqrt(1.0 + 1.0 / (u * u)) / self.scale  # cost'' = (1 + 1/u^2) / scale^2
         return PriorRow((u - 1.0 / u) / self.scale / j, j, 0.5 * u * u - log(u) - 0.5)
@@ -191,14 +185,9 @@ class Rayleigh(PriorDistribution):
         """-log p at the mode, the scale."""
         return log(self.scale) + 0.5
 
-    @property
-    def support(self) -> tuple[float, float]:
-        """Positive values."""
-        return 0.0, inf
-
     def mistakes(self) -> list[str]:
         """Return the error messages for invalid arguments."""
-        return [] if is_positive(self.scale) else ["rayleigh takes a positive scale"]
+        return [] if is_within(self.scale, 0.0, strictly=True) else ["rayleigh takes a positive scale"]
 
 
 def _chi_square(dof: float) -> PriorDistribution:
