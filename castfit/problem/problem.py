@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import casadi as ca
 import numpy as np
@@ -343,7 +343,7 @@ def _rebuild_problem(format_measure: str, **arguments: Any) -> Problem:
     return Problem(**arguments).with_format_measure(format_measure)
 
 
-Posable = Problem | CompiledProblem
+Posable: TypeAlias = Problem | CompiledProblem
 """What transcriptions, `fit` and drivers take: what a user said, or what a driver made of it."""
 
 
