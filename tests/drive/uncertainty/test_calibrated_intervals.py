@@ -126,6 +126,10 @@ CASES = {
     ),
     "early logistic": Case(logistic, {"r": 0.8, "cap": 20.0}, {"x": 0.2}, lambda s: s.x, 3.5),
     "logistic": Case(logistic, {"r": 0.8, "cap": 10.0}, {"x": 0.5}, lambda s: s.x, 9, estimated_starts=("x",)),
+    "logistic with scale": Case(
+        logistic, {"r": 0.8, "cap": 10.0, "f": 2.0}, {"x": 0.5}, lambda s: s.f * s.x, 9,
+        frozenset({"cap", "f", "x(0)"}), ("x",),
+    ),
     "saturation with scale": Case(
         saturation, {"v": 1.0, "km": 0.5, "f": 2.0}, {"s": 3.0}, lambda s: s.f * s.s, 6,
         frozenset({"v", "km", "f", "s(0)"}), ("s",),
@@ -212,7 +216,7 @@ def compare(result: cf.Result, profiles: cf.Profiles) -> dict[str, list[str]]:
     return faults
 
 
-QUICK = ("decay", "difference at a bound", "half saturated")
+QUICK = ("decay", "difference at a bound", "half saturated", "logistic with scale")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in CASES])

@@ -42,9 +42,16 @@ from castfit.solve.fallback_thresholds import FALLBACK_THRESHOLDS
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.homotopy import within_bounds
 from castfit.solve.solution import CountingProblem, Solution, SolveControl, infeasibility
-from castfit.solve.staged import StagedProblem
+from castfit.solve.staged import Linearization, StagedProblem
 from castfit.solve.step_control import LineSearch
-from castfit.solve.subproblem import MATCHING_TOLERANCE, LocalProblem, Step, is_small_decrease, local_problem
+from castfit.solve.subproblem import (
+    MATCHING_TOLERANCE,
+    ActiveSet,
+    LocalProblem,
+    Step,
+    is_small_decrease,
+    local_problem,
+)
 from castfit.transcribe.single_shooting import SingleShooting
 
 ENDED = (Status.INTERRUPTED, Status.MAX_TIME)
@@ -85,10 +92,9 @@ def correct(ledger: CountingProblem, staged: StagedProblem, tolerance: float) ->
         linearization = ledger.linearize(v)
         if not linearization.ok:
             return None
-        local = local_problem(staged, linearization, warm=active, regularisation=REGULARISATION_WEIGHT)
-        if not local.is_finite:
+        local, step = _direction(staged, linearization, active)
+        if step is None:
             return None
-        step = local.direction()
         row_change = step.residuals - local.condensed.u
         factor = 1.0 if previous_change is None else _relaxation(row_change, previous_change, factor)
         gap = infeasibility(staged.layout, staged.scale, linearization)
@@ -118,6 +124,22 @@ def correct(ledger: CountingProblem, staged: StagedProblem, tolerance: float) ->
         v = within_bounds(staged, trial.v + curvature_step)
         active, previous_change = step.active, row_change
     return None
+
+
+def _direction(
+    staged: StagedProblem, linearization: Linearization, warm: ActiveSet | None = None
+) -> tuple[LocalProblem, Step | None]:
+    """Return the linearized problem and its step; None if it is not finite.
+
+    The ridge holds singular directions as if no bound were active, which would keep the other variables from the
+    optimum at an active bound.  The step there has no ridge.
+    """
+    local = local_problem(staged, linearization, warm=warm, regularisation=REGULARISATION_WEIGHT)
+    step = local.direction() if local.is_finite else None
+    if step is not None and (step.active.variables[staged.lower < staged.upper] != 0).any():
+        local = local_problem(staged, linearization, warm=step.active)
+        step = local.direction()
+    return local, step
 
 
 def _relaxation(row_change: Array, previous_change: Array, factor: float) -> float:
@@ -288,17 +310,12 @@ class CorrectorContext:
                 solution.step.decrease,
                 solution.step.dv,
             )
-            rows = solution.step.residuals
+            rows, step = solution.step.residuals, local.direction() if local.is_finite else None
         else:
-            local, missing_decrease, remaining_step = (
-                local_problem(shifted_problem, shifted_linearization, regularisation=REGULARISATION_WEIGHT),
-                0.0,
-                np.zeros(v.size),
-            )
-            rows = local.condensed.u
-        if not local.is_finite:
+            local, step = _direction(shifted_problem, shifted_linearization)
+            missing_decrease, remaining_step, rows = 0.0, np.zeros(v.size), local.condensed.u
+        if step is None:
             return Status.LINEAR_ALGEBRA_FAILED
-        step = local.direction()
         response = target.own_rows(step.residuals - rows, shifted_problem) / h
         rows = target.own_rows(rows, shifted_problem)
         derivatives = target.slope(self.staged, linearization)
