@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import casadi as ca
 import numpy as np
@@ -354,3 +356,75 @@ def test_search_result_instead_of_fit_suggests_best():
         ):
             with pytest.raises(cf.InputError, match=r"(give|pass) its best fit, \.best"):
                 use(search)
+
+
+def test_odd_arguments_of_public_functions_are_named(tmp_path):
+    """One call of each kind that ended in an error of Python, NumPy or CasADi, or was accepted."""
+    result, x = cf.fit(decay_problem()), cf.symbols("x")
+    array: Any = np.eye(2)
+    with refused("the callback returned array([1, 2]); expected True to stop"):
+        cf.fit(decay_problem(), callback=lambda _: np.array([1, 2]))
+    with refused("time is nan; expected a finite number"):
+        cf.OutputAt("x", np.nan)
+    with refused("problem is 5; give a Problem"):
+        result.with_problem(5)  # type: ignore[arg-type]
+    for load in (cf.Result.load, cf.MultistartResult.load, cf.PathResult.load, cf.Plan.load):
+        with refused("0 cannot be read: expected a file path"):
+            load(0)  # type: ignore[arg-type]
+        with refused("cannot be read: No such file"):
+            load(tmp_path / "none.json")
+    with refused("path is 1; expected a file path"):  # which closed the standard output
+        cf.compare(decay_problem(), ["single"], starts=1).to_csv(1)  # type: ignore[arg-type]
+    assert cf.fit(decay_problem(), "single", cf.Ipopt(options=None)).success  # type: ignore[arg-type]
+    with refused("rng is array"):
+        result.predict([1.0], rng=array)
+    with refused("tolerance is 1e+300; give a positive number below 1"):
+        cf.GaussNewton(tolerance=1e300)
+    with refused("weight is 1e+300; give a positive number up to 1e+100"):
+        cf.lasso("k", 1e300)
+    assert cf.fit(decay_problem(priors=[cf.lasso("k", 1e100)])).values["k"] == pytest.approx(0.5)
+    with refused("bioavailability is -1; it must not be negative"):
+        cf.Doses("x", 1.0, 0.5, bioavailability=-1)
+    experiment = cf.Experiment(DATA, TIMES, sigma=0.1, initial={"x": 1.0}, events=cf.Doses("x", 1e300, 0.5))
+    assert not cf.fit(decay_problem().replace(experiments=experiment)).success
+    with refused("title is nan; expected text"):
+        result.report(tmp_path / "fit.html", title=np.nan)
+    with refused("total is nan; give a number"):
+        cf.conserved(x, np.nan)
+
+
+def test_method_arguments_of_another_type_are_named_by_their_annotation():
+    """The message has the documented type; an error without such a cause is passed on."""
+    result = cf.fit(decay_problem())
+    selection = cf.select(decay_problem(), "single", choices={"k": [0.5, cf.estimated]})
+    with refused("unknown candidate 'nobody': choose from"):
+        selection.candidate("nobody")
+    with refused("'nobody' is not a fitted candidate"):
+        selection.size("nobody")
+    with refused("'k' is 'a'; expected a number"):
+        result.confidence_region().contains({"k": "a"})  # type: ignore[dict-item]
+    with refused("values is <object object"):
+        cf.profile(result)["k"].at(object())  # type: ignore[arg-type]
+    with refused("individuals is 1j; expected names"):
+        x, k = cf.symbols("x k")
+        model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
+        people = [cf.Experiment(DATA, TIMES, sigma=0.1, name=n) for n in "abc"]
+        problem = cf.Problem(model, people, parameters={"k": cf.Parameter(0.5, local=True)})
+        cf.mixed_effects(problem, cf.Population({"k": cf.Individual()})).plot(individuals=1j)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_one_datum_and_nothing_estimated(fixed, tmp_path):
+    experiment = cf.Experiment({"x": [0.5]}, time=[1.0], initial={"x": 1.0}, sigma=0.1)
+    problem = decay_problem(parameters={"k": cf.Parameter(0.5, fixed=fixed)}).replace(experiments=experiment)
+    result = cf.fit(problem)
+    assert result.success
+    assert fixed or result.values["k"] == pytest.approx(np.log(2.0))
+    assert result.report(tmp_path / "fit.html").exists()
+    for figure in (cf.plots.fit, cf.plots.residuals, cf.plots.correlation, cf.plots.history):
+        figure(result, tmp_path / "figure.png")
+    uses = [cf.doctor, cf.profile, cf.plots.sensitivities, cf.plots.directions,
+            lambda r: cf.design(r, cf.Candidate([2.0]), budget=2), lambda r: cf.bootstrap(r, samples=2)]  # fmt: skip
+    for use in uses:
+        with suppress(cf.InputError):
+            use(result)

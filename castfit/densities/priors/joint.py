@@ -27,6 +27,7 @@ from castfit._support.records import dataclass
 from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit.densities.priors.distributions import PriorDistribution
 
+_MAX_WEIGHT = 1e100  # of a penalty, whose square must not overflow
 _MAX_RELATIVE_ASYMMETRY = 1e-10  # a larger asymmetry of a covariance, relative to its diagonal, is more than rounding
 
 
@@ -243,9 +244,9 @@ def penalty(function_name: str, names: Any, weight: Any, towards: Any, on: Any) 
     if not parsed_names or None in parsed_names:
         mistakes.append(f"names is {shorten_repr(names)}; give the name of a quantity, or a list of names")
     strength = read_real(weight)
-    is_weight = strength is not None and 0.0 < strength < np.inf
+    is_weight = strength is not None and 0.0 < strength <= _MAX_WEIGHT
     mistakes += option_mistakes(
-        ("weight", weight, is_weight, "give a positive number"),
+        ("weight", weight, is_weight, f"give a positive number up to {_MAX_WEIGHT:g}"),
         ("on", on, is_one_of(on, "value", "log"), "choose 'value' or 'log'"),
     )
     quantity_names = tuple(n for n in parsed_names if n is not None)

@@ -15,6 +15,7 @@ from castfit.drive.design.exact import CandidatePositions
 from castfit.drive.design.interior_point import CandidatePool, max_affordable_counts
 from castfit.drive.design.knowledge import DesignInformation, PredictedValues
 
+_MAX_BUDGET = 1e15  # in the unit of the costs; counts of purchases beyond are no exact integers
 _GRID_REFINEMENT = 10  # intervals per interval of the grid, if times may lie between grid times
 _MAX_REFINED_TIMES = 2000  # times of a refined grid, roughly
 _MAX_WINDOWS = 500  # spacing constraints per line in the relaxed design
@@ -175,8 +176,9 @@ def _read_budgets(
     outputs = {o for c in information.candidates for o in c.outputs}
     for key, value in limits.items():
         number = read_real(value)
-        if number is None or not 0 < number < np.inf:
-            mistakes.append(f"budget is {shorten_repr(value)}; expected a positive number, in the unit of the costs")
+        if number is None or not 0 < number <= _MAX_BUDGET:
+            expected = f"expected a positive number up to {_MAX_BUDGET:g}, in the unit of the costs"
+            mistakes.append(f"budget is {shorten_repr(value)}; {expected}")
         if key not in ("", "all", *outputs, *information.labels):
             mistakes.append(f"budget names '{key}': {suggest(key, (*outputs, *information.labels, 'all'))}")
     if mistakes:
