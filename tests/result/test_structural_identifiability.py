@@ -249,6 +249,15 @@ def test_chain_of_which_the_last_is_measured_is_identifiable(n: int) -> None:
     assert result.probability == 0.0
 
 
+def test_dose_at_the_far_end_of_a_moving_chain_is_seen() -> None:
+    """The first piece tells the last rate only; behind the dose it takes fourteen derivatives to see the first."""
+    x, k = ([ca.SX.sym(f"{letter}{i}") for i in range(15)] for letter in "xk")
+    ode = {x[0]: -k[0] * x[0]} | {x[i]: k[i - 1] * x[i - 1] - k[i] * x[i] for i in range(1, 15)}
+    start = {s.name(): float(i == 14) for i, s in enumerate(x)}
+    events = [cf.Doses(x[0], amount=1.0, times=2)]
+    assert rank_of(problem_of(ode, ["x14"], experiment={"initial": start, "events": events})).identifiable
+
+
 X, Y, Z, A, B, K, N, V, U, W, TIME = cf.symbols("x y z a b k n V u w t")
 D1, D2, LAG = cf.symbols("D1 D2 lag")
 B_TO_A: Any = B**A

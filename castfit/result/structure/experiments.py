@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.parameter_map import NaturalValues, ParameterLink
 
-_MAX_TERMS = 10  # largest n_s
+_MANY_TERMS = 10  # terms in s that are enough, unless states are connected by longer paths
 _MAX_CHUNK = 64  # largest number of conditions that are computed together
 _EULER_STEP = 1e-6  # step, relative to an experiment's duration, with which states leave a kink at the start
 _TINY_STATE = 1e-100  # value of a state that is still zero then
@@ -329,10 +329,19 @@ class DrawnProblem:
             course = Course.from_condition(self, condition)
             groups.setdefault(course.key, []).append(course)
         chunks = [chunk for group in groups.values() for chunk in _chunks(group)]
-        for chunk in [chunk for chunk in chunks if not self._run_first_pieces(chunk)]:
-            self._run_all_pieces(chunk)
+        for chunk in [chunk for chunk in chunks if not self._run_relevant(self._run_first_pieces, chunk)]:
+            self._run_relevant(self._run_all_pieces, chunk)
         is_cut = self.basis.shape[1] and any(c.schedule.triggers for c in self.graphs.problem.conditions)
         return "an event that states trigger" if is_cut else ""
+
+    def _run_relevant(self, run: Callable[[list[Course]], bool], courses: list[Course]) -> bool:
+        """Run a computation with those directions only along which rows of the courses change."""
+        is_used = np.logical_or.reduce([np.concatenate([c.rows, c.z])[:, 1:].any(axis=0) for c in courses])
+        is_relevant = self.basis[is_used].any(axis=0)
+        other_directions, self.basis = self.basis[:, ~is_relevant], self.basis[:, is_relevant]
+        is_finished = run(courses)
+        self.basis = np.hstack([self.basis, other_directions])
+        return is_finished
 
     def _check_time(self) -> None:
         check_deadline()
@@ -366,13 +375,15 @@ class DrawnProblem:
                 return i + 1 == len(head.pieces)
         return True
 
-    def _run_all_pieces(self, courses: list[Course]) -> None:
-        """Compute all pieces with durations as symbols."""
+    def _run_all_pieces(self, courses: list[Course]) -> bool:
+        """Compute all pieces with durations as symbols. Return True."""
         r, p = self.basis.shape[1], self.p
         if not r:
-            return
+            return True
         self.graphs.has_durations = True
-        n_s = min(self.graphs.system.x.numel() + r + 1, _MAX_TERMS)
+        n_x, path = self.graphs.system.x.numel(), max(piece.graph.longest_path for piece in courses[0].pieces)
+        n_s = min(n_x + r + 1, max(_MANY_TERMS, path + 2))
+        n = max(n_s, min(n_x + r, max(_MANY_ORDERS, 2 * path))) + 1
         state, rows, previous, repetitions = PieceState.begin(self, courses, n_s), list[Residues](), 0, 0
         for i, piece in enumerate(courses[0].pieces):
             is_repeated = i > 0 and all(c.slopes_key(c.pieces[i]) == c.slopes_key(c.pieces[i - 1]) for c in courses)
@@ -381,8 +392,8 @@ class DrawnProblem:
                 continue
             previous_state, state = state, state.enter(i)
             rows.append(previous_state.time_rows(state, i, previous))
-            series = state.series(i, 1 if piece.is_instant else n_s + 1)
-            for _ in range(1 if piece.is_instant else n_s + 1):
+            series = state.series(i, 1 if piece.is_instant else n)
+            for _ in range(1 if piece.is_instant else n):
                 self._check_time()
                 rows.append(series.advance()[state.is_observed])
             state, previous = state if piece.is_instant else state.end_of(series), i
@@ -391,6 +402,7 @@ class DrawnProblem:
         if r - series_rank(matrix, p) != null.shape[1]:
             raise NotCoveredError("a combination that depends on the durations between events")
         self.basis = multiply(self.basis, null, p)
+        return True
 
 
 def _unit_jets(U: Residues, positions: Index) -> Residues:
