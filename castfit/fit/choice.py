@@ -55,9 +55,14 @@ from castfit.transcribe.trajectory import every_state_measured
 # Measured costs, written by `castfit bench costs`.
 MEASURED_COSTS_PATH = Path(__file__).with_name("measured_costs.json")
 
+DEFAULT_SOLVER = GaussNewton()
+# Solver of transcriptions with states if the data do not determine every direction; a descent from its end follows.
+RANK_DEFICIENT_SOLVER = replace(DEFAULT_SOLVER, regularisation=1e-4, homotopy="never", max_iter=40)
 DESCENT_SOLVER = GaussNewton("box")
 # Descent by single shooting before a fallback; successful descents take 5 to 30 iterations.
 PROBE_SOLVER = replace(DESCENT_SOLVER, max_iter=40)
+# The same from the same start, if the trust region ends far from the data.
+_DAMPED_PROBE_SOLVER = replace(PROBE_SOLVER, step_control="levenberg_marquardt", homotopy="never")
 
 # Alternative values were tested on 35 problems of ``castfit bench sizes`` (up to 80 states, 1,000 data and 100
 # experiments), the chosen ones on all of them (2 to 1,000 states, 10 to 1e5 data, 1 to 10,000 experiments).
@@ -115,27 +120,26 @@ class EarlyStoppingDescent:
         return self.solver.label
 
     def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
-        """Solve. If the result is poor, solve from the second start as well and return the better end."""
+        """Solve. If the result is poor, solve from the second start, or with damped steps; return the better end."""
         start_time = time.perf_counter()
         first_solution = self._down(staged, control, warm=warm)
-        if (
-            not self.tries_second_start
-            or control.second_start is None
-            or first_solution.status.cut_off
-            or not _poor(staged, first_solution)
-        ):
+        if first_solution.status.cut_off or not _poor(staged, first_solution):
             return first_solution
-        second_problem = staged.restricted()
+        other, second_problem = self, staged.restricted()
         with suppress(StopRequested):  # the next solver checks the time limit again
-            second_problem.start = within_bounds(second_problem, control.second_start())
-            if not _cost(second_problem, second_problem.start) < _SECOND_START_COST_RATIO * _cost(
-                staged, first_solution.v
-            ):
-                return first_solution
-            seconds_left = control.max_time - (time.perf_counter() - start_time)
-            return _better_of(
-                staged, first_solution, self._down(second_problem, replace(control, max_time=seconds_left))
-            )
+            if self.tries_second_start and control.second_start is not None:
+                second_problem.start = within_bounds(second_problem, control.second_start())
+                first_cost, second_cost = _cost(staged, first_solution.v), _cost(second_problem, second_problem.start)
+                is_useful = second_cost < _SECOND_START_COST_RATIO * first_cost
+            else:
+                other = replace(self, solver=_DAMPED_PROBE_SOLVER)
+                is_useful = staged.layout.n_groups > 0 and has_implausible_residuals(
+                    staged, staged.evaluate(first_solution.v)
+                )
+            if is_useful:
+                seconds_left = control.max_time - (time.perf_counter() - start_time)
+                second_solution = other._down(second_problem, replace(control, max_time=seconds_left))
+                return _better_of(staged, first_solution, second_solution)
         return first_solution
 
     def _down(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
@@ -181,6 +185,7 @@ def _better_of(staged: StagedProblem, first_solution: Solution, second_solution:
     )
     return replace(
         second_solution if is_second_better else first_solution,
+        earlier_iterations=first_solution.iterations if is_second_better else 0,
         iterations=first_solution.iterations + second_solution.iterations,
         evaluations=dict(Counter(first_solution.evaluations) + Counter(second_solution.evaluations)),
         failures=dict(Counter(first_solution.failures) + Counter(second_solution.failures)),

@@ -33,7 +33,7 @@ from castfit._support.status import InputError, Status, raise_if_mistakes
 from castfit._support.time_limit import StopRequested, guard, with_deadline
 from castfit.fit.attempt import FitRun, has_states, with_start_trajectory, with_state_start
 from castfit.fit.build_result import build_result, describe_exact_data
-from castfit.fit.choice import choose
+from castfit.fit.choice import DEFAULT_SOLVER, choose
 from castfit.fit.methods import Solver, Transcription, given_parts
 from castfit.fit.refinement import RefinedFit, RefinementProblem, SignOfGuess, solve_with_refinements
 from castfit.fit.start import StartingPoint
@@ -341,7 +341,7 @@ class _FitRequest:
             deadline = start_time + seconds_left if origin.stop_status is None else start_time
             run = FitRun(
                 compiled_problem,
-                self.solver or GaussNewton(),
+                self.solver or DEFAULT_SOLVER,
                 deadline,
                 _reporter(self.callback, self.verbose, line, deadline),
                 report_note,

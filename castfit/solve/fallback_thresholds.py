@@ -34,6 +34,9 @@ class FallbackThresholds:
         this factor; after more idle steps than the limit, only integration errors remain
     divergence_factor : a step near the solution that multiplies the predicted decrease by this factor leads away from
         it; then the step control applies
+    full_step_rise : rise of the cost by a full step near the solution that may be an integration error
+    curvature_decrease, noise_decrease : predicted decreases, relative and in units of the cost, of which the larger one
+        may be due to the curvature of the residuals
     noisy_gap, noisy_decrease : effect of integration errors at a converged solution
     max_stationary_decrease : predicted decrease within one search unit that a solution may leave, without
         regularisation
@@ -58,6 +61,9 @@ class FallbackThresholds:
     min_progress_factor: float = 0.6
     max_idle_steps: int = 2
     divergence_factor: float = 2.0
+    full_step_rise: float = 1e-4
+    curvature_decrease: float = 0.2
+    noise_decrease: float = 5.0
     noisy_gap: float = 1e-5
     noisy_decrease: float = 1e-7
     max_stationary_decrease: float = 1e-5

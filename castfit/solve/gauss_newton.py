@@ -64,6 +64,7 @@ from castfit.solve.step_control import (
 )
 from castfit.solve.subproblem import (
     MATCHING_TOLERANCE,
+    DenseProblem,
     LocalProblem,
     Step,
     active_bounds,
@@ -276,6 +277,10 @@ class GaussNewton:
                 return self._closely(ledger, state)
             return replace(state, status=Status.LINEAR_ALGEBRA_FAILED, detail="Derivatives overflow.")
         step = rule.step(local, state.progress.memory)
+        if isinstance(local, DenseProblem) and staged.least_squares and _needs_curvature(state, linear, step):
+            state = replace(state, progress=replace(state.progress, uses_curvature=True))
+            local = local.with_curvature(ledger.low_accuracy if state.is_low_accuracy else ledger)
+            step = rule.step(local, state.progress.memory) if local.curvature else step
         if state.is_low_accuracy and _deserves_accuracy(staged, linear, step.decrease):
             return self._closely(ledger, state)
         gap = infeasibility(staged.layout, staged.scale, linear)
@@ -313,7 +318,12 @@ class GaussNewton:
             search.trial(_extrapolate_step(search, progress.previous_points)) if is_close else None,
             False,
         )
-        if full_step_evaluation is not None and search.ledger.linearize(full_step_evaluation.v).ok:
+        max_rise = FALLBACK_THRESHOLDS.full_step_rise if staged.layout.is_theta_only else 1.0
+        if (
+            full_step_evaluation is not None
+            and full_step_evaluation.cost <= linear.cost + max_rise * linear.informing_square
+            and search.ledger.linearize(full_step_evaluation.v).ok
+        ):
             advance = StepOutcome(full_step_evaluation, 1.0, search.memory)
         else:
             advance = rule.advance(search)
@@ -349,6 +359,7 @@ class GaussNewton:
                 steps=progress.steps + 1,
                 n_stalled_steps=progress.n_stalled_steps + is_damped,
                 n_cycling_steps=progress.n_cycling_steps + 1 if is_cycling else 0,
+                prediction=(linear.cost, step.decrease),
                 previous_points=()
                 if state.phase == LEVENBERG_MARQUARDT_PHASE
                 else (*progress.previous_points[-1:], (linear.v, step.dv)),
@@ -429,6 +440,18 @@ class GaussNewton:
         if not probe.ok:
             return replace(state, status=Status.EVALUATION_FAILED, detail=staged.describe_failure(probe.v))
         return replace(state, status=Status.STEP_TOO_SMALL if step.feasible else Status.INFEASIBLE)
+
+
+def _needs_curvature(state: GaussNewtonState, linear: Linearization, step: Step) -> bool:
+    """Whether a step that promised little gained less than half of it, now or before; also at a start near a solution.
+
+    Then the curvature of the residuals, which the linear model omits, may exceed its own.
+    """
+    cost, decrease = state.progress.prediction
+    if state.progress.steps == 0 and not state.is_low_accuracy:
+        cost, decrease = linear.cost, step.decrease
+    limit = max(FALLBACK_THRESHOLDS.curvature_decrease * linear.informing_square, FALLBACK_THRESHOLDS.noise_decrease)
+    return state.progress.uses_curvature or cost - linear.cost < 0.5 * decrease <= 0.5 * limit
 
 
 def _extrapolate_step(search: LineSearch, previous_steps: tuple[tuple[Array, Array], ...]) -> Array:

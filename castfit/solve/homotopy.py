@@ -54,6 +54,8 @@ class AttemptProgress:
     circling : successive full steps of equal length
     unheld : whether singular directions are free, and steps limited by a trust region instead
     previous_points : the last points of the same accuracy, at most two, and the full steps from them
+    prediction : cost before the last step, and its predicted decrease
+    uses_curvature : whether the local problem includes the curvature of the residuals
     """
 
     memory: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -66,6 +68,8 @@ class AttemptProgress:
     n_cycling_steps: int = 0
     is_unregularized: bool = False
     previous_points: tuple[tuple[Array, Array], ...] = ()
+    prediction: tuple[float, float] = (np.inf, 0.0)
+    uses_curvature: bool = False
 
     @property
     def is_near_solution(self) -> bool:

@@ -108,6 +108,7 @@ class Solution:
     failures : causes of failed evaluations and their counts
     history : one entry per iteration
     local : the problem linearized at v, if the solver has it
+    earlier_iterations : iterations of searches that ended elsewhere
     """
 
     v: Array
@@ -119,6 +120,7 @@ class Solution:
     failures: dict[str, int]
     history: tuple[dict[str, float], ...]
     local: LocalProblem | None = None
+    earlier_iterations: int = 0
 
 
 def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask, Signs
     from castfit.solve.arrow import ArrowMatrix
     from castfit.solve.arrow_step import DirectionHold
+    from castfit.solve.solution import CountingProblem
 
 
 # Largest number whose square is certain not to overflow.
@@ -650,8 +651,24 @@ class DenseProblem(LocalProblem):
     """Local problem with few unknowns and no constraints except bounds: single shooting of small models.
 
     Nothing is condensed or eliminated: all rows form a dense matrix, which is factored once.  The step, its correction,
-    the convergence test and the final verification share the factors.
+    the convergence test and the final verification share the factors.  Rows of the residuals' curvature may follow
+    (castfit.solve.residual_curvature).
     """
+
+    curvature: tuple[Array, ...] = ()
+
+    def with_curvature(self, problem: CountingProblem) -> DenseProblem:
+        """Return the problem with rows of the residuals' curvature, for which `problem` is evaluated nearby."""
+        from castfit.solve.residual_curvature import curvature_rows
+
+        curved = DenseProblem(self.staged, self.linearization, warm=self._warm, regularisation=self._regularisation)
+        curved.curvature = curvature_rows(problem, self.linearization, self._E, self._u)
+        return curved if curved.curvature else self
+
+    def _rows_at(self, evaluation: Evaluation) -> Array:
+        """Return the rows (m,) at another point, for which rows of the curvature are linear functions."""
+        u = theta_residuals(self.staged.layout, evaluation, self.linearization.sigma)
+        return np.concatenate([u, *(rows @ (evaluation.v - self.linearization.v) for rows in self.curvature)])
 
     @cached_property
     def _eliminates(self) -> bool:
@@ -663,11 +680,12 @@ class DenseProblem(LocalProblem):
 
     @cached_property
     def _E(self) -> Array:
-        return theta_rows(self.staged.layout, self.linearization)
+        return np.concatenate([theta_rows(self.staged.layout, self.linearization), *self.curvature])
 
     @cached_property
     def _u(self) -> Array:
-        return theta_residuals(self.staged.layout, self.linearization)
+        u = theta_residuals(self.staged.layout, self.linearization)
+        return np.concatenate([u, *(np.zeros(len(rows)) for rows in self.curvature)])
 
     def with_linearization(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
         """Return the problem at its point with other bounds or constants of rows."""
@@ -731,7 +749,7 @@ class DenseProblem(LocalProblem):
 
     def correction(self, evaluation: Evaluation, similar_step: Step | None = None) -> Step | None:
         """Return the simplified Gauss-Newton step from another point, as of `LocalProblem`."""
-        u = theta_residuals(self.staged.layout, evaluation, self.linearization.sigma)
+        u = self._rows_at(evaluation)
         active = None if similar_step is None else similar_step.active
         return self._of_theta(u, evaluation, None, active) if self._finite and squares_are_finite([u]) else None
 

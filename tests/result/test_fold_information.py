@@ -55,7 +55,7 @@ def profile_ends(data: np.ndarray, threshold: float, best: float) -> tuple[float
     return low, high
 
 
-@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("sigma", [0.02, None])
 def test_standard_errors_at_equal_rates_agree_with_the_profile(seed: int, sigma: float | None) -> None:
     data = fold_data(seed)

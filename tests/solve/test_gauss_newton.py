@@ -111,6 +111,21 @@ def test_full_steps_in_circles_are_soon_held_back(curvature):
     assert states[-1].iteration < 40
 
 
+@pytest.mark.parametrize("side", [1.0, -1.0])
+@pytest.mark.parametrize("rule", ["natural_level", "exact_penalty", "levenberg_marquardt", "box"])
+def test_fold_of_the_residuals_is_reached_in_a_few_iterations(rule, side):
+    """Residuals that change with the square of q_0: E is singular where the cost is lowest, at 0 or at +-1.049."""
+    toy = Formula(
+        lambda q: np.array([1.0 + side * q[0] ** 2, 0.5 + q[1] - 0.3 * q[0] ** 2, q[1] - 0.5]),
+        lambda q: np.array([[2 * side * q[0], 0.0], [-0.6 * q[0], 1.0], [0.0, 1.0]]),
+        [0.4, 0.3],
+    )
+    states = list(cf.GaussNewton(rule, homotopy="never", max_iter=30).iterate(toy))
+    assert states[-1].status is Status.CONVERGED
+    assert states[-1].iteration <= 8
+    assert abs(states[-1].v[0]) == pytest.approx(0.0 if side > 0 else 1.04904, abs=1e-4)
+
+
 @pytest.mark.parametrize("rule", ["natural_level", "exact_penalty", "levenberg_marquardt"])
 def test_large_residuals_with_gaps_converge_as_far_as_without(rule):
     """Data that no decay explains: the iteration is linear, and full steps near the solution are idle for long."""
