@@ -77,6 +77,13 @@ def tidy_panels(canvas: Canvas, rows: int, columns: int, **shared: Any) -> Axes:
     return panels
 
 
+def add_panel(canvas: Canvas, cell: Any, **shared: Any) -> Axes:
+    """Make a panel without frames in a cell of a grid."""
+    axes = canvas.add_subplot(cell, **shared)
+    tidy(axes)
+    return axes
+
+
 def tile_panels(
     count: int, max_columns: int, size: tuple[float, float], above: tuple[float, float]
 ) -> tuple[Canvas, Axes]:

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit.drive.design.interior_point import optimize_weights
-from castfit.plots._canvas import BLUE, INK, RED, SOFT, add_title, escape_text, labels, new_figure, save_or_show, tidy
+from castfit.plots._canvas import (
+    BLUE,
+    INK,
+    RED,
+    SOFT,
+    add_panel,
+    add_title,
+    escape_text,
+    labels,
+    new_figure,
+    save_or_show,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,15 +74,15 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
         cell = (
             cells[0, place:] if place == len(panels) - 1 else cells[0, place]
         )  # The last panel takes the remaining columns.
-        _prediction(_panel(figure, cell), found, k, j)
+        _prediction(add_panel(figure, cell), found, k, j)
     if not is_single_line:
-        _certificate(_panel(figure, cells[1, 0]), found)
+        _certificate(add_panel(figure, cells[1, 0]), found)
     for k, name in first_inputs:
-        _steps(_panel(figure, cells[1, 0]), found, k, name)
-    _ellipses(_panel(figure, cells[1, 1]), found)
-    _budgets(_panel(figure, cells[1, 2]), found)
+        _steps(add_panel(figure, cells[1, 0]), found, k, name)
+    _ellipses(add_panel(figure, cells[1, 1]), found)
+    _budgets(add_panel(figure, cells[1, 2]), found)
     for place, (k, name) in enumerate(inputs):
-        _steps(_panel(figure, cells[2, place]), found, k, name)
+        _steps(add_panel(figure, cells[2, place]), found, k, name)
     return save_or_show(figure, path)
 
 
@@ -126,12 +137,6 @@ def _covariances(proposal: Design) -> list[Array]:
     """Return the covariance matrices before and after the designed measurements, (n_u, n_u)."""
     offers = proposal.selection.pool
     return [np.linalg.inv(M[0]) for M in (offers.M0, offers.information(proposal.counts))]
-
-
-def _panel(figure: Any, cell: Any) -> Any:
-    axes = figure.add_subplot(cell)
-    tidy(axes)
-    return axes
 
 
 def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:

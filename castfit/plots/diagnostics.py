@@ -20,6 +20,7 @@ from castfit.plots._canvas import (
     STYLES,
     Axes,
     add_note,
+    add_panel,
     add_title,
     escape_text,
     labels,
@@ -29,7 +30,6 @@ from castfit.plots._canvas import (
     new_figure,
     save_or_show,
     shade_band,
-    tidy,
     tidy_panels,
     time_axis,
 )
@@ -277,8 +277,7 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
     cells = figure.add_gridspec(grid.rows, grid.columns)
     handles: dict[str, Any] = {}
     for panel in grid.panels:
-        axes = figure.add_subplot(cells[panel.row, panel.column])
-        tidy(axes)
+        axes = add_panel(figure, cells[panel.row, panel.column])
         output = compiled_problem.outputs[panel.output]
         S, t = slopes_by_name[panel.condition.name][:, outputs.index(output)], times[panel.condition.name]
         axes.axhline(0, color=SOFT, linewidth=0.6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,22 +48,12 @@ def card(subject: Result | SearchResult | TabularReport | Problem | CompiledProb
     subject : Result, MultistartResult, ComparisonResult, any other result of a driver, Problem or Model
         Or anything else that consists of tables and sentences.
     """
-    content = _content(subject)
-    return tag("div", tag("style", _STYLE), content, class_="castfit")
+    render = next(render for kind, render in _CARDS if isinstance(subject, kind))
+    return tag("div", tag("style", _STYLE), render(subject), class_="castfit")
 
 
-def _content(subject: Result | SearchResult | TabularReport | Problem | CompiledProblem | Model) -> Markup:
-    if isinstance(subject, Result):
-        return _result(subject)
-    if isinstance(subject, MultistartResult):
-        return _multistart(subject)
-    if isinstance(subject, ComparisonResult):
-        return _comparison(subject)
-    if isinstance(subject, SearchResult):
-        return _render_search(subject)
-    if isinstance(subject, TabularReport):
-        return joined(sheet(part) if isinstance(part, TextTable) else tag("p", part) for part in subject.parts)
-    return _model(subject) if isinstance(subject, Model) else _problem(subject)
+def _tables(report: TabularReport) -> Markup:
+    return joined(sheet(part) if isinstance(part, TextTable) else tag("p", part) for part in report.parts)
 
 
 def _headline(bold: str, *content: Content) -> Markup:
@@ -130,6 +121,18 @@ def _model(model: Model) -> Markup:
 
 def _problem(problem: Problem | CompiledProblem) -> Markup:
     return joined(_headline("Problem"), problem_sections.question(problem))
+
+
+# What a card shows, by the class of its subject; the first one that fits.
+_CARDS: tuple[tuple[Any, Callable[[Any], Markup]], ...] = (
+    (Result, _result),
+    (MultistartResult, _multistart),
+    (ComparisonResult, _comparison),
+    (SearchResult, _render_search),
+    (TabularReport, _tables),
+    (Model, _model),
+    ((Problem, CompiledProblem), _problem),
+)
 
 
 def plan_report(plan: Plan, path: Any, *, title: str = "A plan", notes: str = "") -> Path:

@@ -158,27 +158,22 @@ def _select_sections(
         above = result_sections.lead(result.result, title or "An incremental fit", notes)
         first_section, *remaining_sections = _of_best(result, figures)
         return above, [first_section, run_sections.horizons(result), *remaining_sections]
-    if isinstance(result, MultistartResult):
-        above = run_sections.multistart_lead(result, title or "A multistart", notes)
-        run_chapters = run_sections.multistart(result, figures)
-    elif isinstance(result, ComparisonResult):
-        above = run_sections.comparison_lead(result, title or "A comparison", notes)
-        run_chapters = run_sections.comparison(result, figures)
-    elif isinstance(result, SelectionResult):
-        above = run_sections.selection_lead(result, title or "A selection of models", notes)
-        run_chapters = run_sections.selection(result, figures)
-    elif isinstance(result, PortfolioResult):
-        above, run_chapters = (
-            run_sections.portfolio_lead(result, title or "An estimate", notes),
-            run_sections.portfolio(result),
-        )
-    else:
-        above = run_sections.search_lead(result, title or "A scatter search", notes)
-        run_chapters = run_sections.search(result, figures)
+    default_title, lead, sections = next(page for kind, *page in _RUN_PAGES if isinstance(result, kind))
+    above, run_chapters = lead(result, title or default_title, notes), sections(result, figures)
     problem = None if result.best is None else result.best.problem
     question_sections = [] if problem is None else [Section("question", "The question", question(problem))]
     best = [s for s in _of_best(result, figures) if s.mark != "question"]
     return above, [*question_sections, run_chapters[0], *best, *run_chapters[1:]]
+
+
+# Pages of results of many fits: title, head and sections.
+_RUN_PAGES: tuple[tuple[Any, ...], ...] = (
+    (MultistartResult, "A multistart", run_sections.multistart_lead, run_sections.multistart),
+    (ComparisonResult, "A comparison", run_sections.comparison_lead, run_sections.comparison),
+    (SelectionResult, "A selection of models", run_sections.selection_lead, run_sections.selection),
+    (PortfolioResult, "An estimate", run_sections.portfolio_lead, run_sections.portfolio),
+    (ScatterResult, "A scatter search", run_sections.search_lead, run_sections.search),
+)
 
 
 def _of_best(result: SearchResult, figures: Figures) -> list[Section]:

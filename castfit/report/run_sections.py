@@ -261,7 +261,7 @@ def portfolio_lead(result: PortfolioResult, title: str, notes: str) -> ReportHea
     return lead(result, title, "Portfolio of searches", " ".join(result.story[:2]), figures, notes)
 
 
-def portfolio(result: PortfolioResult) -> list[Section]:
+def portfolio(result: PortfolioResult, _: Figures) -> list[Section]:
     """Return the section on a portfolio of searches: its messages and its table."""
     paragraphs = (tag("p", line) for line in result.story)
     return [Section("search", "The search", joined(paragraphs, sheet(result.sheet())))]
