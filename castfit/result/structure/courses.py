@@ -5,7 +5,7 @@ At an event at the time t_1, which may depend on quantities, the derivatives of 
     dx+ = h_x (dx- + f- dt_1) + h_c dc + h_t dt_1 - f+ dt_1,        x+ = h(t_1, x-, u, c)
 
 Notation: C conditions with the same pieces; n_s terms in s; r directions.  Rows of a link are p, then x, then e.
-Jets hold values and derivatives: (..., 1 + m) by all unknowns, or (..., 1 + r) along directions.
+Jets hold values and derivatives: (..., 1 + n_support) by unknowns, or (..., 1 + r) along directions.
 """
 
 from __future__ import annotations
@@ -49,9 +49,13 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """One experiment: jets of the rows of its link, (n_y, 1 + m), and of its algebraic states, and its pieces."""
+    """One experiment: its pieces, and the jets of the rows of its link, and of its algebraic states, (n, 1 + n_support).
+
+    The derivatives are by the unknowns at the positions `support`, all that the experiment depends on.
+    """
 
     condition: Condition
+    support: Index
     rows: Residues
     z: Residues
     pieces: list[Piece]
@@ -85,7 +89,10 @@ class Course:
                 row, is_instant = happening[0].time if members else -1, is_split and not members
                 pieces.append(Piece(graph, time, row, is_instant, moving_row >= 0, happening, passed, inputs))
         rows = problem.rows_of(condition.link, condition, problem.unknowns[None])[0]
-        return cls(condition, rows, problem.algebraic_states(condition), pieces)
+        z = problem.algebraic_states(condition)
+        support = np.flatnonzero(np.concatenate([rows, z])[:, 1:].any(axis=0))
+        columns = np.append(0, 1 + support)
+        return cls(condition, support, rows[:, columns], z[:, columns], pieces)
 
     @staticmethod
     def first_graph(graphs: ModelGraphs, condition: Condition) -> ModelGraph:
@@ -170,13 +177,11 @@ class PieceState:
         return np.array([[o is not None for o in c.condition.observed] for c in self.courses], dtype=np.bool_)
 
     def project(self, jets: Sequence[Residues]) -> Residues:
-        """Return jets (n, 1 + m) of each course as constants along the directions, (C, n, n_s, 1 + r)."""
-        stacked, basis = np.stack(jets), self.problem.basis
-        projected = np.zeros((*stacked.shape[:2], self.y.shape[2], 1 + basis.shape[1]), dtype=np.int64)
-        slopes = multiply(stacked[..., 1:].reshape(-1, len(basis)), basis, self.problem.p)
-        projected[:, :, 0] = np.concatenate(
-            [stacked[..., :1], slopes.reshape(*stacked.shape[:2], basis.shape[1])], axis=-1
-        )
+        """Return jets (n, 1 + n_support) of each course as constants along the directions, (C, n, n_s, 1 + r)."""
+        basis, p = self.problem.basis, self.problem.p
+        projected = np.zeros((len(jets), len(jets[0]), self.y.shape[2], 1 + basis.shape[1]), dtype=np.int64)
+        for course, rows, target in zip(self.courses, jets, projected, strict=True):
+            target[:, 0, 0], target[:, 0, 1:] = rows[:, 0], multiply(rows[:, 1:], basis[course.support], p)
         return projected
 
     def _time(self, course: Course, piece: Piece) -> Residues:

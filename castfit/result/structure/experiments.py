@@ -336,8 +336,7 @@ class DrawnProblem:
 
     def _run_relevant(self, run: Callable[[list[Course]], bool], courses: list[Course]) -> bool:
         """Run a computation with those directions only along which rows of the courses change."""
-        is_used = np.logical_or.reduce([np.concatenate([c.rows, c.z])[:, 1:].any(axis=0) for c in courses])
-        is_relevant = self.basis[is_used].any(axis=0)
+        is_relevant = self.basis[np.unique(np.concatenate([c.support for c in courses]))].any(axis=0)
         other_directions, self.basis = self.basis[:, ~is_relevant], self.basis[:, is_relevant]
         is_finished = run(courses)
         self.basis = np.hstack([self.basis, other_directions])
@@ -407,8 +406,10 @@ class DrawnProblem:
 
 def _unit_jets(U: Residues, positions: Index) -> Residues:
     """Return the jets of some unknowns at U (B, m), (B, n, 1 + m)."""
-    slopes = np.broadcast_to(np.eye(U.shape[1], dtype=np.int64)[positions], (len(U), positions.size, U.shape[1]))
-    return np.concatenate([U[:, positions, None], slopes], axis=-1)
+    jets = np.zeros((len(U), positions.size, 1 + U.shape[1]), dtype=np.int64)
+    jets[:, :, 0] = U[:, positions]
+    jets[:, np.arange(positions.size), 1 + positions] = 1
+    return jets
 
 
 def _independent_columns(J: Residues, order: Index, is_changed: Any, p: int) -> list[int]:
