@@ -49,7 +49,7 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """One experiment: its pieces, and the jets of the rows of its link, and of its algebraic states, (n, 1 + n_support).
+    """One experiment: its pieces, and jets (n, 1 + n_support) of the rows of its link and of its algebraic states.
 
     The derivatives are by the unknowns at the positions `support`, all that the experiment depends on.
     """
