@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from castfit.problem.problem import Posable
 
 # Limits on the change of log L when stages are halved: during the search, and per experiment at its end. The remaining
-# change is a third for stages of order 2, and a fifteenth for linear models (order 4).
-_MAX_STAGE_ERROR_LOG_L, _MAX_FINAL_ERROR, _MAX_FINAL_ERROR_LINEAR = 1.0, 3e-4, 1.5e-3
+# change is a seventh for stages of order 3, and a fifteenth for linear models (order 4).
+_MAX_STAGE_ERROR_LOG_L, _MAX_FINAL_ERROR, _MAX_FINAL_ERROR_LINEAR = 1.0, 7e-4, 1.5e-3
 _STAGE_ERROR_FRACTION = 0.1  # The same, relative to the predicted decrease of log L.
 _STAGE_ERROR_GROWTH = 4.0  # Assumed growth of the change: as this power of a quantity.
-_MAX_UNRESOLVED_ERROR = 5e-3  # Change of log L per experiment above which the message mentions it.
+# Change of log L that the search accepts before its end, and above which, per experiment, the message mentions it.
+_MIN_STAGE_ERROR_LOG_L = 5e-3
 _MIN_DIVISOR = 1e-300
 _MAX_REFINEMENTS = 10  # Limit on the refinements of the stages.
 # Limits on the iterations of a search, the halvings of a step and the final Newton steps.
@@ -221,9 +222,10 @@ class _LikelihoodSearch:
             step = np.zeros(evaluation.y.size)
             step[free] = -np.linalg.solve(curvature[np.ix_(free, free)], evaluation.gradient[free])
             predicted_decrease = -0.5 * float(step @ evaluation.gradient)
-            is_end, final_error = predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L, self.final_error()
-            max_error = max(min(_STAGE_ERROR_FRACTION * predicted_decrease, _MAX_STAGE_ERROR_LOG_L), final_error)
-            refined = self.refine(evaluation, final_error if is_end else max_error, exactly=is_end)
+            is_end = predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L
+            max_error = min(_STAGE_ERROR_FRACTION * predicted_decrease, _MAX_STAGE_ERROR_LOG_L)
+            max_error = self.final_error() if is_end else max(max_error, _MIN_STAGE_ERROR_LOG_L)
+            refined = self.refine(evaluation, max_error, exactly=is_end)
             if refined is not evaluation and refined.modes:
                 evaluation = refined
                 continue
@@ -285,8 +287,8 @@ class _LikelihoodSearch:
             free = self.free_mask(evaluation)
             if not free.any():
                 return evaluation, hessian, Status.CONVERGED
-            if predicted_decrease > _MIN_PREDICTED_GAIN_LOG_L:  # else the point is where it was, in standard errors
-                widths = _DIFFERENCE_STEP_SE / np.sqrt(np.maximum(np.diag(curvature), 1e-300))
+            if predicted_decrease > _MIN_PREDICTED_GAIN_LOG_L:  # else the point has hardly moved
+                widths = _DIFFERENCE_STEP_SE / np.sqrt(np.maximum(np.diag(curvature), _MIN_DIVISOR))
                 hessian = self.curvature(
                     evaluation, np.where(self.log, np.minimum(widths, _MAX_LOG_DIFFERENCE_STEP), widths)
                 )
@@ -302,25 +304,22 @@ class _LikelihoodSearch:
             y = np.clip(evaluation.y + self._limited_length(step) * step, self.lower, self.upper)
             new_evaluation = self.evaluate(y, [mode.start for mode in evaluation.modes])
             if not new_evaluation.value < evaluation.value:
-                return (
-                    evaluation,
-                    hessian,
-                    Status.CONVERGED if predicted_decrease < _ACCEPTABLE_GAIN_LOG_L else Status.STEP_TOO_SMALL,
-                )
+                is_acceptable = predicted_decrease < _ACCEPTABLE_GAIN_LOG_L
+                return evaluation, hessian, Status.CONVERGED if is_acceptable else Status.STEP_TOO_SMALL
             evaluation, curvature = new_evaluation, self.make_convex(hessian)
             self.report_progress(evaluation)
-        return (
-            evaluation,
-            hessian,
-            Status.CONVERGED if predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L else Status.ACCEPTABLE,
-        )
+        is_end = predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L
+        return evaluation, hessian, Status.CONVERGED if is_end else Status.ACCEPTABLE
 
-    def maximize(self, evaluation: PathEvaluation) -> _SearchEnd:
-        """Search from a point on the present stages, and end on stages half as long as those that are short enough."""
+    def maximize(self, evaluation: PathEvaluation, max_value: float = np.inf) -> _SearchEnd:
+        """Search from a point on the present stages, and end on stages half as long as those that are short enough.
+
+        The end is not computed exactly if -log L is above max_value.
+        """
         self.report_progress(evaluation)
         curvature = self.make_convex(self.curvature(evaluation, self.first_widths(evaluation.y)))
         evaluation, hessian, status = self.climb(evaluation, curvature)
-        if status.success:
+        if status.success and evaluation.value < max_value:
             if self.finer and self.finer[1].modes and np.array_equal(self.finer[1].y, evaluation.y):
                 evaluation = self.move_to_finer()
             evaluation, hessian, status = self.polish(evaluation, hessian)
@@ -347,7 +346,7 @@ class _LikelihoodSearch:
             y, needed_noises & ~sigmas if (needed_noises & ~sigmas).any() else needed_noises, _EXCHANGE_FACTOR
         )
         y = np.where(may_vanish, self.guess, y)
-        trials = [self.evaluate(self._scaled(y, may_vanish, factor), None) for factor in _GUESS_FACTORS]
+        trials = [self.evaluate(self._scaled(y, may_vanish, factor), starts) for factor in _GUESS_FACTORS]
         best = trials[first_argmin([trial.value for trial in trials])]
         return best if best.modes else None
 
@@ -451,7 +450,7 @@ def fit_noisy(
             end = replace(end, status=Status.DIVERGING) if remark and end.status.success else end
             second_start = search.exchange_noises(end) if end.status.success else None
             if second_start is not None:
-                second = search.maximize(second_start)
+                second = search.maximize(second_start, end.evaluation.value - _MIN_SECOND_GAIN)
                 gain, is_success = end.evaluation.value - second.evaluation.value, second.status.success
                 remark = _unbounded_remark(second.evaluation, marginal_problem, labels) if is_success else ""
                 remark = remark and f"{remark} The result is a local maximum."
@@ -509,7 +508,7 @@ def _remarks(search: _LikelihoodSearch, end: _SearchEnd) -> list[str]:
         remarks.append(
             "The likelihood is flat in some direction, so standard errors are not available. Fix a quantity."
         )
-    if not abs(end.stage_change) < _MAX_UNRESOLVED_ERROR * np.sqrt(len(likelihood.chains)):
+    if not abs(end.stage_change) < _MIN_STAGE_ERROR_LOG_L * np.sqrt(len(likelihood.chains)):
         remarks.append("The stages were still too long when refinement ended; use closer times or a shorter horizon.")
     if not all(chain_likelihood.chain.quadratic for chain_likelihood in likelihood.chains):
         remarks.append(
