@@ -143,10 +143,12 @@ def load_record(kind: Any, path: Any, marker: str, version: int, **extra_fields:
 
     A method `use_all` of the record must work.
     """
-    where, content = f"{kind.__name__}.load", read_json(f"{kind.__name__}.load", path)
-    if not isinstance(content, dict) or not is_one_of(content.pop(marker, None), version):
+    where = f"{kind.__name__}.load"
+    loaded = read_json(where, path)
+    content: dict[str, Any] = cast("Any", loaded) if isinstance(loaded, dict) else {}
+    if not is_one_of(content.pop(marker, None), version):
         raise InputError(where, [f"'{path}' contains no {kind.__name__} of format {version}; choose another file"])
-    content = {name: value for name, value in cast("dict[str, Any]", content).items() if name not in extra_fields}
+    content = {name: value for name, value in content.items() if name not in extra_fields}
     absent = [f.name for f in fields(kind) if f.default is MISSING and f.name not in {**content, **extra_fields}]
     raise_if_mistakes(where, [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
     try:

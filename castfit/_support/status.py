@@ -155,9 +155,9 @@ def suggest(name: Any, valid: Iterable[str]) -> str:
     names = list(valid)
     if not names:
         return "there are none"
-    name = name if isinstance(name, str) else ""
-    case_matches = [n for n in names if n.casefold() == name.casefold()]
-    close_names = case_matches or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    text = str(name) if isinstance(name, str) else ""
+    case_matches = [n for n in names if n.casefold() == text.casefold()]
+    close_names = case_matches or difflib.get_close_matches(text, names, n=1, cutoff=0.5)
     listing = ", ".join(names[:_MAX_LISTED_NAMES]) + (
         f", and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
     )

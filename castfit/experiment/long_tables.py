@@ -120,7 +120,7 @@ def experiments_from(
             place = f"index {empty_rows[0]}" + (f", and {len(empty_rows) - 1} more" if len(empty_rows) > 1 else "")
             mistakes.append(f"column '{columns[role]}' is empty at {place}, where a value is; fill it, or drop the row")
     for role in ("value", "sigma", "time"):
-        column = frame[columns[role]] if role in columns else []
+        column: Any = frame[columns[role]] if role in columns else ()
         n_invalid = sum(not reads_as_number(cell) for cell in column)
         if n_invalid and (role != "time" or n_invalid < len(column)):  # a column of times may hold dates
             text = f"{n_invalid} of {len(column)} values that are no numbers, {describe_non_numbers(column)}"

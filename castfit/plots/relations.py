@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -205,7 +205,7 @@ def ellipses(
     mistakes += [
         f"contours has the key {shorten_repr(pair)}; expected two names"
         for pair in (contours if isinstance(contours, Mapping) else ())
-        if not (isinstance(pair, tuple) and len(pair) == 2)
+        if not (isinstance(cast("Any", pair), tuple) and len(pair) == 2)
     ]
     raise_if_mistakes("plots.ellipses", mistakes)
     lines = contours if isinstance(contours, Mapping) else {c.names: tuple(c.lines.values()) for c in items}

@@ -21,7 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, is_within, read_mapping, read_real, read_reals, shorten_repr
+from castfit._support.arguments import (
+    is_count,
+    is_within,
+    option_mistakes,
+    read_mapping,
+    read_real,
+    read_reals,
+    shorten_repr,
+)
 from castfit._support.arrays import Array
 from castfit._support.json_codec import check_shapes, load_record, write_record
 from castfit._support.public_names import public
@@ -34,6 +42,7 @@ from castfit.solve.riccati import RiccatiFactor, riccati
 from castfit.transcribe.path_likelihood import PathLikelihood, marginal, positive_part
 
 FORMAT = 1  # of saved estimators
+_MAX_STAGES = 100_000  # Stages between two measurements at most.
 _STEP_TOLERANCE_SD = 1e-3  # Step length, in deviations of the noise, at which Newton's method stops.
 _BOUND_WEIGHT_FACTOR = 1e8  # Weight of an active bound relative to the other information on a state.
 _MAX_ACTIVE_SET_CHANGES = 12  # Changes of the set of active bounds in one step at most.
@@ -315,6 +324,10 @@ class MovingHorizon:
             mistakes.append(f"time is {new_time:g}, but the previous step was at {last_time:g}; times must increase")
         elif new_time < self._start:
             mistakes.append(f"time is {new_time:g}, before the start; expected a time from {self._start:g} on")
+        elif new_time - (self._start if last_time is None else last_time) > _MAX_STAGES * self._max_stage_length:
+            mistakes.append(
+                f"time is {new_time:g}, after a gap of more than {_MAX_STAGES} stages; begin a new estimator"
+            )
         for name, number in read_mapping("measured", measured, mistakes).items():
             if name not in self._outputs:
                 mistakes.append(f"'{name}' is not a measured output: {suggest(name, self._outputs)}")
@@ -598,10 +611,10 @@ def moving_horizon(
     model = problem.model
     if not result.success:
         mistakes.append(f"result is not a solution ({result.status.value}); pass a converged fit")
-    for name, value in (("horizon", horizon), ("iterations", iterations)):
-        number = read_real(value)
-        if number is None or number < 1 or number != np.floor(number) or is_one_of(value, True):
-            mistakes.append(f"{name} is {shorten_repr(value)}; expected an integer of at least 1")
+    counts = {"horizon": horizon, "iterations": iterations}
+    mistakes += option_mistakes(
+        *((n, v, is_count(v, 1), "expected an integer of at least 1") for n, v in counts.items())
+    )
     experiment_names = [c.name for c in problem.conditions]
     experiment_name = experiment_names[0] if experiment is None else experiment
     if experiment_name not in experiment_names:

@@ -335,3 +335,13 @@ def test_saved_and_pickled_estimators_go_on_in_the_same_way(n_before, tmp_path):
     other = cf.fit(result.problem.replace(experiments=experiment.with_values({"x": 0.9 * np.array(values)[:, None]})))
     with refused("made from another result"):
         cf.MovingHorizon.load(tmp_path / "horizon.json", other)
+
+
+def test_a_gap_of_too_many_stages_is_refused():
+    x, w = cf.symbols("x w")
+    experiment = cf.Experiment({"x": [0.4, 0.2]}, time=[1, 2], sigma=0.1, start=0, initial={"x": cf.Normal(1, 0.5)})
+    result = cf.fit(cf.Problem(cf.Model({x: -x + 0.5 * w}, noises=[w]), experiment))
+    estimator = cf.moving_horizon(result)
+    with refused("time is 1e+300, after a gap of more than"):
+        estimator.step(1e300, {"x": 0.5})
+    assert estimator.step(50.0, {"x": 0.5}).states["x"] == pytest.approx(0.461, abs=0.01)

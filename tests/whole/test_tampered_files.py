@@ -104,6 +104,7 @@ def faults(kind: str, folder: Path, count: int) -> list[str]:
     return errors
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of variances that are negative now
 @pytest.mark.parametrize("kind", USES)
 def test_changed_files_are_refused_in_words(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -111,6 +112,7 @@ def test_changed_files_are_refused_in_words(kind: str, tmp_path: Path, monkeypat
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kind", USES)
 def test_many_changed_files_are_refused_in_words(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

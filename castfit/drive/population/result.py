@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import scipy
@@ -460,9 +460,10 @@ class MixedEffectsResult(RunResult):
         InputError
             If the file is no saved result of a mixed-effects fit, is damaged, or answers another question.
         """
-        content = read_json("MixedEffectsResult.load", path)
-        entries: dict[str, Any] = content if isinstance(content, dict) else {}
-        left_out, digests = (v if isinstance(v := entries.get(n), dict) else {} for n in ("left_out", "question"))
+        content: Any = read_json("MixedEffectsResult.load", path)
+        entries = cast("dict[str, Any]", content) if isinstance(content, dict) else dict[str, Any]()
+        mappings: list[Any] = [v if isinstance(v := entries.get(n), dict) else {} for n in ("left_out", "question")]
+        left_out, digests = mappings
         compile_population(problem, population)  # which finds mistakes in both
         names = [e.name for e in problem.experiments]
         retained_indices = [i for i, name in enumerate(names) if name not in left_out]
@@ -479,10 +480,11 @@ class MixedEffectsResult(RunResult):
     def use_all(self) -> None:
         """Compute all that the file determines; an error shows that its entries do not fit together."""
         size, n, m = self.question.n_y, self.question.n, self.question.m
-        arrays = (self.y, (size,)), (self.phi, (n, m)), (self.spread, (n, m, m)), (self.parts, (n,))
-        arrays += tuple((part, (self.n_data,)) for part in (*self.data_evaluation, self.expected))
-        arrays += tuple((part, (size, size)) for part in (self.errors.covariance, self.errors.robust))
-        check_shapes(("an array", *pair) for pair in arrays)
+        data = [(part, (self.n_data,)) for part in (*self.data_evaluation, self.expected)]
+        errors = [(part, (size, size)) for part in (self.errors.covariance, self.errors.robust)]
+        own = [(self.y, (size,)), (self.phi, (n, m)), (self.spread, (n, m, m)), (self.parts, (n,))]
+        arrays: list[tuple[Array, tuple[int, ...]]] = [*data, *errors, *own]
+        check_shapes(("an array", array, shape) for array, shape in arrays)
         self.summary()
         self.individual_table  # noqa: B018
 
