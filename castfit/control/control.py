@@ -283,8 +283,8 @@ class ControlSolver(ProcessLocal):
         )
         yield self._prepare(guess)
         for _ in range(self.starts - 1):
-            drawn = self._draw_start(rng)
-            yield self._prepare(drawn, self._build_lines(drawn), is_random=True)
+            drawn_decision = self._draw_start(rng)
+            yield self._prepare(drawn_decision, self._build_lines(drawn_decision), is_random=True)
         lines = self._build_lines(guess)
         if lines:
             yield self._prepare(guess, lines, is_random=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from castfit.control.stages import StageGraphs, StageRows
 
 
-_FEASIBILITY_OPTIONS = {"tol": 1e-4, "max_iter": 200}  # of IPOPT, for the nearest feasible point
+_FEASIBILITY_OPTIONS = {"tol": 1e-4, "max_iter": 200}  # for IPOPT at the nearest feasible point
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class Program:
 
     The argument P (scenarios, n_P) contains the numbers of the scenarios.
 
-    near : variables with an additional term 1/2 sum w (x - r)**2 in units, where `proximity` (2, m) are w and r
+    proximal_indices : variables with an additional term 1/2 sum w (x - r)**2 in units; `proximity` (2, m) is w and r
     linear : whether all rows are linear in the variables
     curvature : of the Gauss-Newton method, a function of x and p; None if the objective is not a sum of squares
     units : of rows, by name
@@ -95,7 +95,7 @@ class Program:
 
     def __init__(
         self, graphs: StageGraphs, layout: ProgramLayout, numbers: Array, terms: Sequence[StageRows],
-        rows: Sequence[StageRows], scale: Array, curvature: Sequence[StageRows] | None, near: Index,
+        rows: Sequence[StageRows], scale: Array, curvature: Sequence[StageRows] | None, proximal_indices: Index,
     ) -> None:  # fmt: skip
         self.layout, self.scale, self._graphs = layout, scale, graphs
         self.units: dict[str, float] = {}
@@ -106,7 +106,7 @@ class Program:
         self.count, ends = sum(sizes), np.cumsum(sizes).tolist()
         self._rows = [(r, (end - size + _range(size)).reshape(-1, r.graph.numel()))
                       for r, size, end in zip(rows, sizes, ends, strict=True)]  # fmt: skip
-        self.near, m = near, near.size
+        m = proximal_indices.size
         x, p = ca.MX.sym("x", n), ca.MX.sym("p", n_P * S + self.count + 2 * m)
         lam_f, lam_g = ca.MX.sym("lam_f"), ca.MX.sym("lam_g", self.count)
         scenario_numbers, row_scale, weights, reference = ca.vertsplit(
@@ -120,14 +120,14 @@ class Program:
             f, magnitude = f + ca.sum2(mapped.value), magnitude + ca.sum2(ca.fabs(mapped.value))
             gradient.add(mapped.slope, mapped.columns, np.zeros_like(mapped.columns), scale[mapped.columns])
             hessian.add_second(*mapped.build_second_derivatives(lam_f), scale)
-        distance = x[near.tolist()] - reference
+        distance = x[proximal_indices.tolist()] - reference
         f += 0.5 * ca.dot(weights, distance**2)
-        gradient.add(weights * distance, near, np.zeros_like(near), np.ones(m))
-        hessian.add(lam_f * weights, near, near, np.ones(m))
+        gradient.add(weights * distance, proximal_indices, np.zeros_like(proximal_indices), np.ones(m))
+        hessian.add(lam_f * weights, proximal_indices, proximal_indices, np.ones(m))
         for term in curvature or ():
             mapped = _BatchedExpression(graphs, ca.SX(0, 1), term.columns, *stage_data, v, P)
             squares.add_second(*mapped.entries(term.graph / S), scale)
-        squares.add(weights, near, near, np.ones(m))
+        squares.add(weights, proximal_indices, proximal_indices, np.ones(m))
         row_values = list[ca.MX]()
         for row, places in self._rows:
             mapped = _BatchedExpression(graphs, row.graph, row.columns, *stage_data, v, P)

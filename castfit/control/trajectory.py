@@ -76,20 +76,20 @@ class PlanVerifier:
 
         # Constraints of the end values alone.
         end_symbols, end_values = symbols[1], [t.expression for t in question.terms if t.kind == END]
-        last = [
+        end_rows = [
             (ca.substitute(c.expression, end_symbols, ca.SX(ca.vertcat(*end_values))), c)
             for c in question.horizon_constraints
         ]
-        last += [
+        end_rows += [
             (c.expression, c)
             for c in question.points
             if max(cast("tuple[float, ...]", c.times)) >= question.start + question.horizon
         ]
-        self._end_limits = np.array([(c.lower, c.upper) for _, c in last]).reshape(-1, 2).T
-        rows = over(row for row, _ in last)
+        self._end_limits = np.array([(c.lower, c.upper) for _, c in end_rows]).reshape(-1, 2).T
+        rows = over(row for row, _ in end_rows)
         states = ca.vertcat(system.x, symbols[0])
         end_arguments = [system.t, states, system.z, system.p, system.u, q, symbols[2]]
-        self._end_function: Any = ca.Function("last", end_arguments, [rows, ca.densify(ca.jacobian(rows, states))])
+        self._end_function: Any = ca.Function("end_rows", end_arguments, [rows, ca.densify(ca.jacobian(rows, states))])
 
     def build_line(
         self, p: Array, x0: Array, inputs: dict[str, Input], quantities: dict[str, float], horizon: float

@@ -93,9 +93,11 @@ class TranscribedPlan:
         """The program of the nearest feasible point."""
         return self._build_program((), None, np.arange(self.layout.size, dtype=np.intp))
 
-    def _build_program(self, terms: Sequence[StageRows], curvature: Sequence[StageRows] | None, near: Index) -> Program:
+    def _build_program(
+        self, terms: Sequence[StageRows], curvature: Sequence[StageRows] | None, proximal_indices: Index
+    ) -> Program:
         rows = self.graphs.rows(self.grid.times(self.question.start, self.question.horizon))
-        return Program(self.graphs, self.layout, self.numbers, terms, rows, self._scale(), curvature, near)
+        return Program(self.graphs, self.layout, self.numbers, terms, rows, self._scale(), curvature, proximal_indices)
 
     def bounds(self) -> tuple[Array, Array]:
         """Return the bounds of all variables, (n,) each."""
