@@ -364,12 +364,9 @@ class ControlSolver(ProcessLocal):
         for k in range(_MAX_REFINEMENTS + 1):
             size_at_x = transcribed.program.measure(x, P)
             size = size_at_x if plan_solution is None or plan_solution.has_invalid_units else size
-            previous, plan_solution = (
-                plan_solution,
-                self._build_plan_solution(
-                    transcribed, self._solve_program(transcribed, x, P, size, watch, warm=k > 0), P, size, plan_solution
-                ),
-            )
+            previous, solution = plan_solution, self._solve_program(transcribed, x, P, size, watch, warm=k > 0)
+            solution = self._prefer_small_inputs(transcribed, solution, P, size, watch)
+            plan_solution = self._build_plan_solution(transcribed, solution, P, size, previous)
             refinement = (
                 self._refine_discretisation(plan_solution, previous)
                 if k < _MAX_REFINEMENTS and watch.cause is None
@@ -461,6 +458,21 @@ class ControlSolver(ProcessLocal):
         has_end = alternative.status.success or alternative.status is Status.DIVERGING
         integrated = self._build_plan_solution(transcribed, alternative, P, size).integrated_objective
         return alternative if has_end and integrated < ipopt_solution.objective else ipopt_solution
+
+    def _prefer_small_inputs(
+        self, transcribed: TranscribedPlan, solution: ProgramSolution, P: Array, size: float, watch: Deadline
+    ) -> ProgramSolution:
+        """Return the solution with a small additional cost of nonlinear inputs without cost, if it is as good."""
+        if not self.question.nonlinear_inputs or solution.status in (Status.DIVERGING, Status.MAX_TIME):
+            return solution
+        transcribed.program.set_tie_break(size)
+        small = self._solve_program(transcribed, solution.x, P, size, watch, warm=True)
+        transcribed.program.set_tie_break(0.0)
+        is_as_good = not solution.status.success or small.objective - solution.objective <= CONFIRMATION_RTOL * abs(
+            solution.objective
+        )
+        total = solution.iterations + small.iterations
+        return replace(small if small.status.success and is_as_good else solution, iterations=total)
 
     def _build_plan_solution(
         self,

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _FEASIBILITY_OPTIONS = {"tol": 1e-4, "max_iter": 200}  # for IPOPT at the nearest feasible point
 
+TIE_BREAK_FRACTION = 1e-8
+"""Weight of the mean square of inputs without cost, relative to the objective's size."""
+
 
 @dataclass(frozen=True, eq=False)
 class ProgramLayout:
@@ -71,6 +74,7 @@ class ProgramSolution:
     """Final point of a solver: x (n,) in the variables' own units, multipliers of the rows, status and iterations.
 
     worst_constraint : name of the most violated constraint, or of the largest multiplier; "" without violations
+    prefers_small_inputs : whether the program had the additional cost of `Program.set_tie_break`
     """
 
     x: Array
@@ -80,6 +84,7 @@ class ProgramSolution:
     iterations: int
     worst_constraint: str
     solver: str
+    prefers_small_inputs: bool = False
 
 
 class Program:
@@ -150,7 +155,7 @@ class Program:
         self._magnitude: Any = ca.Function("magnitude", [x, p], [magnitude])
         self.curvature: Any = None if not curvature else ca.Function("curvature", [x, p], [squares.matrix((n, n))])
         self._row_scales = np.ones(self.count)
-        self.proximity = np.zeros((2, m))
+        self._proximal_indices, self.proximity = proximal_indices, np.zeros((2, m))
         self._solvers: dict[str, Any] = {}
         self._watch: Deadline | None = None
         self._errors: list[BaseException] = []
@@ -236,6 +241,7 @@ class Program:
     ) -> ProgramSolution:
         """Return a solution at x, with the objective there: the point of IPOPT may violate bounds by 1e-8."""
         f, g = self.values(x, P)
+        f -= self.tie_break(x)
         lower, upper = self.limits
         excess = np.maximum(np.maximum(lower - g, g - upper), 0.0)
         excess = np.where(np.isfinite(excess), excess, np.inf)
@@ -249,7 +255,18 @@ class Program:
                 break
         else:
             name = ""
-        return ProgramSolution(x, multipliers, f, status, iterations, name, solver)
+        prefers_small_inputs = bool(self.proximity.any())
+        return ProgramSolution(x, multipliers, f, status, iterations, name, solver, prefers_small_inputs)
+
+    def set_tie_break(self, size: float) -> None:
+        """Prefer small inputs without cost: add their mean square in units, times 1e-8 of the objective's size."""
+        weights = np.full(self._proximal_indices.size, 2.0 * TIE_BREAK_FRACTION * size)
+        self.proximity = np.stack([weights / max(weights.size, 1), np.zeros(weights.size)])
+
+    def tie_break(self, x: Array) -> float:
+        """Return the additional term of the objective at x."""
+        weights, reference = self.proximity
+        return 0.5 * float(weights @ ((x / self.scale)[self._proximal_indices] - reference) ** 2)
 
     def values(self, x: Array, P: Array) -> tuple[float, Array]:
         """Evaluate the objective, and all rows in their units."""

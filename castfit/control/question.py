@@ -96,16 +96,28 @@ class ControlQuestion:
     @cached_property
     def unlimited_inputs(self) -> tuple[str, ...]:
         """The free inputs without bounds and without cost or constraint along the horizon, linear in the equations."""
+        inputs = {n: u for n, u in self.free_inputs.items() if n in self._costless_inputs}
+        return tuple(
+            n for n, u in inputs.items() if n not in self.nonlinear_inputs and not np.isfinite([u.lower, u.upper]).any()
+        )
+
+    @cached_property
+    def nonlinear_inputs(self) -> tuple[str, ...]:
+        """The free inputs without a bound on each side and without cost that enter the equations nonlinearly."""
+        f = ca.vertcat(self.model.system.ode, self.model.system.alg)
+        symbols = {n: _input_symbol(self.model, n) for n in self._costless_inputs}
+        return tuple(n for n, u in symbols.items() if ca.depends_on(ca.SX(ca.jacobian(f, u)), u))
+
+    @cached_property
+    def _costless_inputs(self) -> tuple[str, ...]:
+        """The free inputs without a bound on each side, and without cost or constraint along the horizon."""
         system, out = self.model.system, list[str]()
         integrals = [t.expression for t in self.terms if t.kind == INTEGRAL]
+        costs = ca.SX(ca.vertcat(*integrals, *(c.expression for c in (*self.path, *self.points))))
         for name, u in self.free_inputs.items():
-            symbol, f = _input_symbol(self.model, name), ca.vertcat(system.ode, system.alg)
-            affected_symbols = ca.vertcat(
-                symbol, system.z if _depends_on_input(self.model, name, [system.alg]) else ca.SX(0, 1)
-            )
-            costs = ca.SX(ca.vertcat(*integrals, *(c.expression for c in (*self.path, *self.points))))
-            is_limited = ca.depends_on(ca.SX(ca.jacobian(f, symbol)), symbol) or ca.depends_on(costs, affected_symbols)
-            if not is_limited and not np.isfinite([u.lower, u.upper]).any():
+            algebraic = system.z if _depends_on_input(self.model, name, [system.alg]) else ca.SX(0, 1)
+            affected_symbols = ca.vertcat(_input_symbol(self.model, name), algebraic)
+            if not ca.depends_on(costs, affected_symbols) and not np.isfinite([u.lower, u.upper]).all():
                 out.append(name)
         return tuple(out)
 

@@ -86,7 +86,10 @@ class TranscribedPlan:
     @cached_property
     def program(self) -> Program:
         """The nonlinear program."""
-        return self._build_program(self.graphs.objective(), self.graphs.curvature(), np.empty(0, dtype=np.intp))
+        question = self.question
+        is_costless = [np.full(u.size, n in question.nonlinear_inputs) for n, u in question.free_inputs.items()]
+        costless_indices = np.flatnonzero(np.concatenate([np.empty(0, dtype=np.bool_), *is_costless]))
+        return self._build_program(self.graphs.objective(), self.graphs.curvature(), costless_indices)
 
     @cached_property
     def feasibility_program(self) -> Program:

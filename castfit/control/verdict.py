@@ -176,10 +176,8 @@ class PlanSolution(ProcessLocal):
             (c.violation / max(abs(c.least), abs(c.greatest), self.transcribed.program.units[c.name])
              for c in self._hard_constraints), default=0.0
         )  # fmt: skip
-        return (
-            self.solution.status is Status.DIVERGING
-            and max(self.objective_deviation, largest_violation) <= _MAX_DIVERGING_DEVIATION
-        )
+        excess = (self.integrated_objective - self.objective) / self.objective_size
+        return self.solution.status is Status.DIVERGING and max(excess, largest_violation) <= _MAX_DIVERGING_DEVIATION
 
     @property
     def failure_rank(self) -> int:
@@ -249,6 +247,12 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
             else "The model cannot be integrated"
         )
         sentences = [f"{reason} at the starting point; pass another guess, cf.Input.free(..., guess=...)."]
+    if status.success and solution.prefers_small_inputs:
+        names = ", ".join(f"'{n}'" for n in question.nonlinear_inputs)
+        sentences.append(
+            f"Small values of {names}, which has no bounds and no cost, were preferred: the last search added its mean "
+            "square times 1e-8 of the objective's size."
+        )
     if status is Status.DIVERGING and not plan_solution.is_unbounded:
         status = Status.INACCURATE
         sentences = [

@@ -215,6 +215,39 @@ def test_advice_on_infeasible_constraints_names_what_helps():
     assert cf.control(DECAY, inputs=free(bounds=(-1, 1)), parameters={"k": 1.0}, soft=10.0, **limit).success
 
 
+@pytest.mark.parametrize("rate", [u**2, ca.sqrt(1 + u**2)], ids=str)
+def test_objective_that_falls_with_a_nonlinear_input_is_unbounded(rate):
+    model = cf.Model({x: rate - x}, inputs=[u], initial={x: 0})
+    plan = cf.control(model, horizon=2, inputs=free(20, guess=1.0), minimise=-cf.at_end(x))
+    assert plan.status is cf.Status.DIVERGING
+
+
+@BOTH
+def test_saturating_input_without_cost_stays_small(transcription):
+    """The infimum 1 / e**2 - 1 is not reached; the preference for small inputs adds less than 1e-6."""
+    model = cf.Model({x: ca.tanh(u) - x}, inputs=[u], initial={x: 0})
+    plan = cf.control(
+        model, horizon=2, inputs=free(20), minimise=-cf.at_end(x), transcription=transcription
+    )  # fmt: skip
+    assert plan.success, plan.message
+    assert "Small values of 'u'" in plan.message
+    assert plan.objective == pytest.approx(np.exp(-2) - 1, rel=1e-6)
+    assert np.abs(plan.inputs["u"].values).max() < 20
+
+
+def test_angle_without_bounds_keeps_its_optimum():
+    """Constant heading, here pi / 4, at minimal time."""
+    y, angle = cf.symbols("y angle")
+    model = cf.Model({x: ca.cos(angle), y: ca.sin(angle)}, inputs=[angle], initial={x: 0, y: 0})
+    plan = cf.control(
+        model, horizon=cf.free(2.0, lower=0.1), inputs={"angle": cf.Input.free(10)}, minimise=cf.final_time(),
+        constraints=[cf.at_end(x) == 1, cf.at_end(y) == 1],
+    )  # fmt: skip
+    assert plan.success, plan.message
+    assert plan.objective == pytest.approx(np.sqrt(2), rel=1e-7)
+    np.testing.assert_allclose(np.mod(plan.inputs["angle"].values, 2 * np.pi), np.pi / 4, atol=1e-4)
+
+
 GUESSES = np.exp(np.random.default_rng(0).uniform(np.log(0.5), np.log(50), 25))
 
 
