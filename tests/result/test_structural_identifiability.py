@@ -433,6 +433,21 @@ def test_condition_behind_an_event_that_states_trigger_is_not_known() -> None:
     assert rank_of(problem_of({X: -A * X}, ["x"], {}, ONE | {"events": [determined]})).identifiable
 
 
+def test_sentence_names_what_the_answer_assumes() -> None:
+    def sentence(rate: ca.SX, experiment: dict[str, Any], **model: Any) -> str:
+        return rank_of(problem_of({X: rate}, ["x"], {}, experiment, **model)).sentence
+
+    assert "branches" in sentence(-A * X - B * ca.fmax(X - 5, 0), ONE)
+    assert "branches" not in sentence(ca.if_else(TIME > 2, -A, -B) * X, ONE, time=TIME)
+    assert "known initial states" in sentence(-A * X, ONE)
+    assert "known initial states" not in sentence(-A * X, free(X))
+    signal = ONE | {"inputs": {"u": cf.Input.linear([0, 2, 6], [1.0, 0.0, 2.0])}}
+    assert "u taken as a generic signal" in sentence(-A * X * U, signal, inputs=[U])
+    assert "x not starting at zero" in sentence(V - A * ca.sqrt(X), ZERO)
+    assert "probability of error" in sentence(-A * B * X, ONE)
+    assert "probability of error" not in sentence(-A * X, ONE)
+
+
 def test_operation_that_is_not_covered_is_named() -> None:
     result = rank_of(problem_of({X: -A * ca.fmod(X, 2.0)}, ["x"], {}, ONE))
     assert result.rank == -1

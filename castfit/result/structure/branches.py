@@ -21,7 +21,7 @@ _SELECTIONS = (ca.OP_IF_ELSE_ZERO, ca.OP_FMIN, ca.OP_FMAX, ca.OP_FABS)
 
 
 class Branches:
-    """Columns of expressions of some arguments, with their branching operations.
+    """Columns of expressions of some arguments, with their branching operations; `values` are their decisions.
 
     A decision is the value of a branching operation, or 1 if a selection returns its first argument (of "if c then a":
     whether c holds).
@@ -38,11 +38,11 @@ class Branches:
             values.append(choice[op] if op in choice else apply_operation(op, operands))
 
         rewrite_operations(self.columns, (*_NUMBERS, *_SELECTIONS), collect)
-        self._values = values
+        self.values = values
 
     @cached_property
     def _function(self) -> ca.Function:
-        return ca.Function("decisions", self.arguments, [ca.densify(ca.vertcat(*self._values))])
+        return ca.Function("decisions", self.arguments, [ca.densify(ca.vertcat(*self.values))])
 
     def evaluate(self, *point: Any) -> Array:
         """Return the decisions at a point of the arguments."""

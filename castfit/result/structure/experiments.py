@@ -89,12 +89,16 @@ class ModelGraphs:
         ]
         singular = [model.states[j] for j in np.flatnonzero(self.is_singular)]
         definition = [model.to_system_symbols(e) for group in model.definition.groups for e in group.values()]
+        symbols = {s.name() for value in Branches([], definition).values for s in ca.symvar(value)}
         candidates = (
             (any(c.link.is_initial_fixed.any() for c in conditions), "known initial states as given"),
             (bool(singular), f"{join_limited(singular)} not starting at zero, where a function is singular"),
             (bool(signals), f"{join_limited(signals)} taken as a generic signal"),
             (self.has_durations, "almost all durations between events"),
-            (bool(Branches([], definition).operations), "in the branches of its conditions and kinks at the guess"),
+            (
+                bool(symbols - {s.name for s in model.switches}),
+                "in the branches of its conditions and kinks at the guess",
+            ),
         )
         return [text for applies, text in candidates if applies]
 
