@@ -260,7 +260,7 @@ def test_dose_at_the_far_end_of_a_moving_chain_is_seen() -> None:
 
 X, Y, Z, A, B, K, N, V, U, W, TIME = cf.symbols("x y z a b k n V u w t")
 D1, D2, LAG = cf.symbols("D1 D2 lag")
-B_TO_A: Any = B**A
+EXPONENTIAL_AND_POWER: Any = -cf.exp(A * cf.log(B)) * X + V * B**A
 ONE = {"initial": {"x": 1.0}}
 ZERO = {"initial": {"x": 0.0}}
 STEP = {"inputs": {"u": cf.Input.piecewise_constant([0, 2], [0.0, 1.0])}}
@@ -293,7 +293,7 @@ CASES: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "exponential of a sum": (({X: -ca.exp(A + B) * X}, ["x"], {}, ONE), "only a + b enters"),
     "power as exponential": (
-        ({X: -ca.exp(A * ca.log(B)) * X + V * B_TO_A}, ["x"], {}, ONE),
+        ({X: EXPONENTIAL_AND_POWER}, ["x"], {}, ONE),
         "b and a are identifiable only in combination",
     ),
     "two ways to write Hill's law": (({X: -V * (X / K) ** N / (1 + X**N / K**N)}, ["x"], {}, ONE), ""),
@@ -434,16 +434,19 @@ def test_condition_behind_an_event_that_states_trigger_is_not_known() -> None:
 
 
 def test_sentence_names_what_the_answer_assumes() -> None:
-    def sentence(rate: ca.SX, experiment: dict[str, Any], **model: Any) -> str:
+    def sentence(rate: Any, experiment: dict[str, Any], **model: Any) -> str:
         return rank_of(problem_of({X: rate}, ["x"], {}, experiment, **model)).sentence
 
-    assert "branches" in sentence(-A * X - B * ca.fmax(X - 5, 0), ONE)
-    assert "branches" not in sentence(ca.if_else(TIME > 2, -A, -B) * X, ONE, time=TIME)
+    kink: Any = -A * X - B * cf.fmax(X - 5, 0)
+    switch: Any = cf.if_else(TIME > 2, -A, -B) * X
+    root: Any = V - A * cf.sqrt(X)
+    assert "branches" in sentence(kink, ONE)
+    assert "branches" not in sentence(switch, ONE, time=TIME)
     assert "known initial states" in sentence(-A * X, ONE)
     assert "known initial states" not in sentence(-A * X, free(X))
     signal = ONE | {"inputs": {"u": cf.Input.linear([0, 2, 6], [1.0, 0.0, 2.0])}}
     assert "u taken as a generic signal" in sentence(-A * X * U, signal, inputs=[U])
-    assert "x not starting at zero" in sentence(V - A * ca.sqrt(X), ZERO)
+    assert "x not starting at zero" in sentence(root, ZERO)
     assert "probability of error" in sentence(-A * B * X, ONE)
     assert "probability of error" not in sentence(-A * X, ONE)
 
