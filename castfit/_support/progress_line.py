@@ -206,15 +206,16 @@ def open_progress_line(*, keep: bool = True, delay: float = 0.0) -> Generator[Ca
     if owner is None or owner.thread != threading.get_ident():
         yield None
         return
-    at_look[:] = [renew]
     depth = len(owner.parts)
+    if depth == 0:
+        at_look.append(renew)
     owner.parts.append("")
     try:
         yield lambda text: owner.show(depth, text)
     finally:
         if depth == 0:
             _line = None
-            at_look.clear()
+            at_look.remove(renew)
             owner.close(keep=keep)
         del owner.parts[depth:]
 

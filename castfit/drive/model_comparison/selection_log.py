@@ -67,6 +67,7 @@ class SelectionLog:
         self.external_criteria: dict[str, float] = {}
         """Criteria of an external library."""
         self.stop_status: Status | None = None
+        self.last_fit: CandidateFit | None = None
         self._candidates: dict[str, CandidateModel] = {}
         self._results: dict[str, Result] = {}
         self._job, self._seed = job, seed
@@ -170,7 +171,7 @@ class SelectionLog:
         self, starts: Mapping[str, tuple[CandidateStart, ...]], session: RunSession, file: Checkpoint | None
     ) -> bool:
         """Fit candidates from their starts; return whether all fits ended."""
-        run, names = session.run, list(starts)
+        run, names, session.progress = session.run, list(starts), self.progress
         saved_rows = {} if file is None else self._read_saved_fits(file)
         tasks: deque[Any] = deque()
         for i, name in enumerate(names):
@@ -188,12 +189,18 @@ class SelectionLog:
                 file.append({"row": row})
             if row.status in ("not_run", Status.INTERRUPTED.value):
                 continue
-            n_finished, best = sum(r.finished for r in self.rows.values()), self.best or ""
-            progress = SelectionProgress(n_finished, len(self.rows), row, best, self.value(best) if best else np.nan)
+            self.last_fit = row
+            progress = self.progress()
             if session.notify(progress, progress.sentence, f"{row.name}: {row.status}", milestone=True):
                 self.stop_status = Status.STOPPED_BY_CALLBACK
                 return False
         return not any(self.rows[name].status in ("not_run", CUT_OFF) for name in names)
+
+    def progress(self) -> SelectionProgress:
+        """Build the progress report of the run."""
+        n_finished, best = sum(r.finished for r in self.rows.values()), self.best or ""
+        last_fit = self.last_fit or next(iter(self.rows.values()))
+        return SelectionProgress(n_finished, len(self.rows), last_fit, best, self.value(best) if best else np.nan)
 
     def _read_saved_fits(self, file: Checkpoint) -> dict[tuple[str, int], CandidateFit]:
         """Return the fits of an earlier run."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,10 +16,15 @@ from castfit._support.arguments import shorten_repr
 from castfit._support.process_pool import Outcomes, Task, WorkerPool
 from castfit._support.progress_line import print_progress, progress_line, renew, time_left
 from castfit._support.status import Status
-from castfit._support.time_limit import StopRequested, with_deadline
+from castfit._support.time_limit import StopRequested, at_look, with_deadline
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import FitAnswer
 from castfit.result.result import Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_CALLBACK_SECONDS = 1.8  # time after which callbacks are called although nothing has ended
 
 
 @dataclass(frozen=True)
@@ -38,19 +44,67 @@ class ProgressReport:
     timed: bool = False
 
 
-@dataclass(frozen=True)
-class RunSession:
-    """Running run: its options, its workers, and the function that reports its progress."""
+class Heartbeat:
+    """Calls a function at looks at the clock if nothing else did for a while; the work ends if it returns True."""
 
-    run: RunOptions
-    pool: WorkerPool
-    report: Callable[..., None]
+    def __init__(self, call: Callable[[], bool]) -> None:
+        self._call, self._thread = call, threading.get_ident()
+        self._error: Exception | None = None
+        self._is_stopped = False
+        self.postpone()
+
+    def postpone(self) -> None:
+        """Wait for a whole interval from now on."""
+        self._due = time.monotonic() + _CALLBACK_SECONDS
+
+    def look(self) -> None:
+        """Call the function if it is due.  Raise StopRequested from then on if it returned True, or failed."""
+        if time.monotonic() >= self._due and not self._is_stopped and self._thread == threading.get_ident():
+            self._due = np.inf  # what the function calls may look at the clock
+            try:
+                self._is_stopped = self._call()
+            except Exception as error:  # a task would take it for its own
+                self._error, self._is_stopped = error, True
+            self.postpone()
+        if self._is_stopped:
+            raise StopRequested(Status.STOPPED_BY_CALLBACK)
+
+    def __enter__(self) -> Self:
+        at_look.append(self.look)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        at_look.remove(self.look)
+        if self._error is not None:
+            raise self._error
+
+
+class RunSession:
+    """Running run: its options, its workers, and the function that reports its progress.
+
+    `progress` builds the argument of callbacks between two of them; None if there is none.
+    """
+
+    def __init__(self, run: RunOptions, pool: WorkerPool, report: Callable[..., None]) -> None:
+        self.run, self.pool, self.report = run, pool, report
+        self.progress: Callable[[], Any] | None = None
+        self.heartbeat = Heartbeat(
+            lambda: run.callback is not None and self.progress is not None and run.call_callback(self.progress())
+        )
+
+    def _idle(self) -> None:
+        renew()
+        self.heartbeat.look()
 
     def iterate_outcomes(
         self, function: Callable[..., Any], tasks: deque[Task], *, limit: float = np.inf, expected: float = np.inf
     ) -> Outcomes:
         """Yield key and outcome of tasks, as they end; see `castfit._support.process_pool.WorkerPool.run`."""
-        return self.pool.run(function, tasks, limit=limit, deadline=self.run.deadline, idle=renew, expected=expected)
+        for outcome in self.pool.run(
+            function, tasks, limit=limit, deadline=self.run.deadline, idle=self._idle, expected=expected
+        ):
+            self.heartbeat.look()  # a task that the callback stopped has not ended
+            yield outcome
 
     def collect_answers(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Call a function with each tuple of arguments, and return the outcomes in the same order."""
@@ -61,6 +115,7 @@ class RunSession:
 
     def notify(self, progress: Any, state: str, last_line: str, *, milestone: bool) -> bool:
         """Report progress and call the callback; return whether it requests to stop."""
+        self.heartbeat.postpone()
         self.report(state, last_line, milestone=milestone)
         return self.run.call_callback(progress)
 
@@ -98,7 +153,9 @@ def is_tenth(finished: int, total: int) -> bool:
 def open_session(run: RunOptions) -> Generator[RunSession, None, None]:
     """Yield the session of a run for a ``with`` block, after which no process is left."""
     with WorkerPool(run.workers) as pool, open_reporter(run.verbose) as report:
-        yield RunSession(run, pool, report)
+        session = RunSession(run, pool, report)
+        with session.heartbeat:
+            yield session
 
 
 def run_tasks(
@@ -109,15 +166,18 @@ def run_tasks(
     *,
     limit: float,
     expected: float = np.inf,
+    progress: Callable[[], Any] | None = None,
 ) -> Status | None:
     """Run tasks until all have ended, or a signal, the time limit or the callback ends them; return which.
 
-    `enter` takes the key of a task and its outcome; it may add tasks.  Everything else is as for
+    `enter` takes the key of a task and its outcome; it may add tasks.  `progress` builds the argument of callbacks
+    while long tasks run.  Everything else is as for
     `castfit._support.process_pool.Pool.run`.
     """
     start_time, n_ended = time.perf_counter(), 0
     try:
         with with_deadline(run.deadline - time.time()), open_session(run) as session:
+            session.progress = progress
             for key, outcome in session.iterate_outcomes(function, tasks, limit=limit, expected=expected):
                 progress_report = enter(key, outcome)
                 if progress_report is None:

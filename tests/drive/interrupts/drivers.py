@@ -33,11 +33,11 @@ def decay_problem(**options: Any) -> cf.Problem:
 
 
 def population() -> tuple[cf.Problem, cf.Population]:
-    """Forty subjects with their own rate constants."""
+    """Subjects with their own rate constants."""
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
     rng, times = np.random.default_rng(1), np.linspace(0.5, 6.0, 6)
-    rates = 0.3 * np.exp(0.4 * rng.standard_normal(40))
+    rates = 0.3 * np.exp(0.4 * rng.standard_normal(300))
     subjects = [
         cf.Experiment({"x": 10 * np.exp(-r * times) + 0.2 * rng.standard_normal(6)}, times, sigma=cf.unknown())
         for r in rates

@@ -210,7 +210,7 @@ def multistart(
             )
 
         tasks = deque(task(i, row.start) for i, row in log.rows.items() if not row.finished)
-        stop_status = run_tasks(run, _attempt, tasks, enter, limit=run.fit_max_time)
+        stop_status = run_tasks(run, _attempt, tasks, enter, limit=run.fit_max_time, progress=log.current_progress)
         result = MultistartResult.from_rows(
             log.best,
             log.rows.values(),
@@ -233,6 +233,7 @@ class StartLog:
         self.rows = {i: StartRow(i, start) for i, start in enumerate(draws.initial_starts)}
         self.best: Result | None = None
         self.best_row: StartRow | None = None
+        self.last_row = next(iter(self.rows.values()))
         self._draws, self._max_draws, self._clock = draws, max_draws, clock
         self._problem, self._merit = problem, ObjectiveMeasure.from_problem(problem)
         self._restored = 0
@@ -283,8 +284,13 @@ class StartLog:
         self.rows |= finished_rows
         self._restored = len(finished_rows)
 
+    def current_progress(self) -> MultistartProgress:
+        """Build a progress report while starts are running."""
+        return self.progress(self.last_row)
+
     def progress(self, last_row: StartRow) -> MultistartProgress:
         """Build the progress report of the run."""
+        self.last_row = last_row
         rows = [row for row in self.rows.values() if row.status != "not_run"]
         found_optima = group_optima(
             {row.index: (row.objective, row.values) for row in rows if row.success}, self._merit

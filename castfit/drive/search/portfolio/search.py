@@ -85,7 +85,9 @@ def run_portfolio(
             )
 
         search.plan()
-        stop_status = run_tasks(run, make_candidate, search.tasks, enter, limit=_MAX_TIME_SHARE * run.max_time)
+        stop_status = run_tasks(
+            run, make_candidate, search.tasks, enter, limit=_MAX_TIME_SHARE * run.max_time, progress=search.progress
+        )
         warnings = (file.trouble,) if file is not None and file.trouble else ()
     return search.result(stop_status, warnings)
 

@@ -223,6 +223,7 @@ def scatter_search(
                 _count_generations(state), log.simulations, len(log.searches), best, log.elapsed, merit.measure
             )
 
+        session.progress = build_generation
         log.report_progress = lambda: session.report(build_generation().sentence)
         saved = log.result
         try:

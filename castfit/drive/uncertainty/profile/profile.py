@@ -348,11 +348,16 @@ class _Session:
             self._enter(i, outcome, sides, tasks)
             if self.file is not None and not outcome.cut:
                 self.file.append({"side": f"{generation}/{i}", "followed": outcome})
-            n_done = sum(f is not None for f in sides.values())
             k = self.target_of.get(i, i // 2)
-            last_label = f"{targets[k].name} {'beside' if i in self.target_of else 'above' if i % 2 else 'below'}"
-            progress = ProfileProgress(n_done, len(work), last_label, self.run.seconds)
-            return ProgressReport(progress, progress.sentence, last_label, n_done, len(work))
+            last_label.append(f"{targets[k].name} {'beside' if i in self.target_of else 'above' if i % 2 else 'below'}")
+            progress = build_progress()
+            return ProgressReport(progress, progress.sentence, last_label[-1], progress.finished, len(work))
+
+        def build_progress() -> ProfileProgress:
+            n_done = sum(f is not None for f in sides.values())
+            return ProfileProgress(n_done, len(work), last_label[-1], self.run.seconds)
+
+        last_label = deque([""], maxlen=1)
 
         for i in work:
             stored_side = self.stored_sides.get(f"{generation}/{i}")
@@ -360,7 +365,11 @@ class _Session:
                 _drop(tasks, {i})
                 self._enter(i, stored_side, sides, tasks)
         seconds = _MIN_SIDE_TIME_FRACTION * self.fit_time
-        stop_reason = run_tasks(self.run, follow_target, tasks, enter, limit=np.inf, expected=seconds) if work else None
+        stop_reason = None
+        if work:
+            stop_reason = run_tasks(
+                self.run, follow_target, tasks, enter, limit=np.inf, expected=seconds, progress=build_progress
+            )
         better_sides = [i for i, f in sides.items() if f is not None and f.better is not None]
         if better_sides:  # whether later sides were followed depends on the workers
             sides = {i: f if i <= min(better_sides) else None for i, f in sides.items()}

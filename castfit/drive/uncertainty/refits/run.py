@@ -236,6 +236,7 @@ def carry_out_refits(
     `restored` is the number of finished rows that came from the file.
     """
     rows = dict(blank)
+    last_rows = deque([next(iter(rows.values()))], maxlen=1)
 
     def enter(i: int, outcome: Any) -> ProgressReport | None:
         is_refit = isinstance(outcome, Refit)
@@ -244,16 +245,20 @@ def carry_out_refits(
             file.append({"row": row})
         if row.status in ("not_run", Status.INTERRUPTED.value):
             return None
+        last_rows.append(row)
+        progress = current_progress()
+        return ProgressReport(
+            progress, progress.sentence(label), describe_row(row), progress.finished, len(rows), timed=True
+        )
+
+    def current_progress() -> RefitProgress:
         finished_rows = [r for r in rows.values() if r.finished]
         seconds_left = run.seconds / max(len(finished_rows) - restored, 1) * (len(rows) - len(finished_rows))
         failed = sum(not r.success for r in finished_rows)
-        progress = RefitProgress(len(finished_rows), len(rows), failed, row, run.seconds, seconds_left)
-        return ProgressReport(
-            progress, progress.sentence(label), describe_row(row), len(finished_rows), len(rows), timed=True
-        )
+        return RefitProgress(len(finished_rows), len(rows), failed, last_rows[-1], run.seconds, seconds_left)
 
     tasks = deque((i, (job, i, run.fit_max_time, run.deadline)) for i, row in rows.items() if not row.finished)
-    stop_reason = run_tasks(run, function, tasks, enter, limit=run.fit_max_time)
+    stop_reason = run_tasks(run, function, tasks, enter, limit=run.fit_max_time, progress=current_progress)
     refits = tuple(rows.values())
     finished = sum(row.finished for row in refits)
     final_status = run.find_stop_reason(stop_reason, finished < len(refits))

@@ -231,14 +231,18 @@ def sample(
             steps_by_chain[i] = len(ensemble_by_chain[i].thetas)
             if steps_by_chain[i] < steps:
                 tasks.append(make_task(i))
-        n_finished = sum(r == steps for r in steps_by_chain.values()) + len(failures)
-        progress = SampleProgress(n_finished, count, run.seconds, each * sum(steps_by_chain.values()))
+        progress = build_progress()
+        n_finished = progress.finished
         if n_finished == count > 1 and not failures and steps < max_count and not build_result(None).converged:
             steps *= 2
             tasks.extend(make_task(j) for j in range(count))
         return ProgressReport(progress, progress.sentence, f"chain {i}", n_finished, count)
 
-    stop_reason = run_tasks(run, _chain, tasks, enter, limit=np.inf)
+    def build_progress() -> SampleProgress:
+        n_finished = sum(r == steps for r in steps_by_chain.values()) + len(failures)
+        return SampleProgress(n_finished, count, run.seconds, each * sum(steps_by_chain.values()))
+
+    stop_reason = run_tasks(run, _chain, tasks, enter, limit=np.inf, progress=build_progress)
     if stop_reason is None and any(r < steps for i, r in steps_by_chain.items() if i not in failures):
         stop_reason = Status.MAX_TIME
     return build_result(stop_reason)
