@@ -228,18 +228,18 @@ def _take_suitable_task(tasks: Tasks, worker: _Worker, workers: list[_Worker]) -
 
 def _run_in_process(function: Function, tasks: Tasks) -> Outcomes:
     while tasks:
+        check_interrupt()
         key, arguments = tasks.popleft()
         yield key, function(*arguments)
-        check_interrupt()
 
 
 def _run_last_tasks_in_process(function: Function, tasks: Tasks, expected: float, outcomes: Outcomes) -> Outcomes:
     """Work here while all that is left is little, then let others do it."""
     start_time, n_done = time.monotonic(), 0
     while tasks and expected * len(tasks) <= MIN_PARALLEL_SECONDS:
+        check_interrupt()
         key, arguments = tasks.popleft()
         yield key, function(*arguments)
-        check_interrupt()
         n_done += 1
         expected = (time.monotonic() - start_time) / n_done
     yield from outcomes

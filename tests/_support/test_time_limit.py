@@ -12,7 +12,15 @@ import pytest
 
 import castfit as cf
 from castfit._support.status import Status
-from castfit._support.time_limit import Interrupt, StopRequested, check_deadline, with_deadline, without_deadline
+from castfit._support.time_limit import (
+    Interrupt,
+    StopRequested,
+    check_deadline,
+    guarded,
+    interruptible,
+    with_deadline,
+    without_deadline,
+)
 from castfit.solve.solution import SolveControl
 from castfit.transcribe.shooting_problem import ShootingProblem
 from tests.builders import decay_problem, lotka_volterra
@@ -85,6 +93,62 @@ def test_interrupts_are_shared_and_handlers_restored():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is original_handler
+
+
+def test_sigterm_counts_as_ctrl_c_and_ignored_signals_stay_ignored():
+    original_handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with Interrupt() as outer, Interrupt() as inner:
+            assert inner is outer
+            signal.raise_signal(signal.SIGINT)
+            assert not outer.requested
+            signal.raise_signal(signal.SIGTERM)
+            assert outer.requested
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, original_handlers[0])
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == original_handlers
+
+
+def test_signal_long_after_another_one_raises_nothing(monkeypatch):
+    with Interrupt() as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        original_time = time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: original_time() + 2.5)
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt.requested
+
+
+def test_guard_names_the_driver_that_has_no_result():
+    @guarded
+    def search(*, is_late: bool) -> None:
+        if not is_late:
+            signal.raise_signal(signal.SIGTERM)
+        with with_deadline(-1.0 if is_late else 100.0):
+            check_deadline()
+
+    @guarded
+    def outer_search() -> str:
+        with pytest.raises(StopRequested):
+            search(is_late=True)
+        return "partial"
+
+    with pytest.raises(KeyboardInterrupt, match="search was interrupted"):
+        search(is_late=False)
+    with pytest.raises(TimeoutError, match="search reached its time limit"):
+        search(is_late=True)
+    assert outer_search() == "partial"
+
+
+def test_function_without_status_raises_if_it_had_finished():
+    @interruptible
+    def compute() -> int:
+        signal.raise_signal(signal.SIGINT)
+        return 1
+
+    with pytest.raises(KeyboardInterrupt):
+        compute()
 
 
 def test_a_solver_alone_returns_its_start_when_there_is_no_time():

@@ -83,7 +83,7 @@ def select(
     resume : bool
         Whether to continue the checkpoint if it exists; finished fits are not repeated.
     callback : callable, optional
-        Called with a `SelectionProgress` after each fit; the search ends when it returns True.
+        Called with a `SelectionProgress` after each fit, and every two seconds; the search ends when it returns True.
     verbose : {0, 1, 2}, optional
         Nothing, the state of the run, one line per fit.  By default a line on a terminal or in a notebook, from two
         seconds on until the end.

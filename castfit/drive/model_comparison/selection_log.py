@@ -16,6 +16,7 @@ from castfit._support.json_codec import rebuild_value
 from castfit._support.renamed import with_old_names
 from castfit._support.reprs import join_limited
 from castfit._support.status import Status
+from castfit._support.time_limit import check_interrupt
 from castfit.drive.model_comparison.candidates import (
     CandidateFit,
     CandidateModel,
@@ -194,6 +195,7 @@ class SelectionLog:
             if session.notify(progress, progress.sentence, f"{row.name}: {row.status}", milestone=True):
                 self.stop_status = Status.STOPPED_BY_CALLBACK
                 return False
+        check_interrupt()
         return not any(self.rows[name].status in ("not_run", CUT_OFF) for name in names)
 
     def progress(self) -> SelectionProgress:

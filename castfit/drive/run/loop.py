@@ -16,7 +16,7 @@ from castfit._support.arguments import shorten_repr
 from castfit._support.process_pool import Outcomes, Task, WorkerPool
 from castfit._support.progress_line import print_progress, progress_line, renew, time_left
 from castfit._support.status import Status
-from castfit._support.time_limit import StopRequested, at_look, with_deadline
+from castfit._support.time_limit import StopRequested, at_look, is_interrupted, with_deadline
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import FitAnswer
 from castfit.result.result import Result
@@ -196,7 +196,7 @@ def run_tasks(
                     break
     except StopRequested as stop:
         return stop.status
-    return None
+    return Status.INTERRUPTED if is_interrupted() else None
 
 
 def call_with_time_limit(method: Callable[[float], Any], limit: float, deadline: float) -> FitAnswer | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,3 +73,40 @@ def test_exact_design_keeps_the_spacing():
     used = times[counts > 0]
     assert used.size == 4
     assert np.diff(used).min() >= 0.2 - 1e-9
+
+
+@pytest.mark.parametrize("budget", [1e3, 1e6, 1e9])
+def test_large_budgets_are_spent_in_few_evaluations(budget, monkeypatch):
+    """An exact design of many repeats is as good as the relaxed one, whose bound holds for it."""
+    rng = np.random.default_rng(3)
+    n, N = 3, 12
+    cost = rng.choice([1.0, 2.3], N)
+    pool = offers(rng.standard_normal((N, 1, n)), budget, M0=0.05 * np.eye(n), cost=cost)
+    n_evaluations, evaluate = [0], DesignGoal.values
+
+    def counted(goal, M):
+        n_evaluations[0] += 1
+        return evaluate(goal, M)
+
+    for criterion in (DCriterion(n), ACriterion(np.eye(n)), ECriterion(n)):
+        goal = DesignGoal(criterion)
+        weights = optimize_weights(goal, pool)
+        monkeypatch.setattr(DesignGoal, "values", counted)
+        n_evaluations[0] = 0
+        counts = optimize_counts(goal, pool, build_positions(N), weights.w, rng=rng)
+        assert n_evaluations[0] < 60_000
+        monkeypatch.undo()
+        assert pool.fits(counts)
+        assert (counts == np.round(counts)).all()
+        assert goal.efficiency(float(goal.values(pool.information(counts))), weights.bound) > 1.0 - 20.0 / budget
+
+
+def test_price_alone_decides_on_millions_of_repeats():
+    n, N = 2, 6
+    pool = offers(np.random.default_rng(5).standard_normal((N, 1, n)), 1e12, M0=np.eye(n))
+    pool = replace(pool, price=np.full(N, 1e-7))
+    goal = DesignGoal(DCriterion(n))
+    weights = optimize_weights(goal, pool)
+    counts = optimize_counts(goal, pool, build_positions(N), weights.w, rng=np.random.default_rng(0))
+    assert float(goal.values(pool.information(counts)) + pool.price @ counts) - weights.bound < 1e-6
+    assert counts.sum() == pytest.approx(n / 1e-7, rel=1e-3)

@@ -274,8 +274,8 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(tmp_path, workers, undisturbed
     stopped_result = run(path, workers, starts=8, callback=lambda progress: progress.finished == 5)
     finished_indices = {row.index for row in stopped_result.starts if row.status != "not_run"}
     assert len(finished_indices) < 8
-    repeated_indices: list[int] = []
-    result = run(path, starts=8, callback=lambda progress: repeated_indices.append(progress.last_row.index))
+    repeated_indices: set[int] = set()
+    result = run(path, starts=8, callback=lambda progress: repeated_indices.add(progress.last_row.index))
     same(result, undisturbed)
     assert not finished_indices.intersection(repeated_indices)
     assert len(repeated_indices) == 8 - len(finished_indices)

@@ -112,7 +112,8 @@ def multistart(
         Whether to continue the checkpoint if it exists: what is finished is not repeated, and starts that were lost
         or cut off are run again.  The number of starts may have grown.
     callback : callable, optional
-        Called in this process with a `MultistartProgress` after each start; no more are run when it returns True.
+        Called in this process with a `MultistartProgress` after each start, and every two seconds; no more
+        are run when it returns True.
     verbose : {0, 1, 2}, optional
         Nothing, the state of the run (live on a terminal), one line per start.  By default a line on a terminal or in a
         notebook, from two seconds on until the end.
@@ -233,7 +234,7 @@ class StartLog:
         self.rows = {i: StartRow(i, start) for i, start in enumerate(draws.initial_starts)}
         self.best: Result | None = None
         self.best_row: StartRow | None = None
-        self.last_row = next(iter(self.rows.values()))
+        self.last_row: StartRow | None = None
         self._draws, self._max_draws, self._clock = draws, max_draws, clock
         self._problem, self._merit = problem, ObjectiveMeasure.from_problem(problem)
         self._restored = 0
@@ -286,7 +287,8 @@ class StartLog:
 
     def current_progress(self) -> MultistartProgress:
         """Build a progress report while starts are running."""
-        return self.progress(self.last_row)
+        rows = self.rows.values()
+        return self.progress(self.last_row or next((row for row in rows if not row.finished), next(iter(rows))))
 
     def progress(self, last_row: StartRow) -> MultistartProgress:
         """Build the progress report of the run."""

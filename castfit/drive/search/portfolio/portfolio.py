@@ -100,7 +100,8 @@ def estimate(
     resume : bool
         Whether to continue the checkpoint if it exists.
     callback : callable, optional
-        Called in this process with a `PortfolioProgress` after each candidate; the search ends when it returns True.
+        Called in this process with a `PortfolioProgress` after each candidate, and every two seconds; the
+        search ends when it returns True.
     verbose : {0, 1, 2}, optional
         Nothing, the state of the search (live on a terminal), one line per candidate.  By default a line on a terminal
         or in a notebook, from two seconds on until the end.

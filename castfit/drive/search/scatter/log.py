@@ -17,6 +17,7 @@ from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuild_value, to_jsonable
 from castfit._support.process_pool import ERROR, LostTask, lost_task_status
 from castfit._support.status import InputError, Status
+from castfit._support.time_limit import check_interrupt
 from castfit.drive.run.loop import RunSession
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.search.scatter.method.choice import LocalSearchPath
@@ -165,7 +166,8 @@ class SearchLog(LogRecord):
             self.moments.append(BestSoFar(self.simulations, self.elapsed, self.best_f))
 
     def check(self) -> None:
-        """Raise `SearchStopped` where a limit is met."""
+        """Raise `SearchStopped` where a limit is met, `StopRequested` after a signal."""
+        check_interrupt()
         if self.best_f <= self._vtr:
             raise SearchStopped("The target objective was reached.")
         if self.simulations >= self._max_eval:

@@ -112,7 +112,8 @@ def scatter_search(
         Whether to continue the checkpoint if it exists, to the same end as if the search had not been interrupted.
         Limits and workers may differ from those of the first run.
     callback : callable, optional
-        Called in this process with a `Generation` after each generation; the search ends when it returns True.
+        Called in this process with a `Generation` after each generation, and every two seconds; the search
+            ends when it returns True.
     verbose : {0, 1, 2}, optional
         Nothing, the state of the search (live on a terminal), one line per generation.  By default a line on a terminal
         or in a notebook, from two seconds on until the end.

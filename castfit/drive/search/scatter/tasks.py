@@ -14,6 +14,7 @@ import numpy as np
 from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.status import Status
+from castfit._support.time_limit import without_deadline
 from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.optima import ObjectiveMeasure
 from castfit.drive.search.scatter.bounds import SearchBounds
@@ -198,7 +199,8 @@ def search_locally(
     evaluations = Counter(result.evaluations)
     f = work.merit.compute_height(result.cost, result.chi2)
     if work.needs_simulation:
-        f, _ = evaluate_height(work, result.theta)
+        with without_deadline():  # one evaluation, without which the search would be lost
+            f, _ = evaluate_height(work, result.theta)
         evaluations["values"] += 1
     start_points = [x] if work.start is None else []  # other starts leap away from the member
     path = np.array([*start_points, *watch.points, work.box.cube(result.theta)])

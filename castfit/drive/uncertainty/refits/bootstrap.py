@@ -417,7 +417,8 @@ def bootstrap(
     resume : bool
         Whether to continue the checkpoint if it exists; finished fits are not repeated.  `samples` may be larger.
     callback : callable, optional
-        Called in this process with a `RefitProgress` after each fit; no more are run when it returns True.
+        Called in this process with a `RefitProgress` after each fit, and every two seconds; no more are run
+        when it returns True.
     verbose : {0, 1, 2}, optional
         Nothing, the state of the run (live on a terminal), one line per fit.  By default a line on a terminal or in a
         notebook, from two seconds on until the end.
