@@ -95,9 +95,10 @@ def interval_ends(result: Result, factor: float) -> IntervalEnds | None:
     is_held = np.isin(result.names, [*result.active])
     if (np.shape(M), np.shape(root)) != ((n, n), (n, n)) or not np.isfinite([M, root]).all():
         return None
-    if is_held.any() and (result.constraints.active or len(result.bounds) != n):
+    if len(result.bounds) != n or (is_held.any() and result.constraints.active):
         return None
-    bound_indices, size, (lower, upper) = np.flatnonzero(is_held), positive(np.sqrt(np.diag(M))), _search_bounds(result)
+    size, (lower, upper) = positive(np.sqrt(np.diag(M))), _search_bounds(result)
+    bound_indices = np.flatnonzero(is_held & (lower < upper))
     sign = np.array([1.0 if result.active[result.names[j]] == "lower" else -1.0 for j in bound_indices])
     is_unlimited = np.isinf(upper - lower)[bound_indices]
     widths = sign * np.where(is_unlimited, _FAR_EFFECT_SD / size[bound_indices], (upper - lower)[bound_indices])
@@ -132,7 +133,8 @@ def interval_ends(result: Result, factor: float) -> IntervalEnds | None:
             values[is_better, side], points[is_better, side] = np.diag(steps)[is_better], steps[is_better]
     is_far = (np.abs(points[:, :, bound_indices]) >= np.abs(widths)) & is_unlimited
     is_open = is_far.any(axis=2) | np.isinf(np.diag(result.covariance))[:, None]
-    return IntervalEnds(np.where(is_open, [-np.inf, np.inf], values), points, covariance)
+    values = np.where(is_open, [-np.inf, np.inf], values)
+    return IntervalEnds(np.where(is_held & ~(lower < upper), np.nan, values.T).T, points, covariance)
 
 
 def _search_bounds(result: Result) -> tuple[Array, Array]:
@@ -163,7 +165,8 @@ class _Simulation:
 
         The derivatives are those at the estimate, or at each point if the evaluations are not limited.
         """
-        layout, is_exact, is_free = self.staged.layout, np.isinf(self.n_left), np.arange(delta.size) != fixed
+        layout, is_exact = self.staged.layout, np.isinf(self.n_left)
+        is_free = (np.arange(delta.size) != fixed) & (self.lower < self.upper)
         trial = theta = np.clip(self.result.theta + delta, self.lower, self.upper)
         u, linearization, damping, lowest = np.empty(0), self.start, _FIRST_DAMPING, np.inf
         for _ in range(_MAX_STEPS if is_exact else _MAX_CORRECTIONS):
@@ -238,7 +241,8 @@ def with_interval_checks(
     ends = interval_ends(result, factor) if is_known else None
     if ends is None:
         return result
-    bound_indices = [j for j, name in enumerate(result.names) if name in result.active]
+    is_bounded = np.isin(result.names, [*result.active]) & ~np.isnan(ends.values).any(axis=1)
+    bound_indices: list[int] = np.flatnonzero(is_bounded).tolist()
     values, checks = np.abs([*result.values.values()]), dict(result.interval_checks)
     half_widths = np.array([0.5 * float(np.diff(ends.natural(result, j))[0]) for j in range(values.size)])
     is_wide = ~(half_widths <= POOR_INTERVAL_FRACTION * values)

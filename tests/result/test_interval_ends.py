@@ -152,3 +152,13 @@ def test_linear_model_passes_every_check() -> None:
     assert with_interval_checks(result).interval_checks == dict.fromkeys(result.names, CHECKED)
     study = cf.identifiability(result, rng=0)
     assert set(study.kinds.values()) == {WELL_DETERMINED}
+
+
+def test_quantity_between_equal_bounds_and_saved_results_without_bounds_are_left_out() -> None:
+    result = growth(cf.Parameter(0.5, bounds=(0, 1)), 0.1)
+    pinned = replace(result, active={"d": "lower"}, bounds=np.array([[0.0, 1.0], [result["d"], result["d"]]]))
+    ends = interval_ends(replace(pinned, root=np.diag([0.01, 0.0]), covariance=np.diag([1e-4, np.nan])), 2.0)
+    assert ends is not None
+    assert ends.values[0] == pytest.approx([-0.02, 0.02])
+    assert np.isnan(ends.values[1]).all()
+    assert interval_ends(replace(result, bounds=np.empty((0, 2))), 2.0) is None
