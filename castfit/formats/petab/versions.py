@@ -66,7 +66,7 @@ _PRIORS_1: Mapping[str, int] = dict.fromkeys(
 _BETWEEN_BOUNDS = ("uniform", "parameterScaleUniform")  # without numbers of their own
 _ESTIMATE_1 = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False}
 
-# Columns of the tables by version: those that must be there, those that may, and those of the other version.
+# Columns of the tables by version: required columns, optional columns, and columns of the other version.
 _NEEDED = {
     1: {
         "parameter": ("parameterId", "parameterScale", "lowerBound", "upperBound", "estimate"),
