@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any
@@ -43,6 +42,7 @@ from castfit.drive.population.spec import Population
 from castfit.drive.run.checkpoint import Checkpoint, describe_method, run_header
 from castfit.drive.run.loop import open_reporter
 from castfit.drive.run.options import RunOptions
+from castfit.drive.run.run_result import STOPS
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.distributed import lanes_divided
 from castfit.problem.problem import Problem
@@ -327,9 +327,10 @@ class _PopulationSearch:
     ) -> EstimateErrors:
         assert optimum.marginal_likelihood is not None
         assert optimum.scores is not None
-        with suppress(StopRequested):
+        try:
             return compute_errors(laplace, optimum.marginal_likelihood, optimum.scores, on_progress)
-        return no_errors(laplace.question.n_y, "The time limit was reached before the standard errors were computed.")
+        except StopRequested as stop:
+            return no_errors(laplace.question.n_y, f"{STOPS[stop.status]} Standard errors were not computed.")
 
 
 def _missing_individuals_message(left_out: Mapping[str, str], unfinished: Mapping[str, str], total: int) -> list[str]:

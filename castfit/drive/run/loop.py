@@ -24,7 +24,8 @@ from castfit.result.result import Result
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_CALLBACK_SECONDS = 1.8  # time after which callbacks are called although nothing has ended
+# Seconds, and part of the time limit, after which callbacks are called although nothing has ended.
+_CALLBACK_SECONDS, _CALLBACK_TIME_FRACTION = 1.8, 0.1
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,15 @@ class ProgressReport:
 class Heartbeat:
     """Calls a function at looks at the clock if nothing else did for a while; the work ends if it returns True."""
 
-    def __init__(self, call: Callable[[], bool]) -> None:
-        self._call, self._thread = call, threading.get_ident()
+    def __init__(self, call: Callable[[], bool], interval: float) -> None:
+        self._call, self._interval, self._thread = call, interval, threading.get_ident()
         self._error: Exception | None = None
         self._is_stopped = False
         self.postpone()
 
     def postpone(self) -> None:
         """Wait for a whole interval from now on."""
-        self._due = time.monotonic() + _CALLBACK_SECONDS
+        self._due = time.monotonic() + self._interval
 
     def look(self) -> None:
         """Call the function if it is due.  Raise StopRequested from then on if it returned True, or failed."""
@@ -89,7 +90,8 @@ class RunSession:
         self.run, self.pool, self.report = run, pool, report
         self.progress: Callable[[], Any] | None = None
         self.heartbeat = Heartbeat(
-            lambda: run.callback is not None and self.progress is not None and run.call_callback(self.progress())
+            lambda: run.callback is not None and self.progress is not None and run.call_callback(self.progress()),
+            min(_CALLBACK_SECONDS, _CALLBACK_TIME_FRACTION * run.max_time),
         )
 
     def _idle(self) -> None:

@@ -119,7 +119,7 @@ CHOICES = {
 }
 
 DRIVERS: dict[str, Any] = {
-    "fit": lambda **o: cf.fit(noisy_problem(400), **o),
+    "fit": lambda **o: cf.fit(noisy_problem(2000), **o),
     "fit of sums of squares": lambda **o: cf.fit(cf.problems.load("goodwin").problem, **o),
     "fit by Ipopt": lambda **o: cf.fit(cf.problems.load("hiv_proteinase").problem, "collocation/ipopt", **o),
     "fit by Sqp": lambda **o: cf.fit(cf.problems.load("repressilator").problem, "multiple/sqp", **o),

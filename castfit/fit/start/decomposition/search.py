@@ -104,8 +104,11 @@ def decompose(
     Raises InputError if the problem cannot be decomposed; the message names the states that must be measured.
     """
     generator = np.random.default_rng(rng)
-    pieces = _PIECES.get(problem, _pieces)
     start_theta, early_stop = theta.copy(), None
+    try:
+        pieces = _PIECES.get(problem, _pieces)
+    except StopRequested as stop:
+        return StartingPoint(start_theta, "", stop.status)
     with with_deadline(max_time):
         for _, piece, staged in pieces:
             search = _BlockSearch(staged, theta[piece.positions])
@@ -131,6 +134,7 @@ def _pieces(problem: CompiledProblem) -> tuple[tuple[EquationBlock, BlockProblem
 
 
 def _staged(problem: CompiledProblem) -> ShootingProblem:
+    check_deadline()
     options = replace(
         search_options(), relative_tolerance=_INTEGRATION_TOLERANCES[0], absolute_tolerance=_INTEGRATION_TOLERANCES[1]
     )
