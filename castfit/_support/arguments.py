@@ -210,7 +210,10 @@ _KIND_CHECKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("Mapping", "mapping"), lambda value: isinstance(value, Mapping)),
     "Callable": callable,
     **dict.fromkeys(("Sequence", "Iterable"), lambda value: read_sequence(value) is not None),
-    **dict.fromkeys(("Array", "ArrayLike", "NDArray"), lambda value: read_reals(value) is not None),
+    **dict.fromkeys(
+        ("Array", "ArrayLike", "NDArray"),
+        lambda value: not isinstance(value, Iterator) and read_reals(value) is not None,
+    ),
 }
 
 

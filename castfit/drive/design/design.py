@@ -180,7 +180,12 @@ def design(
     """
     mistakes = option_mistakes(
         ("samples", samples, samples is None or is_count(samples, 1, 10**4), "give a positive integer"),
-        ("distinct", distinct, distinct is None or is_count(distinct, 1), "give a positive integer, or leave it out"),
+        (
+            "distinct",
+            distinct,
+            distinct is None or is_count(distinct, 1, 10**6),
+            "give an integer from 1 to 1e6, or leave it out",
+        ),
         ("price", price, is_within(price, 0.0, 1e300), "give a number that is not negative"),
         ("max_time", max_time, is_within(max_time, 1e-300), "give positive seconds"),
     )
