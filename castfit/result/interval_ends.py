@@ -215,7 +215,8 @@ class _Simulation:
         for side, natural in enumerate((high - abs(value), low + abs(value))):
             point = ends.points[j, side]
             end = float(np.log(max(natural / value, np.finfo(float).tiny)) if is_log else natural - value)
-            starts = [fraction * point for fraction in (end / point[j], 0.5, 0.0)] if point[j] else []
+            fractions = (end / float(point[j]), 0.5, 0.0) if point[j] else ()
+            starts: list[Array] = [fraction * point for fraction in fractions]
             if any(self.rise(np.where(np.arange(s.size) == j, end, s), j) <= self.threshold for s in starts):
                 return True
         return False
