@@ -113,8 +113,8 @@ class IntegrationWorkers:
         """
         if self.is_lost:
             return [
-                _run_task(worker_object.key, *call, (worker_object.make, worker_object.pickled_arguments))
-                for worker_object, *call in calls
+                _run_task(remote.key, method, arguments, (remote.make, remote.pickled_arguments))
+                for remote, method, arguments in calls
             ]
         try:
             return self._call_workers(calls)
