@@ -24,7 +24,14 @@ from castfit._support.reprs import add_brief_repr, join_limited
 from castfit._support.status import Status, raise_if_mistakes, unknown_names
 from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.ties import stable_order
-from castfit._support.time_limit import StopRequested, check_deadline, guarded, with_deadline, without_deadline
+from castfit._support.time_limit import (
+    StopRequested,
+    check_deadline,
+    guarded,
+    is_interrupted,
+    with_deadline,
+    without_deadline,
+)
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.integrate import IntegratorOptions
@@ -242,7 +249,7 @@ def identifiability(
     generator = np.random.default_rng(rng)
     cause: Status | None = None
     try:
-        with with_deadline(limit):
+        with with_deadline(start_time + limit - time.perf_counter()):
             structural_rank = structure(
                 compiled_problem, generator, may_continue=lambda: time.perf_counter() - start_time < 0.5 * limit
             )
@@ -279,6 +286,7 @@ def identifiability(
                 advice = suggestions(compiled_problem, theta, region, table, options)
         except StopRequested as stop:
             cause = stop.status
+    cause = Status.INTERRUPTED if is_interrupted() else cause
     return IdentifiabilityStudy(
         names=names,
         kinds={name: kind for name, (kind, _) in kinds.items()},

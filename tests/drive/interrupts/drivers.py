@@ -51,7 +51,7 @@ def noisy_problem(n: int) -> cf.Problem:
     x, w, k = cf.symbols("x w k")
     times = np.linspace(0.05, 20.0, n)
     values = np.cumsum(np.random.default_rng(2).standard_normal(n)) * 0.1
-    model = cf.Model({x: -k * x + w}, parameters=[k], noises=[w])
+    model = cf.Model({x: -k * x**3 + w}, parameters=[k], noises=[w])
     experiment = cf.Experiment({"x": values}, times, sigma=0.1, start=0.0, initial={"x": cf.Normal(0.0, 1.0)})
     return cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.2, 1e-3, 10)})
 
@@ -130,7 +130,7 @@ DRIVERS: dict[str, Any] = {
     "incremental": lambda **o: cf.incremental(cf.problems.load("repressilator").problem, **o),
     "compare": lambda **o: cf.compare(decay_problem(), ["single", "collocation"], starts=1000, rng=0, **o),
     "select": lambda **o: cf.select(decay_problem(), choices=CHOICES, **o),
-    "mixed_effects": lambda **o: cf.mixed_effects(*population(), **o),
+    "mixed_effects": lambda **o: cf.mixed_effects(*population(), integrator=cf.IntegratorOptions("cvodes"), **o),
     "profile": lambda **o: cf.profile(wide_fit(), **o),
     "contours": lambda **o: cf.contours(decay_fit(), "k", "q", slices=200, **o),
     "bootstrap": lambda **o: cf.bootstrap(decay_fit(), samples=20000, rng=0, **o),
@@ -139,7 +139,7 @@ DRIVERS: dict[str, Any] = {
     "profile coverage": lambda **o: cf.coverage(decay_fit(), samples=2000, intervals="profile", rng=0, **o),
     "verify": lambda **o: decay_design().verify(samples=20000, rng=0, **o),
     "sample": lambda **o: cf.sample(decay_fit(), draws=10**6, rng=0, **o),
-    "identifiability": lambda **o: cf.identifiability(cf.problems.load("hiv_proteinase").problem, **o),
+    "identifiability": lambda **o: cf.identifiability(cf.problems.load("three_step").problem, **o),
     "doctor": lambda **o: cf.doctor(cf.problems.load("goodwin").problem, starts=500, **{"max_time": 600.0, **o}),
     "design": lambda **o: cf.design(decay_fit(), cf.Candidate(np.linspace(0.1, 5, 4000), ["x"]), budget=1e9, **o),
     "choose": choose,
