@@ -1,4 +1,4 @@
-"""``castfit bench code``: the size of the source, its complexity and its imports, beside those of the last tag."""
+"""``castfit bench code``: the size of the source, its complexity and its imports, now and at the last tag."""
 
 from __future__ import annotations
 
@@ -108,18 +108,21 @@ def _report(name: str, progress: Any = None, folder: str = ".", against: str | N
     root = Path(folder)
     tag = against or _run_git(root, "describe", "--tags", "--abbrev=0", "--match=v*").decode().strip()
     new, old = read_sources(root), read_sources(root, tag)
-    now, before = count_folders(new), count_folders(old)
-    sizes = [(f, *(n for k in SIZES for n in (before.get(f, Counter[str]())[k], now[f][k]))) for f in sorted(now)]
+    folders, old_folders = count_folders(new), count_folders(old)
+    sizes = [
+        (f, *(n for k in SIZES for n in (old_folders.get(f, Counter[str]())[k], folders[f][k])))
+        for f in sorted(folders)
+    ]
     figures = [(*pair, n) for pair, (_, n) in zip(measure_code(old), measure_code(new), strict=True)]
     columns = [column for size in SIZES for column in (f"{size}, {tag}", "now")]
     sheets = (_build_sheet(sizes, "folder", *columns), "", _build_sheet(figures, "castfit", tag, "now"))
     rows = [{"figure": figure, "before": previous, "now": n} for figure, previous, n in figures]
-    return Report(sheets, record(name, rows, tag=tag, folders=now, folders_before=before))
+    return Report(sheets, record(name, rows, tag=tag, folders=folders, folders_before=old_folders))
 
 
-def _build_sheet(rows: Sequence[tuple[str, Any]], first: str, *columns: str) -> TextTable:
+def _build_sheet(rows: Sequence[tuple[str, Any]], subject: str, *columns: str) -> TextTable:
     numbers = [(f">{name}", lambda row, k=k: str(row[k])) for k, name in enumerate(columns, start=1)]
-    return TextTable.from_items(rows, (first, lambda row: row[0]), *numbers)
+    return TextTable.from_items(rows, (subject, lambda row: row[0]), *numbers)
 
 
 KIND = Kind(lambda: (NAME,), ("folder", "against"), _report, lambda name: "size, complexity and imports since a tag")

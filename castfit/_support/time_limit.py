@@ -216,9 +216,9 @@ def available_memory() -> float:
             limits.append(limit - float(pages) * resource.getpagesize())
     for limit_file, usage_file in _CGROUP_FILES:
         with suppress(OSError, ValueError):  # "max" is no limit
-            limits.append(float(Path(limit_file).read_text()) - float(Path(usage_file).read_text()))
+            limits.append(float(Path(limit_file).read_text("ascii")) - float(Path(usage_file).read_text("ascii")))
             # The kernel frees cached files first.
-            lines = (Path(usage_file).parent / "memory.stat").read_text().splitlines()
+            lines = (Path(usage_file).parent / "memory.stat").read_text("ascii").splitlines()
             limits[-1] += sum(float(line.split()[1]) for line in lines if line.startswith("inactive_file"))
     return max(min(limits), 0.0)
 

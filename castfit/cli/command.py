@@ -30,8 +30,8 @@ def argument(*names: str, **settings: Any) -> Argument:
 class Command:
     """A subcommand: `run` takes the arguments and returns the exit status; the help ends with the examples.
 
-    A command has the name of a problem as argument if `problem` is True, then its own `arguments`, the arguments of
-    the `method` of a fit, and some of `OPTIONS` with their defaults; None is no default.
+    A command has the name of a problem as argument if `problem` is True, and then its own `arguments`.  The arguments
+    of the `method` of a fit and some of `OPTIONS`, with their defaults, follow; None is no default.
     """
 
     name: str

@@ -2,8 +2,8 @@
 
 A quasi-Newton method with the exact gradient starts with a finite-difference curvature.  It ends with steps that use
 the finite-difference curvature at the optimum, which also gives the standard errors.  At each point that the search
-accepts, halved stages may change log L by a tenth of the decrease that the next step promises; if they change it by
-more, the stages are halved there, and values are compared on equal stages only.
+accepts, halved stages may change log L by a tenth of the decrease that the next step promises.  If they change it by
+more, the stages are halved there.  Values are compared on equal stages only.
 
 The likelihood may have several maxima in which different noises are 0, since noises explain the same deviations.  If
 one may be 0 at the end of the search, a second search begins where it is not, and where the others are small.
@@ -43,7 +43,7 @@ _STAGE_ERROR_FRACTION = 0.1  # The same, relative to the predicted decrease of l
 _STAGE_ERROR_GROWTH = 4.0  # Assumed growth of the change: as this power of a quantity.
 # Change of log L that the search accepts before its end, and above which, per experiment, the message mentions it.
 _MIN_STAGE_ERROR_LOG_L = 5e-3
-_MIN_DIVISOR = 1e-300
+_MIN_DIVISOR = 1e-300  # Lower limit on a divisor, which may be 0.
 _MAX_REFINEMENTS = 10  # Limit on the refinements of the stages.
 # Limits on the iterations of a search, the halvings of a step and the final Newton steps.
 _MAX_ITERATIONS, _MAX_STEP_HALVINGS, _MAX_NEWTON_STEPS = 200, 15, 6

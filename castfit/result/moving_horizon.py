@@ -123,7 +123,7 @@ class MovingHorizonState:
     z: Array
     active_bounds: tuple[tuple[str, int, int, float], ...]
     window: EstimationWindow
-    now: OnlineEstimate | None
+    latest_estimate: OnlineEstimate | None
 
     def use_all(self) -> None:
         """Check counts and numbers; `MovingHorizon.load` compares the window with the model."""
@@ -198,7 +198,7 @@ class MovingHorizon:
         estimator = cls(result, state.experiment, state.horizon, dict(state.bounds), state.iterations)
         estimator._start, estimator._inputs, estimator._z = state.start, state.inputs, state.z
         estimator._held = {(kind, k, j): bound for kind, k, j, bound in state.active_bounds}
-        estimator._window, estimator.now = state.window, state.now
+        estimator._window, estimator.now = state.window, state.latest_estimate
         return estimator
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -35,13 +35,13 @@ def second_differences(change: Callable[[Array], Array], Q: Array) -> Array:
     change : function that returns the change of the rows (m,) after a step (n,)
     """
     k = len(Q)
-    C = np.array([[_along(change, q)] * k for q in Q])
+    C = np.array([[_second_difference(change, q)] * k for q in Q])
     for i, j in zip(*np.tril_indices(k, -1), strict=True):
-        C[i, j] = C[j, i] = _along(change, np.sqrt(0.5) * (Q[i] + Q[j])) - 0.5 * (C[i, i] + C[j, j])
+        C[i, j] = C[j, i] = _second_difference(change, np.sqrt(0.5) * (Q[i] + Q[j])) - 0.5 * (C[i, i] + C[j, j])
     return C
 
 
-def _along(change: Callable[[Array], Array], q: Array) -> Array:
+def _second_difference(change: Callable[[Array], Array], q: Array) -> Array:
     return (change(_DIFFERENCE_STEP * q) + change(-_DIFFERENCE_STEP * q)) / _DIFFERENCE_STEP**2
 
 

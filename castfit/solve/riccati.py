@@ -206,23 +206,23 @@ def _recur_with_roots(F: Array, H: Array, end: Array, S: Array) -> tuple[Array, 
     roots, cross = np.empty((K, m, m)), np.empty((K, m, n))
 
     def orthogonalize(large: Array, Q: Array, r: int) -> tuple[Array, Array]:
-        """Return the triangle of all rows, with those of the first r columns of Q, and the rest of Q."""
+        """Return the triangle of all rows, which include the first r columns of Q, and the remainder of Q."""
         root: Array = _cholesky(Q[:r, :r])
         side: Array = _solve(root, Q[:r, r:])
         return _qr(np.concatenate([large, np.hstack([root.T, side])]), mode="r"), Q[r:, r:] - side.T @ side
 
     (rows, negative), order = _split_rows(end), [*range(n, width), *range(n)]
-    rest, V[K] = -negative.T @ negative, end
+    remainder, V[K] = -negative.T @ negative, end
     for k in range(K - 1, -1, -1):
         data, negative = _split_rows(H[k, :n, :n])
         f, Q = F[k][:, order], H[k].copy()
         Q[:n, :n] = -negative.T @ negative
-        triangle, rest = orthogonalize(rows @ f, Q[np.ix_(order, order)] + f.T @ rest @ f, m)
+        triangle, remainder = orthogonalize(rows @ f, Q[np.ix_(order, order)] + f.T @ remainder @ f, m)
         roots[k], cross[k] = triangle[:m, :m].T, triangle[:m, m:]
         rows = _qr(np.concatenate([data, triangle[m:, m:]]), mode="r")
-        V[k] = rows.T @ rows + rest
+        V[k] = rows.T @ rows + remainder
     r = S.shape[1]
-    return V, roots, cross, orthogonalize(rows @ S, np.eye(r) + S.T @ rest @ S, r)[0].T
+    return V, roots, cross, orthogonalize(rows @ S, np.eye(r) + S.T @ remainder @ S, r)[0].T
 
 
 def riccati(F: Array, H: Array, end: Array, S: Array) -> RiccatiFactor | None:

@@ -402,7 +402,7 @@ class NoisyChain:
         return (point.affine @ self.affine_variables(point)[..., None])[..., 0]
 
     def affine_variables(self, point: ChainPoint) -> Array:
-        """Return what the matrices of a linear model multiply: x, c, cubics if inputs act linearly, and 1."""
+        """Return the vector that a linear model's matrices multiply: x, c, cubics of linear inputs, and 1."""
         K = self.h.size
         cubics = self.cubics.reshape(K, -1) if self.functions.linear_inputs else np.empty((K, 0))
         return np.concatenate([point.x[:-1], point.c, cubics, np.ones((K, 1))], axis=1)

@@ -116,20 +116,20 @@ def test_one_column_for_two_roles_is_refused(changes, message):
 @pytest.mark.parametrize("dot", [np.nan, "."])
 @pytest.mark.parametrize("columns", [["EVID", "AMT"], ["AMT"], ["evid"]])
 def test_doses_of_nonmem_tables_are_not_dropped(columns, dot):
-    """The same table without its rows of doses is read, and the doses are passed by `each`."""
+    """A table without its rows of doses is read, and `each` adds the doses."""
     table = LONG.astype({"value": object}).assign(EVID=0, AMT=0.0, evid=0)
     dose = {"t": 0.0, "what": "x", "value": np.nan, "subject": "A", "EVID": 1, "AMT": 100.0, "evid": 1}
     table = pd.concat([pd.DataFrame([dose, dose]), table.assign(AMT=dot)], ignore_index=True)
-    kept = [c for c in table.columns if c not in {"EVID", "AMT", "evid"} - {*columns}]
+    names = [c for c in table.columns if c not in {"EVID", "AMT", "evid"} - {*columns}]
     with refused(f"{' and '.join(columns)} mark doses or other events in 2 rows, the first at index 0"):
-        cf.experiments_from(table[kept], **COLUMNS, experiment="subject")
+        cf.experiments_from(table[names], **COLUMNS, experiment="subject")
     doses = {"events": cf.Doses("x", 100.0, 0.5)}
-    experiments = cf.experiments_from(table[kept][2:], **COLUMNS, experiment="subject", each=lambda _: doses)
+    experiments = cf.experiments_from(table[names][2:], **COLUMNS, experiment="subject", each=lambda _: doses)
     assert [len(e.events) for e in experiments] == [1, 1]
     if columns == ["AMT"]:  # which is a start here, and lost nowhere
-        started = table[kept].assign(AMT=100.0)
-        (first, _) = cf.experiments_from(started, **COLUMNS, experiment="subject", initial={"x": "AMT"})
-        assert first.initial["x"] == 100.0
+        started = table[names].assign(AMT=100.0)
+        (experiment, _) = cf.experiments_from(started, **COLUMNS, experiment="subject", initial={"x": "AMT"})
+        assert experiment.initial["x"] == 100.0
 
 
 def test_particulars_of_each():

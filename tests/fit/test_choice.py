@@ -318,13 +318,13 @@ def test_single_shooting_with_sparse_data_converges_within_the_probe():
 
 def test_probe_in_a_flat_valley_is_continued_to_its_end():
     """The second compartment is not measured, and the time is too short to determine the elimination."""
-    blood, tissue, out, there, back = cf.symbols("blood tissue out there back")
+    blood, tissue, out, uptake, back = cf.symbols("blood tissue out uptake back")
     model = cf.Model(
-        {blood: -(out + there) * blood + back * tissue, tissue: there * blood - back * tissue},
-        parameters=[out, there, back],
+        {blood: -(out + uptake) * blood + back * tissue, tissue: uptake * blood - back * tissue},
+        parameters=[out, uptake, back],
         initial={tissue: 0},
     )
-    truth = {"out": 0.3, "there": 0.6, "back": 0.2}
+    truth = {"out": 0.3, "uptake": 0.6, "back": 0.2}
     times = np.linspace(2.5 / 40, 2.5, 40)
     exact = np.asarray(cf.simulate(model, truth, times, initial={"blood": 5.0})["blood"])
     sigma = 0.05 * float(exact.mean())

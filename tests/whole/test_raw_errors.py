@@ -397,10 +397,10 @@ def test_method_arguments_of_another_type_are_named_by_their_annotation():
     """The message has the documented type; an error without such a cause is passed on."""
     result = cf.fit(decay_problem())
     selection = cf.select(decay_problem(), "single", choices={"k": [0.5, cf.estimated]})
-    with refused("unknown candidate 'nobody': choose from"):
-        selection.candidate("nobody")
-    with refused("'nobody' is not a fitted candidate"):
-        selection.size("nobody")
+    with refused("unknown candidate 'absent': choose from"):
+        selection.candidate("absent")
+    with refused("'absent' is not a fitted candidate"):
+        selection.size("absent")
     with refused("'k' is 'a'; expected a number"):
         result.confidence_region().contains({"k": "a"})  # type: ignore[dict-item]
     with refused("values is <object object"):

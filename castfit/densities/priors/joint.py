@@ -27,7 +27,7 @@ from castfit._support.records import dataclass
 from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit.densities.priors.distributions import PriorDistribution
 
-_MAX_WEIGHT = 1e100  # of a penalty, whose square must not overflow
+_MAX_WEIGHT = 1e100  # largest weight of a penalty; its square must not overflow
 _MAX_RELATIVE_ASYMMETRY = 1e-10  # a larger asymmetry of a covariance, relative to its diagonal, is more than rounding
 
 

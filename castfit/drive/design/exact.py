@@ -193,7 +193,7 @@ class _Exchange:
         return counts * (factor if 1.0 < factor < np.inf else 1.0)
 
     def _count_room(self, counts: Array, i: int) -> float:
-        """Return how many more of candidate i can be bought."""
+        """Return the number of further repeats of candidate i that can be bought."""
         pool = self.pool
         if self.positions.spacing[i] > 0.0:
             return 1.0
@@ -296,9 +296,9 @@ def _with_more(counts: Array, i: int, repeats: float) -> Array:
 
 
 def _select_entering(indices: Index, values: Array) -> int:
-    """Return the index with the lowest value; of values that differ by no more than rounding, the first one.
+    """Return the index of the lowest value, and the first index if values differ by no more than rounding.
 
-    Gains are compared, since those of one in a billion repeats are small parts of the values.
+    Gains are compared, since the gain by one of a billion repeats is a small part of a value.
     """
     highest = float(np.max(values[np.isfinite(values)], initial=-np.inf))
     gains = values - highest if np.isfinite(highest) else values

@@ -482,8 +482,8 @@ class MixedEffectsResult(RunResult):
         size, n, m = self.question.n_y, self.question.n, self.question.m
         data = [(part, (self.n_data,)) for part in (*self.data_evaluation, self.expected)]
         errors = [(part, (size, size)) for part in (self.errors.covariance, self.errors.robust)]
-        own = [(self.y, (size,)), (self.phi, (n, m)), (self.spread, (n, m, m)), (self.parts, (n,))]
-        arrays: list[tuple[Array, tuple[int, ...]]] = [*data, *errors, *own]
+        estimates = [(self.y, (size,)), (self.phi, (n, m)), (self.spread, (n, m, m)), (self.parts, (n,))]
+        arrays: list[tuple[Array, tuple[int, ...]]] = [*data, *errors, *estimates]
         check_shapes(("an array", array, shape) for array, shape in arrays)
         self.summary()
         self.individual_table  # noqa: B018

@@ -160,7 +160,7 @@ PREPARED = {
 
 
 def main(name: str, number: int, seconds: float, workers: int) -> None:
-    """Run a driver that is stopped after some seconds, and write what came of it."""
+    """Run a driver that is stopped after some seconds, and write its result or error."""
     import scipy.stats  # noqa: F401 - takes seconds on a loaded machine
 
     PREPARED.get(name, decay_fit)()
@@ -184,8 +184,8 @@ def main(name: str, number: int, seconds: float, workers: int) -> None:
     end_times = time.perf_counter(), time.process_time()
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert not multiprocessing.active_children()
-    wall, own = (end - stop for end, stop in zip(end_times, stop_times or end_times, strict=True))
-    sys.stdout.write(f"{wall:.3f} {own:.3f} {text}\n")
+    wall, cpu = (end - stop for end, stop in zip(end_times, stop_times or end_times, strict=True))
+    sys.stdout.write(f"{wall:.3f} {cpu:.3f} {text}\n")
 
 
 if __name__ == "__main__":

@@ -18,17 +18,17 @@ MAX_OVERRUN_SECONDS = 0.5  # beyond a time limit
 N_MOMENTS = 100
 
 
-def stopped(name: str, number: int, seconds: float, workers: int = 1) -> tuple[float, str]:
-    """Run a driver until it is stopped; return the seconds that it took from then on, without those of other processes.
+def run_stopped(name: str, number: int, seconds: float, workers: int = 1) -> tuple[float, str]:
+    """Run a driver until it is stopped; return the seconds that it took from then on, and its text.
 
     On a loaded machine the wall clock counts the time of other processes, and the smaller of both clocks is taken.
     """
     command = [sys.executable, "-m", "tests.drive.interrupts.drivers", name, str(number), str(seconds), str(workers)]
     process = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr[-3000:]
-    wall, own, text = process.stdout.split(maxsplit=2)
+    wall, cpu, text = process.stdout.split(maxsplit=2)
     load = max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
-    return max(float(own), float(wall) / load if workers > 1 else 0.0), text
+    return max(float(cpu), float(wall) / load if workers > 1 else 0.0), text
 
 
 def moments() -> list[tuple[str, int, float, int]]:
@@ -51,7 +51,7 @@ QUICK = [("multistart", signal.SIGINT, 0.3, 1), ("select", signal.SIGTERM, 0.2, 
     [*QUICK, *(pytest.param(*row, marks=pytest.mark.slow) for row in moments())],
 )
 def test_driver_stopped_by_signal_ends_at_once_and_says_so(name, number, seconds, workers):
-    seconds_to_end, text = stopped(name, int(number), seconds, workers)
+    seconds_to_end, text = run_stopped(name, int(number), seconds, workers)
     assert seconds_to_end <= MAX_SECONDS
     assert "nterrupted" in text
 
@@ -66,7 +66,7 @@ def test_driver_stopped_by_signal_ends_at_once_and_says_so(name, number, seconds
     ],
 )
 def test_driver_keeps_its_time_limit(name, seconds):
-    overrun, text = stopped(name, 0, seconds)
+    overrun, text = run_stopped(name, 0, seconds)
     assert overrun <= MAX_OVERRUN_SECONDS
     assert text
 

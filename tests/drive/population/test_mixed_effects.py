@@ -506,9 +506,9 @@ def test_saved_and_pickled_results_are_equal(tmp_path):
     assert frame.loc["typical", "estimate"] == result.values["typical"]
     assert tuple(frame.loc["typical", ["lower", "upper"]]) == result["typical"].interval
     assert "animal 3" in loaded.report(tmp_path / "population.html").read_text(encoding="utf-8")
-    plain = cf.Population({"k": cf.Individual()})
+    other_population = cf.Population({"k": cf.Individual()})
     other_data = problem.replace(experiments=[a.with_values({"x": 1.1 * a.data["x"][1]}) for a in animals])
     with refused("the population differs from the saved one"):
-        cf.MixedEffectsResult.load(tmp_path / "population.json", problem, plain)
+        cf.MixedEffectsResult.load(tmp_path / "population.json", problem, other_population)
     with refused("the problem differs from the saved one"):
         cf.MixedEffectsResult.load(tmp_path / "population.json", other_data, population)
