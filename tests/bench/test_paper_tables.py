@@ -1,6 +1,7 @@
 """Repeating published tables, and the scaling of the linear algebra."""
 
 import json
+import signal
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -84,6 +85,8 @@ class Scripted:
         self.asked.append((problem, dict(start), self.transcription.integrator, max_time))
         status, chi2 = self.ends[(len(self.asked) - 2) % len(self.ends)]
         result = fitted().with_status(status, status.message)
+        if status is Status.INTERRUPTED:
+            signal.raise_signal(signal.SIGINT)
         merit = ObjectiveMeasure.from_problem(problem)
         return replace(result, chi2=chi2, neg2loglik=merit.at_height(chi2), measure=merit.measure)
 
