@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 # Limits on the change of log L when stages are halved: during the search, and per experiment at its end. The remaining
 # change is a seventh for stages of order 3, and a fifteenth for linear models (order 4).
 _MAX_STAGE_ERROR_LOG_L, _MAX_FINAL_ERROR, _MAX_FINAL_ERROR_LINEAR = 1.0, 7e-4, 1.5e-3
+_MAX_KEPT_ERROR = 1e-4  # Change of log L by halved stages, per experiment, below which they do not replace the others.
 _STAGE_ERROR_FRACTION = 0.1  # The same, relative to the predicted decrease of log L.
 _STAGE_ERROR_GROWTH = 4.0  # Assumed growth of the change: as this power of a quantity.
 # Change of log L that the search accepts before its end, and above which, per experiment, the message mentions it.
@@ -73,7 +74,7 @@ _LEFT_OUT_FACTOR, _EXCHANGE_FACTOR, _GUESS_FACTORS = 1e-3, 0.03, np.logspace(-2.
 class _SearchEnd:
     """End of a search: the point, the likelihood on its stages, the Hessian, NaN if the search failed, the status.
 
-    stage_change : by which the last halving of stages changed log L
+    stage_change : by which halved stages change log L, or changed it if they are those of the end
     """
 
     evaluation: PathEvaluation
@@ -123,10 +124,13 @@ class _LikelihoodSearch:
         error = _MAX_FINAL_ERROR_LINEAR if self.likelihood.is_linear else _MAX_FINAL_ERROR
         return float(error * np.sqrt(len(self.likelihood.chains)))
 
-    def refine(self, evaluation: PathEvaluation, max_error: float, *, exactly: bool = False) -> PathEvaluation:
+    def refine(
+        self, evaluation: PathEvaluation, max_error: float, *, exactly: bool = False, max_value: float = np.inf
+    ) -> PathEvaluation:
         """Halve stages until further halving changes log L by at most max_error; return the point on the new stages.
 
-        Near a point where the change is known it is estimated, except if `exactly`.
+        Near a point where the change is known it is estimated, except if `exactly`.  If -log L is above max_value on
+        halved stages, the present ones are kept, and the point on halved ones is returned.
         """
         for _ in range(_MAX_REFINEMENTS):
             if self.finer and self.finer[1].modes:
@@ -144,6 +148,8 @@ class _LikelihoodSearch:
             finer_evaluation = finer.evaluate(evaluation.y, starts, slopes=False)
             self.finer, self.stage_change = (finer, finer_evaluation), finer_evaluation.value - evaluation.value
             if not abs(self.stage_change) <= max_error:
+                if finer_evaluation.value > max_value:
+                    return finer_evaluation
                 evaluation = self.move_to_finer()
         return evaluation
 
@@ -261,7 +267,7 @@ class _LikelihoodSearch:
             y, likelihood = np.clip(evaluation.y + length * step, self.lower, self.upper), self.likelihood
             trial = self.evaluate(y, [mode.start for mode in evaluation.modes], slopes=False)
             if self._is_decrease(evaluation, trial):
-                trial = self.refine(trial, max_error)
+                trial = self.refine(trial, max_error, max_value=evaluation.value + max_error)
                 if self.likelihood is not likelihood:
                     starts = self.likelihood.starts_from(likelihood, evaluation)
                     evaluation = self.evaluate(evaluation.y, starts)
@@ -312,7 +318,7 @@ class _LikelihoodSearch:
         return evaluation, hessian, Status.CONVERGED if is_end else Status.ACCEPTABLE
 
     def maximize(self, evaluation: PathEvaluation, max_value: float = np.inf) -> _SearchEnd:
-        """Search from a point on the present stages, and end on stages half as long as those that are short enough.
+        """Search from a point on the present stages; end on halved ones if they change log L noticeably.
 
         The end is not computed exactly if -log L is above max_value.
         """
@@ -320,7 +326,8 @@ class _LikelihoodSearch:
         curvature = self.make_convex(self.curvature(evaluation, self.first_widths(evaluation.y)))
         evaluation, hessian, status = self.climb(evaluation, curvature)
         if status.success and evaluation.value < max_value:
-            if self.finer and self.finer[1].modes and np.array_equal(self.finer[1].y, evaluation.y):
+            max_change = _MAX_KEPT_ERROR * np.sqrt(len(self.likelihood.chains))
+            if self.finer and self.finer[1].modes and abs(self.stage_change) > max_change:
                 evaluation = self.move_to_finer()
             evaluation, hessian, status = self.polish(evaluation, hessian)
         hessian = hessian if status.success else np.full(hessian.shape, np.nan)

@@ -186,7 +186,7 @@ class PathResult(TabularReport):
         -2 log of the priors of quantities; 0 if there are none.  What is known of random initial states is part of the
         likelihood.
     refined : float
-        By how much the last refinement of the stages still moved `log_likelihood`; NaN if there was none.
+        By how much halving the stages changed -log L; NaN if they were not halved.
     stages : int
         Stages of all experiments.
     tracks : mapping from experiment to PathTrack
@@ -576,7 +576,7 @@ class PathResult(TabularReport):
         )
         head = f"{self.status.value}: log L = {self.log_likelihood:.6g}   AIC {self.aic:.6g}   BIC {self.bic:.6g}"
         count = f"{self.n_data} values, {self.stages} stages, {self.iterations} iterations, {self.time:.2f} s"
-        refined = f"The last refinement of the stages changed log L by {abs(self.refined):.2g}."
+        refined = f"Halving the stages changed log L by {abs(self.refined):.2g}."
         if np.isnan(self.refined):
             refined = "The stages were not refined, so the discretisation error is unknown."
         sheets: list[TextTable | str] = [table] if self.names else []
