@@ -110,7 +110,7 @@ CASES = {
         lambda s: s.x, 6,
         bounds={"b": (0.0, 9.0), "d": (0.0, 2.0), "e": (0.0, 2.0)},
     ),
-    "equal rates": Case(chain, {"k1": 0.6, "k2": 0.6}, {"a": 1.0, "b": 0.0}, lambda s: s.b, 9),
+    "equal rates": Case(chain, {"k1": 0.6, "k2": 0.6}, {"a": 1.0, "b": 0.0}, lambda s: s.b, 9, estimated_starts=("a",)),
     "nearly equal rates": Case(chain, {"k1": 0.6, "k2": 0.5}, {"a": 1.0, "b": 0.0}, lambda s: s.b, 9),
     "flip-flop": Case(
         lambda s: {"g": -s.ka * s.g, "c": s.ka * s.g / s.V - s.ke * s.c}, {"ka": 0.6, "ke": 0.5, "V": 2.0},
