@@ -296,7 +296,9 @@ class ControlSolver(ProcessLocal):
                 lower[transcribed.layout.quantities[0]] = upper[transcribed.layout.quantities[0]] = x[
                     transcribed.layout.quantities[0]
                 ]
-            yield transcribed, transcribed.feasibility_program.find_nearest(x, transcribed.P, lower, upper, watch)
+            nearest = transcribed.feasibility_program.find_nearest(x, transcribed.P, lower, upper, watch)
+            if has_free_horizon or nearest.status is not Status.INFEASIBLE:  # another length may be feasible
+                yield transcribed, nearest.x
 
     def _build_lines(self, decision: DecisionValues) -> list[PlanTrajectory]:
         """Return trajectories on lines to the nearest states that satisfy the constraints at the end.

@@ -229,12 +229,12 @@ class Program:
             int(stats["iter_count"]),
         )
 
-    def find_nearest(self, x: Array, P: Array, lower: Array, upper: Array, watch: Deadline) -> Array:
-        """Return the feasible point nearest to x (n,), or where the search for it ended."""
+    def find_nearest(self, x: Array, P: Array, lower: Array, upper: Array, watch: Deadline) -> ProgramSolution:
+        """Search for the feasible point nearest to x (n,)."""
         self.measure(x, P)
         self.proximity = np.stack([np.ones(x.size), x / self.scale])
         remaining_time = max(watch.deadline - time.perf_counter(), 1e-3)
-        return self.solve(x, P, lower, upper, _FEASIBILITY_OPTIONS, remaining_time).x
+        return self.solve(x, P, lower, upper, _FEASIBILITY_OPTIONS, remaining_time)
 
     def build_solution(
         self, x: Array, P: Array, multipliers: Array, status: Status, iterations: int, solver: str = "IPOPT"
