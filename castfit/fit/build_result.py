@@ -256,6 +256,7 @@ def _fold(run: FitRun, attempt: Attempt, fit_statistics: Statistics) -> Array | 
     staged, n = attempt.staged, len(run.problem.names)
     z = quantile(0.95, np.inf if run.problem.absolute_sigma else fit_statistics.dof) * np.sqrt(fit_statistics.inflation)
     is_quadratic = n <= MAX_DENSE_LOCAL_UNKNOWNS and staged.least_squares and not staged.layout.has_constraints
+    is_quadratic &= bool((attempt.linear.sigma > _INTEGRATION_ERROR_FACTOR * staged.least_sigma).all())
     min_error = _MIN_FOLD_HALF_WIDTH * units_of_search(staged, attempt.solution.v)[:n] / z
     if is_quadratic and (fit_statistics.standard_errors > min_error).any():
         from castfit.fit.strategies import simulated_problem

@@ -20,7 +20,7 @@ import numpy as np
 
 from castfit.result.fisher_information import positive
 from castfit.solve.condensing import theta_residuals, theta_rows
-from castfit.solve.residual_curvature import rows_at, second_differences
+from castfit.solve.residual_curvature import DIFFERENCE_STEP, rows_at, second_differences
 from castfit.solve.subproblem import units_of_search
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MAX_DIRECTIONS = 4  # Limit on the directions that are examined; k of them take k (k + 1) evaluations.
 # Half-widths of intervals, in search units, from which a direction is examined, and above which it is not determined.
 _MIN_HALF_WIDTH, _MAX_HALF_WIDTH = 0.3, 3.0
-_SMALL_RTOL = 1e-4  # Relative singular value up to which every direction is examined.
+_SMALL_RTOL = 1e-6  # Relative singular value up to which every direction is examined.
 _MIN_RISE = 0.1  # Rise of 2 cost on both sides, relative to z^2, that counts as determined.
 
 
@@ -51,9 +51,12 @@ def fold_rows(staged: StagedProblem, linear: Linearization, active: Signs, z: fl
     def change(x: Array) -> Array:
         return rows_at(staged.evaluate, staged, linear.v + unit * x, linear) - u
 
+    def second_derivative(p: Array) -> Array:
+        return (change(DIFFERENCE_STEP * p) + change(-DIFFERENCE_STEP * p)) / DIFFERENCE_STEP**2
+
     def is_curved(i: int) -> bool:
         """Whether the second-order change of the rows exceeds the first-order one where the interval ends."""
-        c = second_differences(change, Vt[[i]])[0, 0]
+        c = second_differences(second_derivative, Vt[[i]])[0, 0]
         size = float(np.linalg.norm(c - basis @ (c @ basis)))
         return size * z > 2.0 * w[i] ** 2 and size * _MAX_HALF_WIDTH**2 > 2.0 * z
 
@@ -64,7 +67,7 @@ def fold_rows(staged: StagedProblem, linear: Linearization, active: Signs, z: fl
         return None
     other_indices = np.setdiff1d(np.flatnonzero(w * _MAX_HALF_WIDTH >= z), candidates)
     basis, response = U[: u.size, other_indices], Vt[other_indices].T / w[other_indices] @ U[: u.size, other_indices].T
-    C = second_differences(change, Vt[candidates])
+    C = second_differences(second_derivative, Vt[candidates])
     remainders, fold = C - C @ basis @ basis.T, np.zeros((u.size, unit.size))
     for q in np.linalg.eigh(np.einsum("ilm,jlm->ij", remainders, remainders))[1].T:
         p, slope, bend = q @ Vt[candidates], float(q @ (C @ u) @ q), np.einsum("i,ijm,j->m", q, remainders, q)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from castfit.solve.solution import CountingProblem
     from castfit.solve.staged import Evaluation, Linearization, StagedProblem
 
-_DIFFERENCE_STEP = 0.02  # Step of second differences, in search units.
+DIFFERENCE_STEP = 0.02  # Step of second differences, in search units.
 _MAX_DIRECTIONS = 4  # Limit on the directions with second differences.
 _MIN_STEP_UNITS = 0.3  # Full step along a direction, in search units, above which its curvature is computed.
 _MIN_RELATIVE_DECREASE = 1e-7  # Predicted decrease along a direction, relative to the half-square, that is significant.
@@ -29,20 +29,15 @@ _MIN_RELATIVE_DECREASE = 1e-7  # Predicted decrease along a direction, relative 
 _WEAK_RTOL, _NULL_RTOL = 0.2, 1e-7
 
 
-def second_differences(change: Callable[[Array], Array], Q: Array) -> Array:
+def second_differences(second_derivative: Callable[[Array], Array], Q: Array) -> Array:
     """Return the second derivatives (k, k, m) of rows along directions Q (k, n); NaN if an evaluation failed.
 
-    change : function that returns the change of the rows (m,) after a step (n,)
+    second_derivative : function that returns the second derivative (m,) along a direction (n,)
     """
-    k = len(Q)
-    C = np.array([[_second_difference(change, q)] * k for q in Q])
-    for i, j in zip(*np.tril_indices(k, -1), strict=True):
-        C[i, j] = C[j, i] = _second_difference(change, np.sqrt(0.5) * (Q[i] + Q[j])) - 0.5 * (C[i, i] + C[j, j])
+    C = np.array([[second_derivative(q)] * len(Q) for q in Q])
+    for i, j in zip(*np.tril_indices(len(Q), -1), strict=True):
+        C[i, j] = C[j, i] = second_derivative(np.sqrt(0.5) * (Q[i] + Q[j])) - 0.5 * (C[i, i] + C[j, j])
     return C
-
-
-def _second_difference(change: Callable[[Array], Array], q: Array) -> Array:
-    return (change(_DIFFERENCE_STEP * q) + change(-_DIFFERENCE_STEP * q)) / _DIFFERENCE_STEP**2
 
 
 def rows_at(evaluate: Callable[[Array], Evaluation], staged: StagedProblem, v: Array, linear: Linearization) -> Array:
@@ -59,7 +54,7 @@ def curvature_rows(problem: CountingProblem, linear: Linearization, E: Array, u:
     """
     staged = problem.staged
     unit = units_of_search(staged, linear.v)
-    is_free = np.minimum(linear.v - staged.lower, staged.upper - linear.v) > _DIFFERENCE_STEP * unit
+    is_free = np.minimum(linear.v - staged.lower, staged.upper - linear.v) > DIFFERENCE_STEP * unit
     U, w, Vt = np.linalg.svd((E * unit)[:, is_free], full_matrices=False)
     steps = np.abs(U.T @ u)
     is_long = (steps > _MIN_STEP_UNITS * w) & (steps**2 > 2.0 * _MIN_RELATIVE_DECREASE * linear.informing_square)
@@ -69,7 +64,13 @@ def curvature_rows(problem: CountingProblem, linear: Linearization, E: Array, u:
         return ()
     Q = np.zeros((weak.size, unit.size))
     Q[:, is_free] = Vt[weak]
-    S = second_differences(lambda q: rows_at(problem.evaluate, staged, linear.v + unit * q, linear) - u, Q) @ u
+
+    def second_derivative(q: Array) -> Array:
+        """One-sided, which is accurate enough for a search."""
+        step = DIFFERENCE_STEP * unit * q
+        return 2.0 * (rows_at(problem.evaluate, staged, linear.v + step, linear) - u - E @ step) / DIFFERENCE_STEP**2
+
+    S = second_differences(second_derivative, Q) @ u
     if not np.isfinite(S).all():
         return ()
     curvatures, W = np.linalg.eigh(S)
