@@ -194,9 +194,13 @@ def _kind_mistakes(function: Callable[..., Any], args: Any, kwargs: Any, error: 
             has_kind = _has_kind(value, re.sub(", | or ", "|", classes[1]), names)
         if has_kind is False:
             mistakes.append(f"{name} is {describe_rejected(value, f'expected {expected}')}")
-        elif isinstance(error, OSError) and isinstance(value, (str, Path)) and error.filename in (value, str(value)):
-            mistakes.append(f"{name} is {shorten_repr(value)}: {error.strerror}")
+        elif isinstance(value, (str, Path)) and _is_bad_path(value, error):
+            mistakes.append(f"{name} is {shorten_repr(value)}: {getattr(error, 'strerror', None) or error}")
     return mistakes
+
+
+def _is_bad_path(path: str | Path, error: Exception) -> bool:
+    return getattr(error, "filename", None) in (path, str(path)) or ("null byte" in str(error) and "\0" in str(path))
 
 
 _DOCUMENTED_CLASSES = r"((?:mapping|[A-Z]\w+)(?:(?:, | or )[A-Z]\w+)*)(?: from .*)?"  # nothing but classes

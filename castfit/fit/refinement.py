@@ -142,7 +142,8 @@ class SignOfGuess(RefinedFit):
         )
         is_unbounded = np.array([
             q.kind == "parameter" and q.scale == "linear" and q.prior is None
-            and np.isinf([q.lower, q.upper]).all() and q.symbol_name not in problem.unguessed | problem.noise_parameters
+            and np.isinf([float(q.lower), float(q.upper)]).all()
+            and q.symbol_name not in problem.unguessed | problem.noise_parameters
             for q in problem.quantities
         ], dtype=np.bool_)  # fmt: skip
         ends = problem.to_natural(answer.theta)

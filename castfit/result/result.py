@@ -863,7 +863,7 @@ class Result:
         """Build a result from the output of `to_dict` after `decode_object`; `where` is its origin, for messages."""
         content = dict(cast("dict[str, Any]", entry if isinstance(entry, dict) else {}))
         version = content.pop("castfit_result", None)
-        if version not in range(1, FORMAT + 1):
+        if not is_one_of(version, *range(1, FORMAT + 1)):
             description = (
                 "not a saved result"
                 if version is None

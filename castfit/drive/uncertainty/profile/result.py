@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.arguments import read_real, shorten_repr
+from castfit._support.arguments import option_mistakes, read_real, read_reals, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.json_codec import check_shapes, rebuild_fields, rebuild_value
 from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names, with_old_names
-from castfit._support.status import InputError, suggest
+from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.views import views
 from castfit.drive.run.run_result import SavedResult
@@ -205,8 +205,11 @@ class Profile:
 
     def at(self, values: Array) -> Array:
         """Return the interpolated objective at values (n,); infinite outside of the followed range."""
+        array = read_reals(values)
+        raise_if_mistakes("Profile.at", option_mistakes(("values", values, array is not None, "expected numbers")))
+        assert array is not None
         with np.errstate(all="ignore"):
-            c = np.log(values) if self.scale == "log" else np.asarray(values, dtype=float)
+            c = np.log(array) if self.scale == "log" else array
         return np.min([interpolate_delta(branch, c) for branch in self.branches], axis=0)
 
     def _natural(self, c: Array) -> Array:
