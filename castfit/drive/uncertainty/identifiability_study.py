@@ -286,7 +286,6 @@ def identifiability(
                 advice = suggestions(compiled_problem, theta, region, table, options)
         except StopRequested as stop:
             cause = stop.status
-    cause = Status.INTERRUPTED if is_interrupted() else cause
     return IdentifiabilityStudy(
         names=names,
         kinds={name: kind for name, (kind, _) in kinds.items()},
@@ -298,7 +297,7 @@ def identifiability(
         region=region,
         suggestions=advice,
         information=information,
-        message=STOPS[cause] if cause else "",
+        message=STOPS[Status.INTERRUPTED] if is_interrupted() else STOPS[cause] if cause else "",
     )
 
 
