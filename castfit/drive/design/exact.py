@@ -176,7 +176,7 @@ class _Exchange:
         return is_possible
 
     def fill_greedily(self) -> Array:
-        """Return a design of the best measurements, each given those before it; repeats of them, if there are many."""
+        """Return a design to which the best measurement is added again and again, in multiples if there are many."""
         return self.fill_budget(
             self._scale_up(self.fill_budget(np.zeros(self.pool.count), max_count=_SMALL_DESIGN_COUNT))
         )

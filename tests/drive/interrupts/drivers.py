@@ -164,6 +164,7 @@ def main(name: str, number: int, seconds: float, workers: int) -> None:
     import scipy.stats  # noqa: F401 - takes seconds on a loaded machine
 
     PREPARED.get(name, decay_fit)()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # processes in the background ignore it
     stop_times: list[float] = []
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
 

@@ -56,13 +56,15 @@ def test_driver_stopped_by_signal_ends_at_once_and_says_so(name, number, seconds
     assert "nterrupted" in text
 
 
-@pytest.mark.parametrize("seconds", [0.2, 1.0, 5.0])
 @pytest.mark.parametrize(
-    "name",
-    [
-        n if n in ("multistart", "choose") else pytest.param(n, marks=pytest.mark.slow)
-        for n in DRIVERS
-        if n not in WITHOUT_LIMIT
+    ("name", "seconds"),
+    [("choose", 0.2)]
+    + [
+        pytest.param(name, seconds, marks=pytest.mark.slow)
+        for name in DRIVERS
+        if name not in WITHOUT_LIMIT
+        for seconds in (0.2, 1.0, 5.0)
+        if (name, seconds) != ("choose", 0.2)
     ],
 )
 def test_driver_keeps_its_time_limit(name, seconds):
