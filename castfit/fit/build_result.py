@@ -18,7 +18,7 @@ from castfit._support.blas_threads import blas_kernel
 from castfit._support.time_limit import StopRequested
 from castfit._support.version import __version__
 from castfit.fit.attempt import Attempt, FitRun
-from castfit.fit.choice import DESCENT_SOLVER, PROBE_SOLVER
+from castfit.fit.choice import DEFAULT_SOLVER, DESCENT_SOLVER, PROBE_SOLVER, RANK_DEFICIENT_SOLVER
 from castfit.problem.compiled_problem import LOSS, CompiledProblem
 from castfit.problem.observables import parameter_of, unknowns
 from castfit.problem.prior_rows import SmoothnessPenalty
@@ -53,7 +53,8 @@ def build_result(
     compiled_problem, staged, solution, evaluation = run.problem, attempt.staged, attempt.solution, attempt.linear
     transcription = attempt.transcription
     solver = attempt.staging.solver or run.solver
-    solver = DESCENT_SOLVER if solver is PROBE_SOLVER else solver  # the limit on iterations is not part of the result
+    # The limit on iterations is not part of the result.
+    solver = DESCENT_SOLVER if solver is PROBE_SOLVER else DEFAULT_SOLVER if solver is RANK_DEFICIENT_SOLVER else solver
     v, status, active = solution.v, solution.status, solution.active
     layout, quantities = staged.layout, problem.quantities
     unknown_sigmas = sigma_names(compiled_problem)
