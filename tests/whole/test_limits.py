@@ -160,6 +160,13 @@ def searched(driver: Any, **options: Any) -> Any:
     return lambda: driver(two(), max_time=LIMIT, **options)
 
 
+def chosen_design(result: Any, **options: Any) -> Any:
+    """Design a start as well as times."""
+    state = next(iter(result.problem.posed.model.states))
+    candidate = cf.Candidate(np.linspace(0.5, 4, 9), initial={state: cf.choose(0.5, 4.0)})
+    return cf.design(result, candidate, budget=4, starts=3, **options)
+
+
 EXACT = cf.Ipopt(hessian="exact")
 KINDS: dict[str, Any] = {
     "default": fitted(lotka_volterra),
@@ -195,9 +202,17 @@ KINDS: dict[str, Any] = {
     "contours": of_fit(lambda result, **o: cf.contours(result, "k", "A", **o)),
     "bootstrap": of_fit(cf.bootstrap, samples=8, rng=0),
     "leave_out": of_fit(lambda result, **o: cf.leave_out(result, "value", **o)),
+    "select": searched(cf.select, choices={"k": [0.5, cf.estimated], "A": [1.0, cf.estimated]}),
+    "coverage": of_fit(cf.coverage, samples=6, rng=0),
+    "identifiability": of_fit(cf.identifiability),
+    "design": of_fit(lambda result, **o: cf.design(result, cf.Candidate(np.linspace(0.5, 4, 9)), budget=4, **o)),
+    "choose": of_fit(chosen_design),
     "doctor": searched(cf.doctor, starts=1, rng=0),
     "compare": searched(cf.compare, methods=["single"], starts=1, rng=0),
 }
+
+
+WITHOUT_EARLY_RESULT = ("design", "choose")  # the candidates are simulated first
 
 
 def tried(kind: str, interruption: str, max_count: int) -> None:
@@ -213,7 +228,12 @@ def tried(kind: str, interruption: str, max_count: int) -> None:
     for k in (counted.looks[int(i)] for i in chosen):
         fault = Fault(interruption, at=k)
         with injected(fault):
-            result = run()
+            try:
+                result = run()
+            except (KeyboardInterrupt, TimeoutError) as error:
+                assert kind in WITHOUT_EARLY_RESULT
+                result = str(error)
+                assert "before it had a result" in result
         happened += fault.count >= k  # what was built before is not looked at again
         assert str(result), k
         statuses.add(getattr(result, "status", None))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -241,7 +242,9 @@ def identifiability(
     assert limit is not None
     if isinstance(source, Result):
         assert source.problem is not None
-        fit_result = with_interval_checks(source, max_time=_CHECK_TIME_SHARE * limit) if source.success else None
+        fit_result = source if source.success else None
+        with suppress(StopRequested):  # the next part looks again
+            fit_result = fit_result and with_interval_checks(source, max_time=_CHECK_TIME_SHARE * limit)
         theta, options = source.theta, source.integrator
         compiled_problem = source.problem.posed.with_absolute_sigma(absolute_sigma=source.absolute_sigma)
     else:
