@@ -39,7 +39,6 @@ from castfit.transcribe.observation import constant
 # Multiple of the rounding floor of sigma that integration and collocation errors may reach.
 _INTEGRATION_ERROR_FACTOR = 1e4
 _MIN_FOLD_HALF_WIDTH = 0.3  # Half-width of a linear interval, in search units, from which a fold is looked for.
-_MIN_INTERVAL_SIMULATIONS = 7  # simulations that check intervals, at least
 _MAX_CHECK_FRACTION = 0.1  # fraction of the evaluations of a search that simulations for intervals may add
 
 
@@ -219,7 +218,7 @@ def build_result(
         n_values = run.evaluations["values"] + (1 + n_theta) * run.evaluations["jacobians"]
         result = with_interval_checks(
             result,
-            n_evaluations=max(_MIN_INTERVAL_SIMULATIONS, _MAX_CHECK_FRACTION * n_values),
+            n_evaluations=_MAX_CHECK_FRACTION * n_values,
             only_doubtful=not fit_statistics.has_fold,
             staged=staged if staged.layout.is_theta_only else None,
         )

@@ -60,6 +60,8 @@ _MAX_RISE_RATIO = 2.0  # ratio of the rise at an end to the threshold, or its re
 _FLAT_RISE_RATIO = 0.05  # rise, relative to the threshold, up to which the data do not change along a range
 _CLOSE_RISE_RATIO = 1.25  # the same for which the end is not examined further
 _MAX_END_RATIO = 1.4  # ratio of distances from the estimate within which the threshold must be crossed
+_N_FLAT_SIMULATIONS = 6  # simulations that may be spent on a quantity whose interval spans its range
+_SPAN_RTOL = 1e-6  # an interval spans a range up to this relative difference
 _MAX_STEPS, _MAX_CORRECTIONS = 15, 4  # simulations at an end: with new derivatives, with those at the estimate
 _FIRST_DAMPING = 1e-2  # damping before the first step of the other quantities at an end
 _MIN_GAIN_RATIO = 0.02  # expected decrease, relative to the threshold, below which there is no further step
@@ -153,7 +155,7 @@ class _Simulation:
         if not compiled_problem.noise_parameters:
             compiled_problem = compiled_problem.with_absolute_sigma(absolute_sigma=result.absolute_sigma)
         staged = staged or SingleShooting(result.integrator).transcribe(compiled_problem, result.theta)
-        self.result, self.staged, self.n_left = result, staged.explicit(), n_evaluations - 1
+        self.result, self.staged, self.n_left = result, staged.explicit(), n_evaluations
         self.lower, self.upper = _search_bounds(result)
         self.start = self.staged.linearize(result.theta)
         self.threshold = factor**2 if result.absolute_sigma else result.n_data * float(np.log1p(factor**2 / dof))
@@ -233,7 +235,8 @@ def with_interval_checks(
     """Return the result with verdicts for released bounds, and with the intervals checked by simulations.
 
     max_time : seconds after which no further interval is checked
-    n_evaluations : limit on the simulations
+    n_evaluations : limit on the simulations, including those of the derivatives at the estimate; a quantity at its
+        bound is examined in any case if its interval spans its range
     only_doubtful : whether to check only intervals that are wider than the value, or affected by active bounds
     staged : the problem of single shooting, if it exists
     """
@@ -247,13 +250,19 @@ def with_interval_checks(
     values, checks = np.abs([*result.values.values()]), dict(result.interval_checks)
     half_widths = np.array([0.5 * float(np.diff(ends.natural(result, j))[0]) for j in range(values.size)])
     is_wide = ~(half_widths <= POOR_INTERVAL_FRACTION * values)
+    lower, upper = _search_bounds(result)
+    spans_range = np.abs(ends.values).max(axis=1) >= (1.0 - _SPAN_RTOL) * (upper - lower)
+    flat_indices = [j for j in bound_indices if spans_range[j]]
+    n_evaluations = max(n_evaluations - 1 - len(result.names), _N_FLAT_SIMULATIONS * len(flat_indices))
+    if n_evaluations < 2:
+        return result
     is_requested = np.isfinite(ends.values).all(axis=1) & (is_wide | bool(bound_indices) | (not only_doubtful))
     try:
         with with_deadline(max_time) if np.isfinite(max_time) else nullcontext():
             simulation = _Simulation(result, n_evaluations, factor, staged)
             if not simulation.is_valid:
                 return result
-            for j in bound_indices:
+            for j in flat_indices:
                 if simulation.n_left >= 2 and result.identifiability[result.names[j]].kind == AT_BOUND:
                     result = _with_flat_range(result, j, ends.covariance, simulation)
             for j in map(int, stable_order(half_widths / positive(values), descending=True)):
