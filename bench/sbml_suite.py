@@ -144,7 +144,7 @@ def run_case(folder: Path, max_time: float = MAX_TIME) -> SuiteRow:
             check_deadline()  # what ends too late is not done either
     except InputError as refusal:
         return row("refused", reason="; ".join(refusal.problems))
-    except StopRequested:
+    except (StopRequested, TimeoutError):
         return row("wrong", reason=f"not done within {max_time:g} CPU seconds")
     except Exception as error:  # the table goes on
         return row("wrong", reason=f"{type(error).__name__}: {error}")

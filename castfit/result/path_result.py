@@ -210,7 +210,7 @@ class PathResult(TabularReport):
     >>> result.success, round(result.log_likelihood, 2)
     (True, -12.29)
     >>> result.path("x")
-    PathBand('x' in 'experiment 1': 25 nodes)
+    PathBand('x' in 'experiment 1': 13 nodes)
     """
 
     instead: ClassVar[str] = (
