@@ -43,7 +43,7 @@ def system(model: Model) -> SystemEquations:
     gathered = {memory.output: memory for memory in model.memories}
     hidden = {memory.value for memory in model.memories}
     outputs: dict[str, ca.SX] = {n: e for n, e in equations.extra.items() if n not in hidden}
-    for n, memory in gathered.items():  # what is integrated, or related to its first value
+    for n, memory in gathered.items():  # integrated outputs, or outputs relative to their first value
         outputs[n] = equations.extra[memory.value] if memory.kind == "relative" else equations.right[memory.states[0]]
     groups = (
         {n: e for n, e in equations.right.items() if n not in memory_states},

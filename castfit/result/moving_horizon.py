@@ -210,7 +210,7 @@ class MovingHorizon:
 
     @classmethod
     def load(cls, path: str | Path, result: PathResult) -> MovingHorizon:
-        """Read a saved estimator, together with the result that it was made from; it goes on where it was.
+        """Read a saved estimator, with the result that it was made from; it continues from the saved state.
 
         Raises
         ------
