@@ -95,9 +95,8 @@ def test_collocation_is_not_worse_than_single_shooting_from_elsewhere(seed):
     assert result.success
     assert result.chi2 == pytest.approx(cf.fit(problem, "single", start=start).chi2, rel=1e-4)
     assert result_without_retry.chi2 > 10 * result.chi2
-    assert result.message == (
-        f"{SUIT} The first search converged to a worse optimum; attempt 1 found this result: growing horizons."
-    )
+    assert result.message.startswith(SUIT)
+    assert "attempt 1 found this result: growing horizons" in result.message
     assert result_without_retry.provenance.strategies == ("the start",)
     assert result.provenance.strategies == ("the start", "growing horizons")
     assert result.transcription.startswith("collocation")
