@@ -60,7 +60,10 @@ _MAX_RISE_RATIO = 2.0  # ratio of the rise at an end to the threshold, or its re
 _FLAT_RISE_RATIO = 0.05  # rise, relative to the threshold, up to which the data do not change along a range
 _CLOSE_RISE_RATIO = 1.25  # the same for which the end is not examined further
 _MAX_END_RATIO = 1.4  # ratio of distances from the estimate within which the threshold must be crossed
-_N_FLAT_SIMULATIONS = 6  # simulations that may be spent on a quantity whose interval spans its range
+_N_END_SIMULATIONS = 2  # simulations of both ends of an interval, at least
+# Simulations for each quantity at a bound whose linear interval spans its range, whatever the search took: two points
+# of the range and corrections; `pytest -m slow tests/drive/uncertainty/test_calibrated_intervals.py` passes with it.
+_N_FLAT_SIMULATIONS = 6
 _SPAN_RTOL = 1e-6  # an interval spans a range up to this relative difference
 _MAX_STEPS, _MAX_CORRECTIONS = 15, 4  # simulations at an end: with new derivatives, with those at the estimate
 _FIRST_DAMPING = 1e-2  # damping before the first step of the other quantities at an end
@@ -162,6 +165,11 @@ class _Simulation:
         error = 2.0 * abs(self.start.cost - result.cost) if self.start.ok else np.inf
         self.is_valid = error <= _MAX_COST_ERROR_RATIO * self.threshold
 
+    @property
+    def can_check(self) -> bool:
+        """Whether enough evaluations are left for both ends of an interval."""
+        return self.n_left >= _N_END_SIMULATIONS
+
     def rise(self, delta: Array, fixed: int) -> float:
         """Return the rise at delta (n,) after damped steps of quantities other than `fixed`; inf if it is undefined.
 
@@ -253,23 +261,20 @@ def with_interval_checks(
     lower, upper = _search_bounds(result)
     spans_range = np.abs(ends.values).max(axis=1) >= (1.0 - _SPAN_RTOL) * (upper - lower)
     flat_indices = [j for j in bound_indices if spans_range[j]]
-    n_evaluations = max(n_evaluations - 1 - len(result.names), _N_FLAT_SIMULATIONS * len(flat_indices))
-    if n_evaluations < 2:
-        return result
+    n_left = max(n_evaluations - 1 - len(result.names), _N_FLAT_SIMULATIONS * len(flat_indices))
     is_requested = np.isfinite(ends.values).all(axis=1) & (is_wide | bool(bound_indices) | (not only_doubtful))
     try:
         with with_deadline(max_time) if np.isfinite(max_time) else nullcontext():
-            simulation = _Simulation(result, n_evaluations, factor, staged)
-            if not simulation.is_valid:
-                return result
-            for j in flat_indices:
-                if simulation.n_left >= 2 and result.identifiability[result.names[j]].kind == AT_BOUND:
-                    result = _with_flat_range(result, j, ends.covariance, simulation)
-            for j in map(int, stable_order(half_widths / positive(values), descending=True)):
-                if is_requested[j] and simulation.n_left >= 2:
-                    is_good = all(simulation.agrees(point, j) for point in ends.points[j])
-                    checks[result.names[j]] = CHECKED if is_good else APPROXIMATE
-                    is_wide[j] |= not is_good and simulation.n_left >= 2 and simulation.is_wide(ends, j)
+            simulation = _Simulation(result, n_left, factor, staged) if n_left >= _N_END_SIMULATIONS else None
+            if simulation is not None and simulation.is_valid:
+                for j in flat_indices:
+                    if simulation.can_check and result.identifiability[result.names[j]].kind == AT_BOUND:
+                        result = _with_flat_range(result, j, ends.covariance, simulation)
+                for j in map(int, stable_order(half_widths / positive(values), descending=True)):
+                    if is_requested[j] and simulation.can_check:
+                        is_good = all(simulation.agrees(point, j) for point in ends.points[j])
+                        checks[result.names[j]] = CHECKED if is_good else APPROXIMATE
+                        is_wide[j] |= not is_good and simulation.can_check and simulation.is_wide(ends, j)
     except StopRequested as stop:
         if stop.status is Status.INTERRUPTED and np.isfinite(max_time):  # a fit returns its result
             raise

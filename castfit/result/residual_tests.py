@@ -42,7 +42,7 @@ _FEWEST_NORMAL = 8  # values for the test of normality, for which Stephens's cor
 _MAX_N_EXACT_DISTRIBUTION = 100  # values up to which the distribution of the correlation is integrated
 _MAX_N_PERMUTATIONS = 8  # values up to which all permutations are counted
 _ALTERNATING_TAIL_SHARE = 0.05  # Share of the significance level for negative correlation of neighbours.
-# Values of which a fifth is always removed; of more, only residuals of so many median residuals are removed.
+# Number of values up to which a fifth is always removed, and the size, in medians, from which residuals of more are.
 _MAX_N_ALL_STEPS, _MASKED_MEDIANS = 125, 6.0
 _MIN_REMAINING_VARIANCE = 1e-3  # part of the variance of a value that the fit must leave for a test of its residual
 _LOG_U = np.linspace(-16.0, 16.0, 513)  # Nodes of Imhof's integral, whose integrand is smooth in log u.

@@ -1014,12 +1014,12 @@ def _table(result: Result, contradicts_model: bool, *, show_all: bool = False) -
 
 def _row(e: Estimate, *, is_log: bool = False) -> tuple[str, ...]:
     """Return the row of an estimate."""
-    unknown = ("inf" if e.standard_error > 0 else "-",) * 2
-    known = f"{e.standard_error:.2g}", format_interval(e.interval, e.value)
-    unknown = (unknown[0], known[1]) if np.isfinite(e.interval).all() else unknown
+    missing = "inf" if e.standard_error > 0 else "-"
+    error = f"{e.standard_error:.2g}" if np.isfinite(e.standard_error) else missing
+    is_known = np.isfinite(e.standard_error) or np.isfinite(e.interval).all()
+    interval = format_interval(e.interval, e.value) if is_known else missing
     name, remark = f"{e.name} ({e.unit})" if e.unit else e.name, f"{e.verdict}{' (log scale)' if is_log else ''}"
-    cells = known if np.isfinite(e.standard_error) else unknown
-    return name, format_to_error(e.value, e.standard_error), *cells, remark
+    return name, format_to_error(e.value, e.standard_error), error, interval, remark
 
 
 def _sigma_interval(result: Result, name: str) -> tuple[float, float]:

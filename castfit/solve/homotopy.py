@@ -34,7 +34,7 @@ from castfit.solve.solution import CountingProblem, infeasibility
 from castfit.solve.staged import Array, Evaluation, Linearization, StagedProblem, weighted_squares
 from castfit.solve.subproblem import ActiveSet, Step
 
-# Phase of the search whose steps are those of Levenberg and Marquardt.
+# Phase of the search that takes steps of Levenberg and Marquardt.
 LEVENBERG_MARQUARDT_PHASE = "held back"
 
 _CUT_SHORT_NOTE = "The residuals are implausibly large, but the search for a better optimum was cut short."

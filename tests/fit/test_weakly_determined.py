@@ -48,7 +48,7 @@ def test_equal_rates_are_found_in_a_few_iterations(seed, method):
 
 
 def test_full_steps_near_the_solution_do_not_raise_the_cost_far():
-    """Near the fold of these data an unchecked full step multiplied the cost by 680."""
+    """An unchecked full step near the fold of these data multiplied the cost by 680."""
     costs = [entry["cost"] for entry in cf.fit(equal_rates(5), "single").history]
     lowest = np.minimum.accumulate(costs)
     is_close = lowest[:-1] < 1.1 * min(costs)

@@ -10,6 +10,7 @@ import pytest
 import scipy
 
 import castfit as cf
+import castfit.result.interval_ends as ends_module
 from castfit.result.identifiability import AT_BOUND, NOT_IDENTIFIABLE, POORLY_DETERMINED, WELL_DETERMINED
 from castfit.result.interval_ends import APPROXIMATE, CHECKED, interval_ends, with_interval_checks
 
@@ -162,3 +163,13 @@ def test_quantity_between_equal_bounds_and_saved_results_without_bounds_are_left
     assert ends.values[0] == pytest.approx([-0.02, 0.02])
     assert np.isnan(ends.values[1]).all()
     assert interval_ends(replace(result, bounds=np.empty((0, 2))), 2.0) is None
+
+
+def test_wide_intervals_are_named_also_if_no_simulation_is_left(monkeypatch):
+    """The table's interval and the verdict agree if a bound is released that the search has no time to check."""
+    monkeypatch.setattr(ends_module, "_N_FLAT_SIMULATIONS", 0)
+    result = infection(cf.Parameter(0.5, bounds=(0, 1)))
+    assert not result.interval_checks
+    low, high = result["beta"].interval
+    assert high - low > 1.0
+    assert result.identifiability["beta"].kind == POORLY_DETERMINED

@@ -119,13 +119,13 @@ def cluster_with_scheduler() -> Iterator[tuple[Any, Any]]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    no_output: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     scheduler_call = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
     worker_call = ["-m", "distributed.cli.dask_worker", f"tcp://127.0.0.1:{port}", "--nworkers", "2", "--nthreads", "1"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with (
-        subprocess.Popen([sys.executable, *scheduler_call, "--no-dashboard"], **quiet) as scheduler,
-        subprocess.Popen([sys.executable, *worker_call, "--no-dashboard"], env=environment, **quiet) as workers,
+        subprocess.Popen([sys.executable, *scheduler_call, "--no-dashboard"], **no_output) as scheduler,
+        subprocess.Popen([sys.executable, *worker_call, "--no-dashboard"], env=environment, **no_output) as workers,
     ):
         client = distributed.Client(f"tcp://127.0.0.1:{port}", timeout=60)
         client.wait_for_workers(2, timeout=120)
